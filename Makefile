@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_protocol/_native/read
 		echo "pip installs, which takes minutes"; $(VENV)/pip uninstall --quiet --yes uv; $(VENV)/pip install --quiet -e '.[dev]'; fi
 	@touch $@
 
-test: setup  ## run the tests with the newest SDK and FastMCP, but for what takes minutes (ARGS="-k name" goes to pytest)
+test: setup  ## run the tests, except the slow ones, with the newest SDK and FastMCP (ARGS="-k name" goes to pytest)
 	@$(NOX) -s quick -- $(ARGS)
 
 test-all: setup  ## run the tests with both generations of the SDK and FastMCP, and with both readers, as `make check` does
@@ -36,31 +36,31 @@ test-all: setup  ## run the tests with both generations of the SDK and FastMCP, 
 test-lowest: setup  ## run all tests with every dependency of the package at its lower bound
 	@$(NOX) -s lowest -- $(ARGS)
 
-test-pythons: setup  ## run all tests with each supported Python that is found here, and both generations
+test-pythons: setup  ## run all tests with each supported Python that is found here and both generations
 	@$(NOX) -s pythons -- $(ARGS)
 
-check: setup  ## the whole gate, which CI runs: first what takes seconds, then everything else to its end
+check: setup  ## the whole gate that CI runs, the quick checks first
 	@$(MAKE) --no-print-directory format-check lint architecture
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 types docs bench-check; checked=$$?; \
 		$(MAKE) --no-print-directory coverage && exit $$checked
 
-format: setup  ## format the code and mend what the linter can mend
+format: setup  ## format the code and fix what the linter can fix
 	$(VENV)/ruff check --fix-only .
 	$(VENV)/ruff format .
 
-format-check: setup  ## the format alone
+format-check: setup  ## check the format only
 	$(VENV)/ruff format --check .
 
-lint: setup  ## the linter alone
+lint: setup  ## run the linter only
 	$(VENV)/ruff check .
 
 types: setup  ## mypy, strict, on the package, the tests and the examples; tests/test_types.py has the types that users see
 	$(VENV)/mypy
 
-architecture: setup  ## the house rules: floors, cycles, lengths, imports
+architecture: setup  ## the architecture rules: layers, cycles, lengths, imports
 	$(VENV)/python -m pytest -q tests/test_architecture.py
 
-coverage: setup  ## the tests in both environments, with branch coverage of 100 % over all of them
+coverage: setup  ## the tests in both environments, with 100% branch coverage over all of them
 	@$(NOX) -s coverage -- $(ARGS)
 
 docs: setup  ## build the documentation; a warning is an error
@@ -76,7 +76,7 @@ demo: setup  ## a small server with sessions, and a client that uses it
 bench: setup  ## measure what a request costs, side by side with others (ARGS="--quick trivial")
 	$(VENV)/python -m tests.tools.benchmarks $(ARGS)
 
-bench-check: setup  ## count instructions, and fail where there are more than in the baseline
+bench-check: setup  ## count instructions, and fail if they exceed the baseline
 	$(VENV)/python -m tests.tools.benchmarks --check
 
 bench-baseline: setup  ## count instructions, and keep them as the baseline
@@ -101,7 +101,7 @@ clients: setup  ## try the clients of agent frameworks, each in its own environm
 	@test -x $(VENV)/uv || $(VENV)/pip install --quiet uv
 	@$(VENV)/python -m tests.tools.frameworks $(ARGS)
 
-conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
+conformance: setup  ## the official conformance suite, with and without the middleware (ARGS="--set 2026-07-28", --write-docs)
 	@$(VENV)/python -m tests.tools.conformance $(ARGS)
 
 demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost

@@ -2,8 +2,8 @@
 
     app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
 
-Inside a tool, `require_session()` is the session of the request that is being handled; `current_session()` is None
-where there is none. What most servers do without is imported when it is first asked for.
+Inside a tool, `require_session()` returns the session of the request that is being handled; `current_session()` returns
+None if there is none. Names that most servers do not need are imported on first use.
 """
 
 from importlib import import_module
@@ -113,7 +113,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "stores._base": ("Record", "Standing"),
     }
 )
-"""What most servers do without, by the module that has it."""
+"""The names imported on first use, by module."""
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@
     │   ├── DataNotJSON
     │   ├── DataNotInteger
     │   └── DataGone              the session has ended
-    ├── ClientError               raised by the client; its own tree is drawn in `client.session`
+    ├── ClientError               raised by the client; see `client._session`
     └── Refusal                   becomes one JSON-RPC error on the wire
         ├── ParseError            -32700   the body is not JSON as every parser reads it
         ├── InvalidRequest        -32600   JSON, but not a message that can be forwarded
@@ -25,7 +25,7 @@
         │   └── SessionEnded
         ├── SessionRequired       -31044   the policy requires a session
         ├── CreateLimited         -31029   the caller created too many sessions
-        ├── TooManySessions       -31047   the caller, or the lineage, has as many sessions as it may
+        ├── TooManySessions       -31047   the caller, or the lineage, has too many sessions
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── CreateFailed          -32603   the application's `on_create` has a bug
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
@@ -253,7 +253,7 @@ class CreateRefused(Refusal):
 
 
 class CreateFailed(Refusal):
-    """The application's `on_create` raised something else than a refusal; the log has what."""
+    """The application's `on_create` raised an error other than a refusal; the log has it."""
 
     code = -32603
     http_status = 200

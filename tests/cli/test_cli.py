@@ -86,7 +86,7 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
     assert code == 0
     ref = next(line for line in printed.splitlines() if line.startswith("ref "))
     assert ref in run(*VERIFY, given=token())[1].splitlines()
-    assert printed.startswith("NOT VERIFIED: anybody could have written what follows.")
+    assert printed.startswith("NOT VERIFIED: anyone could have written what follows.")
     assert "header alg     HS256" in printed
     assert f"header kid     {RING.signing.kid}" in printed
     assert "claim exp      1800003600 (2027-01-15T09:00:00+00:00)" in printed
@@ -242,7 +242,7 @@ def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_
     code, printed = run("end", "--ref", "ses_x", "--store", f"sqlite:{tmp_path / 'sessions.db'}")
     assert code == 3
     assert printed.startswith("Session store unavailable (")
-    assert printed.endswith("): it may or may not have been done; try again\n")
+    assert printed.endswith("): the change may or may not have been made; try again\n")
 
 
 def test_help_is_no_error(run: Run) -> None:

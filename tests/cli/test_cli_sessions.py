@@ -113,7 +113,7 @@ def test_what_is_left_out_of_a_principal_may_be_any(whom: tuple[str, ...], recor
     assert run("list", "--count", *KEYS, *whom) == (0, f"sessions       {count}\n")
     code, printed = run("end-all", *KEYS, *whom)
     is_whole = len(whom) == 6
-    assert (code, "recorded       2" in printed, "no recorded session fits" in printed) == (
+    assert (code, "recorded       2" in printed, "no recorded session matches" in printed) == (
         int(not count and not is_whole),
         bool(count),
         not count and not is_whole,
@@ -143,7 +143,7 @@ def test_one_session_is_ended(recorded: Path, run: Run) -> None:
     assert ended(recorded) == [ONE]
     code, printed = run("end", "--ref", ONE.ref)
     assert code == 1
-    assert printed.startswith("refused        no such session is recorded and alive")
+    assert printed.startswith("refused        no live session of this name is recorded")
 
 
 def test_all_sessions_of_a_principal_are_ended(recorded: Path, run: Run) -> None:
@@ -159,7 +159,7 @@ def test_all_sessions_of_a_principal_are_ended(recorded: Path, run: Run) -> None
 def test_all_before_a_time_are_ended(moment: str, recorded: Path, run: Run) -> None:
     """Everybody's; what was created at that time or later lives. No keys are needed."""
     code, printed = run("end-all", "--before", moment)
-    assert (code, printed.startswith("ended          everybody's sessions created before 2027-01-15T0")) == (0, True)
+    assert (code, printed.startswith("ended          everyone's sessions created before 2027-01-15T0")) == (0, True)
     assert ended(recorded) == [ONE]
 
 
@@ -189,13 +189,13 @@ def test_a_password_on_the_command_line_is_refused_and_not_repeated(store: str, 
 @pytest.mark.parametrize(
     ("arguments", "store", "remedy"),
     [
-        (("end-all", *KEYS), "sqlite:x.db", "say whose sessions"),
+        (("end-all", *KEYS), "sqlite:x.db", "name the principal"),
         (("end-all", "--subject", "alice", "--before", "2026-07-28T12:00:00Z"), "sqlite:x.db", "leave out --before"),
         (("end-all", "--before", "yesterday"), "sqlite:x.db", "as in 2026-07-28T12:00:00Z"),
         (("end",), "sqlite:x.db", "--ref"),
         (("list", "--keys", SECRET, "--subject", "alice"), "sqlite:x.db", "env:NAME or file:PATH"),
         (("end", "--ref", "ses_x"), "memory:", "pass the object"),
-        (("end", "--ref", "ses_x"), "mysql:x", "names no store"),
+        (("end", "--ref", "ses_x"), "mysql:x", "does not name a store"),
         (("end", "--ref", "ses_x"), "sqlite:x.db", "an SQLite file that does not exist"),
         (("end", "--ref", "ses_x"), "env:NO_SUCH_VARIABLE", "variable NO_SUCH_VARIABLE is not set"),
         (("end", "--ref", "ses_x"), "file:no/such/file", "--store file:no/such/file: No such file"),
@@ -210,6 +210,6 @@ def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], store: 
 
 
 def test_a_moment_ahead_and_a_missing_key_are_refused(recorded: Path, run: Run) -> None:
-    assert "lies ahead" in run("end-all", "--before", "2099-01-01T00:00:00Z")[1]
+    assert "in the future" in run("end-all", "--before", "2099-01-01T00:00:00Z")[1]
     assert "needs a time zone" in run("end-all", "--before", "2026-01-01T00:00:00")[1]
     assert "keys= is needed" in run("list", *AS_ALICE)[1]

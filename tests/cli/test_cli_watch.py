@@ -220,7 +220,7 @@ def test_several_watch_until_they_are_interrupted(feed: Feed) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(SECONDS) == 0
             assert process.stderr is not None
-            assert process.stderr.read() == f"watching {where!r}; Ctrl-C ends it\n"
+            assert process.stderr.read() == f"watching {where!r}; press Ctrl-C to stop\n"
 
 
 def test_what_is_no_line_ends_the_connection(tmp_path: Path) -> None:

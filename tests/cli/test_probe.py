@@ -28,7 +28,7 @@ def test_a_right_server_exits_with_0_and_a_table(capsys: pytest.CaptureFixture[s
     offers = '{"required": "never", "fork": ["fresh"], "descendants": true, "list": true}'
     assert lines[:3] == [url, f"  legacy  2025-11-25  draft  {offers}", f"  modern  2026-07-28  draft  {offers}"]
     assert lines[4] == "legacy"
-    says = "a session is created, its id visible ASCII"
+    says = "a session is created; its id is visible ASCII"
     assert lines[6] == f"  ok    create          {says:<50} draft: Creating Sessions, Data Types"
     skipped = next(at for at, line in enumerate(lines) if line.startswith("  -     mirrored"))
     assert lines[skipped + 1] == "        in the legacy era the header names the transport's session"
@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed_and_exits_with_2(status: int, capsys: pytest
 
     with listening(answer) as url:
         assert cli.main(["probe", url]) == 2
-    assert capsys.readouterr().err == f"the server answers HTTP {status}, a redirect: type the URL that you mean\n"
+    assert capsys.readouterr().err == f"the server answers HTTP {status}, a redirect: give the URL of the endpoint\n"
     assert requests == ["POST"]
 
 
@@ -226,9 +226,7 @@ def test_spent_requests_stop_the_probe() -> None:
     with listening(Faulty()) as url:
         report = probe(Wire(url, requests=20))
     assert (report.requests, report.holds) == (20, False)
-    assert report.as_text().endswith(
-        "; 20 requests; stopped after 20 requests: no more may be spent (--requests, --seconds)\n"
-    )
+    assert report.as_text().endswith("; 20 requests; stopped after 20 requests, at the limit (--requests, --seconds)\n")
     assert len(report.findings) > 5
 
 
@@ -236,7 +234,7 @@ def test_spent_time_stops_the_probe() -> None:
     ticks = iter(range(100))
     with listening(Faulty()) as url:
         report = probe(Wire(url, seconds=25, clock=lambda: float(next(ticks))))
-    assert report.stopped == f"stopped after {report.requests} requests: no more may be spent (--requests, --seconds)"
+    assert report.stopped == f"stopped after {report.requests} requests, at the limit (--requests, --seconds)"
     assert 0 < report.requests < 25
 
 

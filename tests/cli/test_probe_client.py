@@ -145,7 +145,7 @@ def test_a_transport_session_for_other_clients_is_noticed_and_ended() -> None:
 @pytest.mark.parametrize("value", ["2025\u2713", "a\r\nb: c"])
 def test_a_header_that_cannot_be_sent_is_not(value: str) -> None:
     """Some headers repeat what the server wrote; it is not repeated in the message."""
-    with listening(Faulty()) as url, pytest.raises(Unanswered, match=r"^the server's words cannot stand in a header$"):
+    with listening(Faulty()) as url, pytest.raises(Unanswered, match=r"^the server's text cannot be sent in a header$"):
         Wire(url).send({"id": 1, "method": "ping"}, {"Mcp-Session-Id": value})
 
 

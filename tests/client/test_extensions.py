@@ -114,7 +114,7 @@ async def test_a_session_that_was_lost_has_no_forks() -> None:
         held = sessions.new()
         with pytest.raises(SessionLost, match="sessions/fork"):
             await sessions.fork(held)
-        with pytest.raises(SessionLost, match="begin another"):
+        with pytest.raises(SessionLost, match="create another"):
             await sessions.fork(held)
     assert len(server.sent("sessions/fork")) == 1
 

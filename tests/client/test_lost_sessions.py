@@ -32,7 +32,7 @@ async def test_a_lost_session_without_a_name_is_done() -> None:
             assert "error" in await caller.ask("tools/call")
             assert held is not None
             assert held.ended
-            with pytest.raises(SessionLost, match="begin another"):
+            with pytest.raises(SessionLost, match="create another"):
                 await caller.ask("tools/call")
         assert "result" in await caller.ask("tools/call")
 

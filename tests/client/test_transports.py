@@ -149,8 +149,8 @@ URL = "http://host/mcp"
         ({"headers": "x-who: ann"}, r"headers= takes a mapping"),
         ({"auth": "a token"}, r"auth= takes an httpx2?\.Auth; a token goes into headers="),
         ({"http_client": 7}, r"http_client= takes an httpx2?\.AsyncClient"),
-        ({"http_client": http.AsyncClient(), "auth": Named()}, r"headers= and auth= do not go with http_client="),
-        ({"http_client": http.AsyncClient(), "headers": {}}, r"headers= and auth= do not go with http_client="),
+        ({"http_client": http.AsyncClient(), "auth": Named()}, r"headers= and auth= conflict with http_client="),
+        ({"http_client": http.AsyncClient(), "headers": {}}, r"headers= and auth= conflict with http_client="),
     ],
 )
 def test_options_of_a_url_are_checked(options: dict[str, Any], message: str) -> None:

@@ -237,7 +237,7 @@ def test_a_type_that_is_none_is_refused_where_it_is_written() -> None:
 
 
 def test_what_stands_beside_must_be_able_to_hold_a_handle() -> None:
-    with pytest.raises(ConfigurationError, match=r'handles.type\("basket"\) stands beside str or Handle, not beside'):
+    with pytest.raises(ConfigurationError, match=r'handles.type\("basket"\) annotates str or Handle, not'):
         TypeAdapter(Annotated[int, HANDLES.type("basket")])
 
 

@@ -246,7 +246,7 @@ def test_correlation_may_be_on_or_off(option: Any) -> None:
         (["header:Mcp-Session-Id"], "'header:mcp-session-id' holds a credential"),
         (["header:cookie"], "holds a credential"),
         (["header:x chat"], "'x chat' is not a header name; write one as in 'header:x-conversation-id'"),
-        (["baggage:session id"], "correlate: 'session id' names no member of W3C baggage"),
+        (["baggage:session id"], "correlate: 'session id' is not a member name of W3C baggage"),
     ],
 )
 def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
@@ -361,5 +361,5 @@ def test_the_option_says_which_member_to_write(option: Any, member: str | None) 
 
 @pytest.mark.parametrize("option", ["", "session id", "é", 3, ["session.id"]])
 def test_a_member_s_name_is_a_token(option: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"propagate: .* names no member of W3C baggage; write one"):
+    with pytest.raises(ConfigurationError, match=r"propagate: .* is not a member name of W3C baggage; write one"):
         baggage_member(option)

@@ -310,7 +310,7 @@ async def judge_later(_asked: PolicyRequest) -> None:
         (b"never", r"methods as strings, not 110"),
         ([["tools/call"]], r"methods as strings, not \['tools/call'\]"),
         (["checkout"], r"\{'tools/call': \['checkout'\]\}"),
-        ([""], r"'' is none"),
+        ([""], r"names methods, not ''"),
         (["initialize"], r"cannot name 'initialize'.* take it out"),
         (["notifications/initialized"], r"take it out"),
         ({"server/discover": True}, r"take it out"),

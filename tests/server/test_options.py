@@ -78,7 +78,7 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
     """Of all that a session keeps, and of one value."""
     data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
     await data.set("a", "x" * 8)
-    with pytest.raises(DataTooLarge, match="max_value_bytes"):
+    with pytest.raises(DataTooLarge, match=r"Limits\.value_bytes"):
         await data.set("a", "x" * 9)
     with pytest.raises(DataTooLarge, match="the limit is 20"):
         await data.set("b", "x" * 8)
@@ -134,7 +134,7 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, "large", 1)),
         ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
-        *(("store", value, r"store= names no store; use 'memory:' \(one process\)") for value in ("memory", "x:", "")),
+        *(("store", value, r"store= does not name a store; use 'memory:'") for value in ("memory", "x:", "")),
         ("store", object(), "store= is a object, which lacks add, admit, claim_ended, close"),
         ("store", None, "store= takes a store, not None"),
         *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),

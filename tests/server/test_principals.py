@@ -100,7 +100,7 @@ def test_an_option_replaces_what_is_on_the_scope() -> None:
 )
 def test_what_would_make_all_callers_one_is_refused(given: Any) -> None:
     """Each would have everybody's sessions; the message says what was returned, and what to return."""
-    with pytest.raises(ConfigurationError, match="would make all callers one") as refused:
+    with pytest.raises(ConfigurationError, match="would make all callers the same") as refused:
         reader(lambda scope: given)({})
     assert f"principal= returned {given!r}, " in str(refused.value)
 

@@ -240,7 +240,7 @@ async def test_the_moment_may_be_now(deployment: Deployment) -> None:
     ("moment", "complaint"),
     [
         (datetime(2026, 7, 28), "needs a time zone"),  # noqa: DTZ001  # what is refused
-        (datetime(2027, 1, 15, 8, 0, 1, tzinfo=timezone.utc), "lies ahead"),
+        (datetime(2027, 1, 15, 8, 0, 1, tzinfo=timezone.utc), "in the future"),
     ],
 )
 async def test_a_moment_that_means_something_else_is_refused(
@@ -271,7 +271,7 @@ OWN: Callable[[], Store] = MemoryStore
     ("options", "remedy"),
     [
         ({"keys": SECRET, "store": "memory:"}, "pass the object that the middleware was given"),
-        ({"keys": SECRET, "store": "redis"}, "names no store"),
+        ({"keys": SECRET, "store": "redis"}, "does not name a store"),
         ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime= must be more than 0"),
         ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime= must be more than 0"),
         ({"keys": SECRET, "store": OWN(), "audience": ""}, "audience='' must be printable ASCII"),

@@ -80,7 +80,7 @@ class TestState:
         assert repr(state) == "<State open>"
         state.close()
         assert repr(state) == "<State closed>"
-        with pytest.raises(StateClosed, match="the response has left"):
+        with pytest.raises(StateClosed, match="the response was sent"):
             state["a"] = 2
         with pytest.raises(StateClosed):
             del state["a"]

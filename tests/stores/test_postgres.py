@@ -68,10 +68,10 @@ async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"schema": "a b"}, "schema= is a name"),
-        ({"durability": "no"}, "durability= is one of 'warn', 'refuse', 'ignore'"),
-        ({"forgotten": "no"}, "forgotten= is one of 'refuse', 'accept'"),
-        ({"connections": 0}, "connections= is at least 1"),
+        ({"schema": "a b"}, "schema= must be lower-case"),
+        ({"durability": "no"}, "durability= must be one of 'warn', 'refuse', 'ignore'"),
+        ({"forgotten": "no"}, "forgotten= must be one of 'refuse', 'accept'"),
+        ({"connections": 0}, "connections= must be at least 1"),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_remedy(option: dict[str, Any], said: str) -> None:
@@ -82,7 +82,7 @@ def test_a_wrong_option_is_refused_with_the_remedy(option: dict[str, Any], said:
 
 def test_a_url_that_cannot_be_read_is_refused_and_not_repeated() -> None:
     """Nor does a store's `repr` say more than the place; both spellings of the scheme name it."""
-    with pytest.raises(ConfigurationError, match="no PostgreSQL URL that can be read") as caught:
+    with pytest.raises(ConfigurationError, match="not a valid PostgreSQL URL") as caught:
         make(f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", clock=Clock(), timeout=1)
     assert PASSWORD not in str(caught.value)
     assert repr(PostgresStore(f"postgres://me:{PASSWORD}@host:99/db")) == "<PostgresStore host:99/db>"

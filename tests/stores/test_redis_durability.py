@@ -200,7 +200,7 @@ async def test_sentinels_name_the_server_and_what_they_are_asked_is_in_the_url(
 @pytest.mark.parametrize("rest", ["host:26379", "host:26379/", ":26379/name", "host:26379/name/zero"])
 def test_a_sentinel_url_needs_hosts_and_a_name(rest: str) -> None:
     """Or it cannot be read."""
-    with pytest.raises(ConfigurationError, match="no Redis URL that can be read"):
+    with pytest.raises(ConfigurationError, match="not a valid Redis URL"):
         RedisStore(f"redis+sentinel://{rest}")
 
 
@@ -227,14 +227,13 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
     with serving(tls=True) as own:
         assert (await causes(own.url.partition("?")[0])).startswith("TLS: ")
     url = redis_servers.shared().url
-    assert await causes(f"{url}/99") == "it has no database of this number"
-    assert await causes("redis://no-such-host.invalid") == "the name of its host is not known"
+    assert await causes(f"{url}/99") == "it has no database with this number"
+    assert await causes("redis://no-such-host.invalid") == "its host name is unknown"
     assert await causes(f"redis://{HOST}:1") == "Connection refused"
-    assert "look at the user" in await causes(url.replace("://", "://nobody:no@"))
+    assert "check the user" in await causes(url.replace("://", "://nobody:no@"))
     assert cause_of(KeyError("a"), "store_error") == "KeyError"
     assert (
-        cause_of(ssl.SSLError(1, "wrong"), "store_unreachable")
-        == "TLS: the other end does not speak it, or not as it should"
+        cause_of(ssl.SSLError(1, "wrong"), "store_unreachable") == "TLS: the server does not speak it, or not correctly"
     )
 
 

@@ -85,7 +85,7 @@ def settings_list() -> str:
     """Return definition lists: the settings that matter first, the other options, then each group."""
     known = descriptions()
     plain = [setting for setting in SETTINGS if "." not in setting and setting not in FIRST]
-    parts = {"The eight that matter first": FIRST, "Behaviour": plain}
+    parts = {"The eight that matter first": FIRST, "Behavior": plain}
     for group, kind in GROUPS.items():
         fields = [setting for setting in SETTINGS if setting.startswith(f"{group}.")]
         parts[f"`{group}={kind.__name__}(...)`"] = fields

@@ -29,7 +29,7 @@ from . import probe, sessions, watch
 from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 
 _LAST_SECOND: Final = 253_402_300_799  # of the year 9999
-_UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `verify` checks it with the keys.\n"
+_UNVERIFIED: Final = "NOT VERIFIED: anyone could have written what follows. `verify` checks it with the keys.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return USAGE
     except StoreUnavailable as error:
-        sys.stderr.write(f"{error} ({error.reason}): it may or may not have been done; try again\n")
+        sys.stderr.write(f"{error} ({error.reason}): the change may or may not have been made; try again\n")
         return UNKNOWN
     return code
 

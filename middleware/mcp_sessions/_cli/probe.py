@@ -25,14 +25,14 @@ _SETTINGS: Final[tuple[str, ...]] = ("required", "fork", "descendants", "list", 
 
 
 def add_command(commands: Any) -> None:
-    command: argparse.ArgumentParser = commands.add_parser("probe", help="examine the sessions of any MCP server")
-    command.add_argument("url", metavar="URL", help="of the MCP endpoint, as in https://host.example/mcp")
+    command: argparse.ArgumentParser = commands.add_parser("probe", help="test the sessions of any MCP server")
+    command.add_argument("url", metavar="URL", help="the MCP endpoint, as in https://host.example/mcp")
     command.add_argument(
         "--token", type=terminal.secret_location, metavar="env:NAME|file:PATH", help="an access token for it"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--seconds", type=_positive, default=60, help="that all of it may take (60)")
-    command.add_argument("--requests", type=_positive, default=200, help="that may be sent (200)")
+    command.add_argument("--seconds", type=_positive, default=60, help="time limit in seconds (60)")
+    command.add_argument("--requests", type=_positive, default=200, help="maximum number of requests (200)")
     command.set_defaults(command=_probe)
 
 

@@ -31,7 +31,7 @@ LEGACY: Final = "2025-11-25"
 MODERN: Final = "2026-07-28"
 
 _PIECE: Final = 1 << 16
-_NOT_AN_ENDPOINT: Final = "the URL must be one of an MCP endpoint, as in https://host.example/mcp"
+_NOT_AN_ENDPOINT: Final = "the URL must be that of an MCP endpoint, as in https://host.example/mcp"
 _CAPABILITIES: Final[dict[str, Any]] = {"experimental": {"sessions": {}}}
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d", re.ASCII)
 
@@ -82,8 +82,8 @@ class Wire:
 
     url: str  # of the MCP endpoint, as it was typed
     bearer: str | None = field(default=None, repr=False)  # an access token for it
-    requests: int = 200  # that may be sent
-    seconds: float = 60.0  # that all of it may take
+    requests: int = 200  # at most
+    seconds: float = 60.0  # for the whole probe
     clock: Callable[[], float] = time.monotonic
     spent: int = 0
     last: Answer | None = None
@@ -117,7 +117,7 @@ class Wire:
             except OSError:  # before the next: a certificate that is refused is a ValueError, too
                 raise
             except ValueError:
-                raise Unanswered("the server's words cannot stand in a header") from None
+                raise Unanswered("the server's text cannot be sent in a header") from None
             with connection.getresponse() as response:
                 return self._read(response, (message or {}).get("id"), deadline)
 
@@ -133,14 +133,14 @@ class Wire:
         with self._lock:
             left = self._deadline - self.clock()
             if not (self.spent < self.requests and left > 0):
-                raise Exhausted(f"stopped after {self.spent} requests: no more may be spent (--requests, --seconds)")
+                raise Exhausted(f"stopped after {self.spent} requests, at the limit (--requests, --seconds)")
             self.spent += 1
         return min(left, PATIENCE)
 
     def _read(self, response: HTTPResponse, request_id: object, deadline: float) -> Answer:
         if response.status in range(300, 400):
             raise ConfigurationError(
-                f"the server answers HTTP {response.status}, a redirect: type the URL that you mean"
+                f"the server answers HTTP {response.status}, a redirect: give the URL of the endpoint"
             )
         headers = {name.lower(): value for name, value in response.getheaders()}
         pieces = self._pieces(response, deadline)
@@ -195,7 +195,7 @@ def _parts_of(url: str) -> SplitResult:
     if not (is_http and url.isascii() and url.isprintable() and " " not in url):
         raise ConfigurationError(_NOT_AN_ENDPOINT)
     if parts.username is not None or parts.fragment:
-        raise ConfigurationError("the URL must hold no user, password or fragment; name an access token with --token")
+        raise ConfigurationError("the URL must have no user, password or fragment; name an access token with --token")
     return parts
 
 

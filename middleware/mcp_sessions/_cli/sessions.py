@@ -21,28 +21,26 @@ from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
 from . import terminal
 
-_NOT_FOUND: Final = "no such session is recorded and alive; the servers record sessions with tracked=True"
+_NOT_FOUND: Final = "no live session of this name is recorded; servers record sessions with tracked=True"
 _NOBODY: Final = (
-    "no recorded session fits. Unrecorded ones have ended where the principal has no more than was given here; "
-    "to be sure, give --client-id, --issuer and --subject, those it has"
+    "no recorded session matches. Unrecorded ones have ended if the principal has no more parts than given here; "
+    "to be sure, give all it has of --client-id, --issuer and --subject"
 )
-_WHOSE: Final = (
-    "say whose sessions, as the servers see the principal: --client-id, --issuer and --subject, those it has"
-)
+_WHOSE: Final = "name the principal as the servers see it: all it has of --client-id, --issuer and --subject"
 
 
 def add_commands(commands: Any) -> None:
     listing = _add(commands, "list", "show recorded sessions: a principal's, or all", _list)
-    listing.add_argument("--count", action="store_true", help="say how many there are, and nothing else")
+    listing.add_argument("--count", action="store_true", help="print only their number")
     ending = _add(commands, "end", "end one recorded session, by its public name", _end)
     ending.add_argument("--ref", required=True, metavar="ses_...", help="as logs and traces show it")
     ending.add_argument("--reason", default="ended", help="the reason that the servers' on_end gets (ended)")
     ending_all = _add(commands, "end-all", "end all sessions of a principal, or all before a time", _end_all)
-    ending_all.add_argument("--before", type=_moment, metavar="ISO8601", help="those of everybody, created before then")
+    ending_all.add_argument("--before", type=_moment, metavar="ISO8601", help="all that were created before this time")
     for command in (listing, ending_all):
         command.add_argument("--keys", type=terminal.secret_location, action="append", metavar="env:NAME|file:PATH")
         for name in ("--client-id", "--issuer", "--subject"):
-            command.add_argument(name, help="of the principal; what is left out may be any")
+            command.add_argument(name, help="of the principal; any if left out")
 
 
 def _add(
@@ -59,7 +57,7 @@ def _address(store: str) -> str:
     # A password stands before an @ or, in some dialects, in the query. Neither is repeated here.
     if store.startswith(("env:", "file:", "sqlite:")) or not ("@" in store or "?" in store):
         return store
-    raise argparse.ArgumentTypeError("a URL with a password or options is not given here: name env:NAME or file:PATH")
+    raise argparse.ArgumentTypeError("a URL with a password or options is a secret: name env:NAME or file:PATH")
 
 
 def _moment(text: str) -> datetime:
@@ -102,12 +100,12 @@ def _end_all(arguments: argparse.Namespace) -> int:
     if before is None and principal == Principal():
         raise ConfigurationError(_WHOSE)
     if before is not None and principal != Principal():
-        raise ConfigurationError("--before ends everybody's sessions: leave out the principal, or leave out --before")
+        raise ConfigurationError("--before ends everyone's sessions: leave out the principal, or leave out --before")
 
     async def end(sessions: Sessions) -> int:
         if before is not None:
             await sessions.end_all_before(before)
-            terminal.show({"ended": f"everybody's sessions created before {before.isoformat()}"})
+            terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
         moment, recorded = await sessions.end_all(principal)
         if not recorded and None in {principal.client_id, principal.issuer, principal.subject}:

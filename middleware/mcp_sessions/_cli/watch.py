@@ -51,7 +51,7 @@ def add_command(commands: Any) -> None:
 def _watch(arguments: argparse.Namespace) -> int:
     folder, screen = directory(arguments.where), Screen(arguments.session, is_terminal=sys.stdout.isatty())
     # On stderr, so that what is piped elsewhere holds events alone.
-    sys.stderr.write(f"watching {arguments.where!a}; Ctrl-C ends it\n")
+    sys.stderr.write(f"watching {arguments.where!a}; press Ctrl-C to stop\n")
     try:
         with closing(Workers(folder)) as workers:
             while True:

@@ -50,7 +50,7 @@ class Subject(_Word):
     END_ALL = "sessions/end_all"
     TERMINATE = "SEP-1364's terminate"
     OPEN = "SEP-1364's create, which may name a session to renew"
-    MISPLACED = "one of these without an id"
+    MISPLACED = "one of the above without an id"
     LIST = "a list"
     REPLY = "a posted response"
     OTHER = "anything else"
@@ -59,8 +59,8 @@ class Subject(_Word):
 class Carries(_Word):
     """What a message carries, against what the policy requires."""
 
-    NOTHING = "no session, and none is needed"
-    TOO_LITTLE = "no session, and one is needed"
+    NOTHING = "no session, and none is required"
+    TOO_LITTLE = "no session, but one is required"
     SESSION = "a session"
 
 
@@ -68,17 +68,17 @@ class Step(_Word):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
-    OPEN = "mint a session, keep what its client can do and answer"
-    RENEW = "keep what the client can do now and answer"
+    OPEN = "mint a session, store the client's capabilities and answer"
+    RENEW = "store the client's new capabilities and answer"
     DELETE = "end the session and answer"
     FORK = "mint a fork of the session, answer and echo it"
     SESSIONS = "list the caller's sessions and answer"
     END_ALL = "end the caller's sessions and answer"
-    FORWARD = "forward as it came"
+    FORWARD = "forward unchanged"
     ATTACH = "forward with the session attached, echo it"
-    STABLE = "forward with the session taken out, echo it"
-    UNTOUCHED = "forward as it came, though it names a session"
-    LIST = "whichever of the three above the option `lists` names"
+    STABLE = "forward without the session, echo it"
+    UNTOUCHED = "forward unchanged, though it names a session"
+    LIST = "the one of the three above that the option `lists` names"
 
 
 # Found once, for the reason that `jsonrpc` gives.

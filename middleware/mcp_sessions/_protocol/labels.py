@@ -224,4 +224,4 @@ def baggage_member(option: Any) -> str | None:
 def _check_member(option: str, name: Any) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise ConfigurationError(f"{option}: {name!r} names no member of W3C baggage; write one as in 'session.id'")
+    raise ConfigurationError(f"{option}: {name!r} is not a member name of W3C baggage; write one as in 'session.id'")

@@ -188,7 +188,7 @@ def _method(method: object) -> str:
     if "/" in method or method == "ping":
         return method
     raise ConfigurationError(
-        f"require= names methods, and {method!r} is none; for a tool of that name write {{'tools/call': [{method!r}]}}"
+        f"require= names methods, not {method!r}; for a tool of that name write {{'tools/call': [{method!r}]}}"
     )
 
 

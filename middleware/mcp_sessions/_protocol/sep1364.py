@@ -104,7 +104,7 @@ class SEP1364Create:
     """The dialect of SEP-1364's first alternative: `dialects=[SEP1364Create()]`.
 
     Args:
-        required: Whether every message but `initialize`, `notifications/initialized` and `ping` must carry a session,
+        required: Whether all messages except `initialize`, `notifications/initialized` and `ping` must carry a session,
             as `capabilities.sessions` announces.
     """
 

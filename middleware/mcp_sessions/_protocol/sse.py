@@ -50,7 +50,7 @@ class Event(RedactedRepr, msgspec.Struct):
             ValueError: The event has no data to replace.
         """
         if self.data is None:
-            raise ValueError("only an event with data can be given other data")
+            raise ValueError("only an event with data can have its data replaced")
         if self.at and _LF not in data and _CR not in data:
             return b"".join((self.raw[: self.at], data, self.raw[self.at + len(self.data) :]))
         values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)

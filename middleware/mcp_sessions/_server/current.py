@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ABSENCE_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
 NEEDED: Final = (
-    "Session required: begin one with sessions/create, keep the cookies that the server sets, or wrap the client with "
+    "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
 )
 WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
@@ -97,7 +97,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
             return "it names sessions itself and named none", "let it call sessions/create first"
         if not self.runtime.keys_last:
             return (
-                "with keys=None, keys die with the process, and clients without session support get none",
+                "with keys=None, keys die with the process, and clients without session support get no session",
                 'set keys="env:MCP_SESSION_KEYS"',
             )
         return self._modern_cause if headers.is_modern else self._legacy_cause
@@ -107,7 +107,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
         if self.runtime.cookie_name is None:
             return "cookies are off", 'set transport="auto"'
         if cookies.is_cross_site(self.headers):
-            return "a page of another site sent the request, where cookies do not count", WITH_SESSIONS
+            return "a page of another site sent the request, so its cookies are ignored", WITH_SESSIONS
         return (
             "it keeps no cookies, or sent no server/discover",
             f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")',
@@ -297,8 +297,8 @@ def reader(principal: PrincipalOf | None) -> ReadPrincipal:
         found = given if isinstance(given, Principal) else Principal(subject=str(given))
         if not given or given is True or not (found.client_id or found.subject):
             raise ConfigurationError(
-                f"principal= returned {given!r}, which would make all callers one; return what identifies the caller, "
-                "or None for an anonymous one"
+                f"principal= returned {given!r}, which would make all callers the same; return what identifies "
+                "the caller, or None for an anonymous one"
             )
         return found
 

@@ -321,7 +321,7 @@ class Services:
         try:
             await self.store.open()
         except StoreUnavailable as error:
-            _log.warning("the session store does not answer (%s); requests in sessions wait for it", error.reason)
+            _log.warning("the session store does not answer yet (%s), and requests in sessions need it", error.reason)
 
     def started(self) -> None:
         """Begin to work: the application has started, or the first request came where no start is seen."""

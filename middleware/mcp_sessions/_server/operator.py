@@ -44,7 +44,7 @@ class EndedAll(NamedTuple):
 
 @final
 class Sessions:
-    """The sessions of a deployment, for those who run it.
+    """The sessions of a deployment, for its operators.
 
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
@@ -136,7 +136,7 @@ class Sessions:
         that are not affected. One of the servers runs `on_end` for recorded sessions soon after.
 
         Returns:
-            The moment before which sessions were ended, and how many of them were recorded.
+            The time before which sessions were ended, and how many of them were recorded.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.
@@ -171,7 +171,7 @@ class Sessions:
         if moment.tzinfo is None:
             raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
         if not moment.timestamp() <= self._clock():
-            raise ConfigurationError("the moment lies ahead: sessions yet to be created cannot be ended")
+            raise ConfigurationError("the moment is in the future: sessions that do not exist yet cannot be ended")
         second = math.ceil(moment.timestamp())
         await self._cut_off(second, None)
         await self._reach(second)
@@ -209,7 +209,7 @@ class Sessions:
         if not isinstance(principal, Principal) or principal == Principal():
             raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
         if self._ring is None:
-            raise ConfigurationError("keys= is needed, the middleware's, to find a principal's sessions")
+            raise ConfigurationError("keys= is needed to find a principal's sessions: the middleware's keys")
         return self._ring(self._clock()).subjects(principal)
 
     async def _found(self, principal: Principal | None) -> AsyncIterator[Record]:

@@ -185,7 +185,7 @@ class Telemetry(_Checked):
     """Records `user.id` on our spans and those of the wrapped server: this function is called with the `Principal` of a
     request and returns the id. `client.address` is then recorded as well."""
     correlate: Annotated[bool | Sequence[str] | None, forms.CORRELATE] = None
-    """Where hosts put their name of a conversation: `True` looks in known places, a sequence such as
+    """Where hosts put their name for a conversation: `True` looks in known places, a sequence such as
     `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
     else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
     propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
@@ -292,8 +292,8 @@ class Options(_Checked):
         _Checked.__post_init__(self)
         if self.idle_timeout is not None and self.idle_timeout > self.lifetime:  # type: ignore[operator]  # both seconds
             raise ConfigurationError(
-                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it would end "
-                "nothing; give it fewer seconds, or leave it out"
+                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it has "
+                "no effect; make it shorter, or leave it out"
             )
 
 

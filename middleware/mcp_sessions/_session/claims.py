@@ -116,7 +116,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """The name that a client gives the conversation of a request: a label that proves nothing.
+    """The name that a client gives a request's conversation: a label that proves nothing.
 
     Args:
         id: The name, at most 256 printable characters. Clients can send any name.

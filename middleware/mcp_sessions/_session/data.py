@@ -223,7 +223,7 @@ class Data:
         name = _name(key)
         is_integer = isinstance(by, int) and not isinstance(by, bool)  # type: ignore[redundant-expr]  # as it came
         if not (is_integer and by in _INTEGERS):
-            raise DataNotInteger("increment() takes a whole number of 64 bits at most, signed")
+            raise DataNotInteger("increment() takes a signed integer of at most 64 bits")
         return await self._store.add(self._namespace, name, int(by))
 
     def _encode(self, name: str, value: Any) -> bytes:
@@ -231,7 +231,7 @@ class Data:
         if len(encoded) <= self._max_value_bytes:
             return encoded
         raise DataTooLarge(
-            f"the value takes {len(encoded)} bytes as JSON; the limit is {self._max_value_bytes} (max_value_bytes)"
+            f"the value takes {len(encoded)} bytes as JSON; the limit is {self._max_value_bytes} (Limits.value_bytes)"
         )
 
     def _expires_at(self, ttl: float | timedelta | None) -> float | None:
@@ -251,7 +251,7 @@ def _name(key: object) -> str:
                 return key
         except UnicodeEncodeError:
             pass
-    raise DataError(f"a key must be text of 1 to {MAX_KEY_BYTES} bytes in UTF-8, without NUL and lone surrogates")
+    raise DataError(f"a key must be text of 1 to {MAX_KEY_BYTES} bytes in UTF-8, without NUL or lone surrogates")
 
 
 def _seconds(ttl: object) -> float:

@@ -112,7 +112,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
                 f"token_claim_{name}": f"a claim `{name}` that is not that of a session id"
                 for name in "iss aud jti iat exp knd sub tp cli par root gen own up boot".split()
             },
-            "token_kind": "an id used as another kind than it was made for: a cookie in `_meta`, say",
+            "token_kind": "an id of another kind: a cookie in `_meta`, say",
             "state_size": "a session's state is longer than `Limits.state_bytes`",
             "state_shape": "not the shape of a session's state",
             "state_seal": "a changed state, or that of another session",
@@ -130,7 +130,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "token_key_unknown": "signed with a key that this server does not have",
             "state_key_unknown": "sealed with a key that this server does not have",
             "bridge_key_unknown": "the server's id is sealed with a key that this server does not have",
-            "principal_under_public_key": "a session whose key is here as a public key only",
+            "principal_under_public_key": "a user's session, but this server has only the public key",
             "token_issuer": "of another `Wire.issuer`",
             "token_audience": "for another `audience=`",
         },
@@ -149,7 +149,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         "give all workers one persistent store, as the log says",
         "no",
         {
-            "begun_in_another_process": "its state lies in another process's memory",
+            "begun_in_another_process": "its state is in another process's memory",
             "store_lost": "the store has no record of it, or lost data since",
         },
     ),
@@ -171,7 +171,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "sessions_full": "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
             "forks_full": "as many forks as `Limits.forks_per_session`",
             "data_full": "as much data as `Limits.data_bytes_per_principal`",
-            "sessions_keep_coming": "a caller makes sessions faster than all of them can be ended",
+            "sessions_keep_coming": "a caller creates sessions faster than they can be ended",
         },
     ),
     (
@@ -194,7 +194,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "store_readonly": "it is a replica",
             "store_cluster_down": "the cluster does not serve all slots",
             "store_not_confirmed": "a change was not confirmed by disk or replicas in time",
-            "store_locked": "another process holds its lock for too long",
+            "store_locked": "another process holds its lock too long",
             "store_io_error": "its disk fails",
             "store_corrupt": "its file or a table is damaged",
             "store_vanished": "its file was deleted or replaced",
@@ -220,7 +220,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         {
             "store_forbidden": "it refuses this user",
             "store_no_database": "it has no such database",
-            "store_no_tables": "its tables are gone",
+            "store_no_tables": "its tables were dropped",
             "store_tls": "its certificate is not accepted",
             "store_read_only": "its file cannot be written",
             "store_cannot_open": "its file cannot be opened",
@@ -244,6 +244,6 @@ ENDS: Final[Mapping[str, str]] = {
     "root_ended": "a fork, with the session that it comes from",
     "expired": "its lifetime is over",
     "inspector": "a developer ended it in the inspector",
-    "idle": "no request for as long as `idle_timeout`, or a day where tracked",
+    "idle": "no request for as long as `idle_timeout`, or for a day if tracked",
 }
 """Why sessions end; an application may give a reason of its own."""

@@ -59,7 +59,7 @@ class State(MutableMapping[str, Any]):
 
     def _writable(self) -> dict[str, Any]:
         if self._closed:
-            raise StateClosed("the response has left; session state can be changed only while the request is handled")
+            raise StateClosed("the response was sent; session state can be changed only while the request is handled")
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:

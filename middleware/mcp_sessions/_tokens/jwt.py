@@ -106,7 +106,7 @@ class Tokens:
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
         if not issuer or not audience:
-            raise ConfigurationError("issuer and audience must be texts that are not empty")
+            raise ConfigurationError("issuer and audience must be non-empty strings")
         if not cache_entries >= 0:
             raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
         self._max_bytes: Final = max_bytes

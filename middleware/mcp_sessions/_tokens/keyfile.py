@@ -47,7 +47,7 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
         return _always(keys)
     items = [keys] if isinstance(keys, (str, bytes)) else keys
     if not isinstance(items, Sequence):
-        raise ConfigurationError(f"keys= takes secrets, or where they are, not {type(keys).__name__}; {REMEDY}")
+        raise ConfigurationError(f"keys= takes secrets or their location, not {type(keys).__name__}; {REMEDY}")
     watched = _WatchedKeys([_part(item, number, environ) for number, item in enumerate(items)])
     return watched if watched.paths else _always(watched.ring)
 
@@ -145,7 +145,7 @@ def _load(path: Path) -> list[str | bytes]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        problem = f"{error.strerror}; write secrets to it, one a line"
+        problem = f"{error.strerror}; write secrets to it, one per line"
         raise ConfigurationError(f'keys="file:{path}": {problem}; {REMEDY}') from None
     except ValueError:
         raise ConfigurationError(f'keys="file:{path}": not a file of UTF-8 text; {REMEDY}') from None

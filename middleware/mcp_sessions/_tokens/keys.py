@@ -219,7 +219,7 @@ def _check_secret(place: str, secret: bytes) -> None:
         problem = f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
         raise ConfigurationError(problem + hint if place.startswith("keys[") else problem)
     if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
-        raise ConfigurationError(f"{place} is not random: it is one text repeated, or of very few characters; {REMEDY}")
+        raise ConfigurationError(f"{place} is not random: it repeats one text, or uses very few characters; {REMEDY}")
     try:
         _HMAC.prepare_key(secret)
         lookalike = secret.startswith(_NEVER_SECRET) or any(part in secret.upper() for part in _NOWHERE_IN_SECRET)

@@ -59,7 +59,7 @@ class SessionJar:
     """Stores sessions, so that they can be resumed.
 
     Args:
-        path: The file to store them in, readable by its owner only since session ids are credentials; or None for
+        path: The file to store them in, readable only by its owner, since session ids are credentials; or None for
             memory.
     """
 
@@ -87,7 +87,7 @@ class SessionJar:
         """Return the sessions of a key, and drop those past their time.
 
         Raises:
-            JarUnreadable: The jar holds something else than sessions, or cannot be used.
+            JarUnreadable: The jar holds something other than sessions, or cannot be used.
             OSError: The file cannot be read or written.
         """
         limit = datetime.now(timezone.utc) - LEEWAY
@@ -174,7 +174,7 @@ class JarFile:
         except (msgspec.DecodeError, UnicodeDecodeError):
             names = (self._path.with_name(f"{self._path.name}.corrupt-{number}") for number in count(1))
             kept = self._path.rename(next(name for name in names if not name.exists()))
-        raise JarUnreadable(f"{self._path} is not a jar of sessions: moved to {kept}; the next start begins anew")
+        raise JarUnreadable(f"{self._path} is not a jar of sessions: moved to {kept}; the next jar starts empty")
 
     def _write(self, content: _Content) -> None:
         # mkstemp makes files that only their owner can read, whatever the umask.
@@ -282,12 +282,12 @@ class JarSync:
                 "a jar keeps sessions by the server's URL, and this transport hides it; set server="
             )
         if len(servers) > 1:
-            raise ConfigurationError("server= names another server than the one that the transport connects to")
+            raise ConfigurationError("server= names a different server from the transport's URL")
         users = (self._identity, *(unquote(urlsplit(url).username or "") for url in urls))
         key = JarKey(servers.pop(), next(filter(None, users), ""))
         if self._key not in {None, key}:
             raise ConfigurationError(
-                "this transport connects to another server than the last; use another with_sessions"
+                "this transport connects to a different server than the last; use another with_sessions"
             )
         self._key = key
         self.written = await self._jar.load(key)

@@ -112,12 +112,12 @@ class SessionRouter:
     def _pattern(self) -> Any:
         """Return the client's latest request, as the pattern of ours."""
         if self._latest is None:
-            raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
+            raise NoAnswer("nothing was sent on this connection yet, so the server's protocol version is unknown")
         return self._latest
 
     async def _metadata_of(self, held: HeldSession) -> Metadata:
         if held.ended:
-            raise SessionLost("this session has ended; begin another with new()")
+            raise SessionLost("this session has ended; create another with new()")
         if held.metadata is not None:
             return held.metadata
         if (creation := held.creation) is None:

@@ -92,7 +92,7 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class Creation:
     done: anyio.Event = field(default_factory=anyio.Event)
     outcome: Metadata | ClientError = field(  # once `done` is set
-        default_factory=lambda: NoAnswer("the connection was left before the session was created")
+        default_factory=lambda: NoAnswer("the connection was closed before the session was created")
     )
 
 

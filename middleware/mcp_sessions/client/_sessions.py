@@ -152,7 +152,7 @@ class ClientSessions:
         if parent is None or parent.owner is not self:
             raise ValueError("a fork needs a session that is held here")
         if name is not None and name in self.names:
-            raise ValueError(f"a session is held under the name {name!r} already")
+            raise ValueError(f"there already is a session named {name!r}")
         result = await router.ask("fork", messages.FORK, {**(params or {}), "mode": mode}, parent)
         fork = self.new() if name is None else self.open(name)
         await router.begin(fork, messages.FORK, result)
@@ -188,7 +188,7 @@ class ClientSessions:
 
     def _connected(self) -> SessionRouter:
         if self._router is None:
-            raise NoAnswer("not connected; the server can be asked while the connection stands")
+            raise NoAnswer("not connected; a request needs an open connection")
         return self._router
 
     async def __aenter__(self) -> Any:
@@ -242,7 +242,7 @@ class ClientSessions:
             return self._transport()
         if self._is_used:
             raise ClientError(
-                "this transport was used; give with_sessions a function that makes one for each connection"
+                "this transport was already used; give with_sessions a function that returns one for each connection"
             )
         self._is_used = True
         return self._transport
@@ -278,7 +278,7 @@ def with_sessions(
         headers: HTTP headers for each request; only with a URL, like `auth` and `http_client`.
         auth: An `Auth` of the SDK's HTTP library.
         http_client: An `AsyncClient` of that library to use in place of `headers` and `auth`. It is not closed.
-        server: The server's URL, if the transport does not show it; needed with a jar only.
+        server: The server's URL, if the transport does not show it; needed only with a jar.
         identity: The user for whom the program acts, if there are several; by default the user in the URL. Not a
             secret.
         on_lost: What to do when the server has lost a session: `"raise"` the error, so that the program learns that its

@@ -70,7 +70,7 @@ def _to_url(url: str, headers: Any, auth: Any, http_client: Any) -> Callable[[],
     http = getattr(shared, "httpx2", None) or shared.httpx  # SDK 2.x has moved on to httpx2
     if http_client is not None:
         if headers is not None or auth is not None:
-            raise ConfigurationError("headers= and auth= do not go with http_client=; give them to the HTTP client")
+            raise ConfigurationError("headers= and auth= conflict with http_client=; give them to the HTTP client")
         if not isinstance(http_client, http.AsyncClient):
             raise ConfigurationError(f"http_client= takes an {http.__name__}.AsyncClient, as the installed SDK does")
         return partial(_connected, url, None, http_client)

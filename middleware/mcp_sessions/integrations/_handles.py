@@ -78,7 +78,7 @@ class Handles:
         """
         self._ring: Final = key_source(keys)
         if not (isinstance(audience, str) and audience):  # type: ignore[redundant-expr]  # as it came
-            raise ConfigurationError("audience must be a text that is not empty")
+            raise ConfigurationError("audience must be a non-empty string")
         if not (principal is None or callable(principal)):
             raise ConfigurationError("principal= takes a function that returns a Principal or None")
         self._audience: Final = audience
@@ -244,7 +244,7 @@ class HandleType:
         from pydantic_core import core_schema
 
         if source not in _VALUES:
-            raise ConfigurationError(f'handles.type("{self._type}") stands beside str or Handle, not beside {source!r}')
+            raise ConfigurationError(f'handles.type("{self._type}") annotates str or Handle, not {source!r}')
         value = _VALUES[source]
         validators = (_Sent, lambda sent: value(self._verify(sent)))
         return core_schema.chain_schema([core_schema.no_info_plain_validator_function(one) for one in validators])
@@ -278,12 +278,12 @@ if TYPE_CHECKING:
 else:
 
     class HandleOf:
-        """`HandleOf["basket"]`: the verified id of a basket, by the handles installed before.
+        """`HandleOf["basket"]`: the id of a basket, verified by the handles installed last.
 
         Type checkers see a `Literal`, the only type with this syntax.
         """
 
         def __class_getitem__(cls, type: str) -> Any:
             if _Installed.type is None:
-                raise ConfigurationError(f'HandleOf["{type}"] needs handles: call Handles(keys, ...).install() before')
+                raise ConfigurationError(f'HandleOf["{type}"] needs handles: call Handles(keys, ...).install() first')
             return Annotated[str, _Installed.type(type)]

@@ -117,7 +117,7 @@ def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMi
     if made.fault == MISPLACED:
         raise ConfigurationError(
             f"the application at {_name(first)} authenticates its callers inside; give path= the full path of the "
-            "MCP route in it, or pass principal=, a function of the ASGI scope that tells who the caller is"
+            "MCP route in it, or pass principal=, a function of the ASGI scope that returns the caller"
         )
     for endpoint in {(id(one.holder), one.attribute): one for one in endpoints}.values():
         placed = copy.copy(made)  # the routes of one endpoint share their keys and their store

@@ -23,7 +23,7 @@ async def optional_session(connection: HTTPConnection) -> Session | None:
     """Return the session of the request, or None if it has none.
 
     Raises:
-        ConfigurationError: The request did not pass the middleware: it is not a POST, or its route is not covered.
+        ConfigurationError: The request bypassed the middleware: it is not a POST, or its route is not covered.
     """
     if "mcp_session" not in connection.scope:
         raise ConfigurationError(
@@ -39,7 +39,7 @@ async def require_session(connection: HTTPConnection) -> Session:
 
     Raises:
         SessionRequired: The request has none. `add_exception_handlers` answers it as a JSON-RPC error.
-        ConfigurationError: The request did not pass the middleware; see `optional_session`.
+        ConfigurationError: The request bypassed the middleware; see `optional_session`.
     """
     session = await optional_session(connection)
     if session is None:

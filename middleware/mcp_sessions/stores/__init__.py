@@ -137,7 +137,7 @@ def _from_name(name: str, clock: _Clock, timeout: float) -> Store:
         from ._postgres import PostgresStore
 
         return PostgresStore(name, clock=clock, timeout=timeout)
-    raise ConfigurationError(f"store= names no store; {_REMEDY}")
+    raise ConfigurationError(f"store= does not name a store; {_REMEDY}")
 
 
 def _checked(store: Any) -> Any:

@@ -220,8 +220,8 @@ class Records(Protocol):
 class Store(Revocations, Records, DataStore, Protocol):
     """Revocations, records and data, shared by every worker that verifies the same tokens.
 
-    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, and a change may or may not
-    have been made. Callers never take that for "no".
+    Any method except `open` and `close` may raise `StoreUnavailable`: the answer is unknown; a change may or may not
+    have been made. Callers never treat it as "no".
     """
 
     @property

@@ -33,11 +33,11 @@ logger: Final = logging.getLogger("mcp_sessions")
 
 INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"mcp-sessions[postgres]\""
 NOT_A_URL: Final = (
-    "store= is no PostgreSQL URL that can be read; it looks like 'postgresql://USER:PASSWORD@HOST:5432/DATABASE', with "
+    "store= is not a valid PostgreSQL URL, which looks like 'postgresql://USER:PASSWORD@HOST:5432/DATABASE', with "
     "'?sslmode=verify-full&sslrootcert=FILE' for TLS"
 )
 DENIED: Final = (
-    "PostgreSQL refuses this user, or has no such database: look at the store's URL, and let the user make its tables: "
+    "PostgreSQL refuses this user, or has no such database: check the store's URL, and let the user create its tables: "
     "CREATE SCHEMA {schema} AUTHORIZATION the_user"
 )
 UNSAFE: Final = (
@@ -122,7 +122,7 @@ class PostgresStore(SQLStore):
     """Sessions in a PostgreSQL database, version 13 or newer, in a schema that this store creates.
 
     Acknowledged changes are on the server's disk (`synchronous_commit` is turned on if it is off), and with
-    `synchronous_standby_names` also on a standby's; otherwise a fail-over may lose the last changes. New tables do not
+    `synchronous_standby_names` also on a standby's; otherwise a failover may lose the last changes. New tables do not
     know which older sessions were ended, so sessions issued before their creation are refused (`Standing.LOST`), also
     when you add this store to a running deployment. A restored backup goes undetected: drop the schema instead.
     PgBouncer must run in session mode.
@@ -140,7 +140,7 @@ class PostgresStore(SQLStore):
         connections: The number of calls of one process that may run at once; further ones wait.
 
     Raises:
-        ConfigurationError: The driver is missing, or an option cannot be used; the message says the remedy.
+        ConfigurationError: The driver is missing, or an option cannot be used; the message names the remedy.
     """
 
     reach: Final = Reach.NETWORK
@@ -158,10 +158,10 @@ class PostgresStore(SQLStore):
         connections: int = 10,
     ) -> None:
         for is_right, rule in (
-            (re.fullmatch("[a-z_][a-z0-9_]{0,50}", schema), "schema= is a name of lower-case letters, digits and '_'"),
-            (durability in get_args(Durability), "durability= is one of 'warn', 'refuse', 'ignore'"),
-            (forgotten in get_args(Forgotten), "forgotten= is one of 'refuse', 'accept'"),
-            (connections >= 1, "connections= is at least 1"),
+            (re.fullmatch("[a-z_][a-z0-9_]{0,50}", schema), "schema= must be lower-case letters, digits and '_'"),
+            (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'ignore'"),
+            (forgotten in get_args(Forgotten), "forgotten= must be one of 'refuse', 'accept'"),
+            (connections >= 1, "connections= must be at least 1"),
         ):
             if not is_right:
                 raise ConfigurationError(rule)

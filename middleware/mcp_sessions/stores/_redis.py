@@ -35,18 +35,18 @@ class RedisStore(RedisData):
 
     With `noeviction` and an append-only file, acknowledged changes survive `kill -9` and a power failure, given
     `appendfsync always`, or `everysec` with `durability="wait"`; `everysec` alone may lose the last seconds. Without
-    the file, the store detects a restart and refuses all earlier sessions. A fail-over may lose the last changes,
+    the file, the store detects a restart and refuses all earlier sessions. A failover may lose the last changes,
     unless `replicas=` is set. Two things go undetected: a cluster node that is emptied while it runs and does not hold
     the epoch, and workers whose clocks disagree by more than a second.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are switched off and which you close yourself. `durability` and `replicas` may also
+            client, whose retries are turned off and which you close yourself. `durability` and `replicas` may also
             be query parameters; arguments override them.
         prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
-        clock: Unix seconds.
+        clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`, the
             default), refuse to start (`"refuse"`), wait until each change is on disk (`"wait"`, by WAITAOF), or nothing
             (`"ignore"`).
@@ -57,7 +57,7 @@ class RedisStore(RedisData):
         connections: The number of commands that may run at once; further ones wait.
 
     Raises:
-        ConfigurationError: The driver is missing, or an option cannot be used; the message says the remedy.
+        ConfigurationError: The driver is missing, or an option cannot be used; the message names the remedy.
     """
 
     reach: Final = Reach.NETWORK
@@ -79,12 +79,12 @@ class RedisStore(RedisData):
         durability = durability or given.get("durability") or "warn"
         copies = given.get("replicas", 0) if replicas is None else replicas
         for is_right, remedy in (
-            (prefix and not {*"{}"} & {*prefix}, "prefix= begins the names of keys: some text without braces"),
-            (durability in get_args(Durability), "durability= is one of 'warn', 'refuse', 'wait', 'ignore'"),
-            (str(copies).isdecimal(), "replicas= is how many replicas must have each change, such as 1"),
-            (forgotten in get_args(Forgotten), "forgotten= is one of 'refuse', 'accept'"),
-            (timeout > 0, "timeout= is a number of seconds above 0, such as 0.25"),
-            (connections >= 1, "connections= is at least 1"),
+            (prefix and not {*"{}"} & {*prefix}, "prefix= must be text without braces"),
+            (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'wait', 'ignore'"),
+            (str(copies).isdecimal(), "replicas= must be a number of replicas, such as 1"),
+            (forgotten in get_args(Forgotten), "forgotten= must be one of 'refuse', 'accept'"),
+            (timeout > 0, "timeout= must be a number of seconds above 0, such as 0.25"),
+            (connections >= 1, "connections= must be at least 1"),
         ):
             if not is_right:
                 raise ConfigurationError(remedy)
@@ -127,7 +127,7 @@ class RedisStore(RedisData):
             raise ConfigurationError(TRIO) from None
         self._loop = self._loop or loop
         if self._loop is not loop:
-            raise ConfigurationError("store= is a Redis store of another event loop; make one store for each loop")
+            raise ConfigurationError("store= is a Redis store of another event loop; create one for each loop")
 
     async def _ready(self) -> float:
         """Open at first use, and return the time."""

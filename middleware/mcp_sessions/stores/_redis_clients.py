@@ -19,11 +19,11 @@ from ._redis_scripts import Command
 
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
 NOT_A_URL: Final = (
-    "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
+    "store= is not a valid Redis URL, which looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'"
 )
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
-DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
+DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
 ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _MOVES: Final = 20  # times that a change looks for the server of its slot
@@ -95,7 +95,7 @@ class Single:
 
     def _introduce(self, kwargs: dict[str, Any]) -> None:
         if kwargs.get("decode_responses"):
-            raise ConfigurationError("store= is a Redis that decodes responses; leave decode_responses=True away")
+            raise ConfigurationError("store= is a Redis that decodes responses; remove decode_responses=True")
         kwargs["redis_connect_func"] = self._connected
 
     async def _connected(self, connection: Any) -> None:
@@ -150,7 +150,7 @@ class Single:
 
 
 class Sentinels(Single):
-    """The server that Sentinels name, asked anew for each connection: after a fail-over another one."""
+    """The server that Sentinels name, asked anew for each connection: after a failover another one."""
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio.connection import parse_url

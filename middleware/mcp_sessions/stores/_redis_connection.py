@@ -43,7 +43,7 @@ _CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "N
 _CAUSES: Final = {
     "store_timeout": "no answer in time",
     "store_readonly": "this server is a replica",
-    "store_forbidden": "it refuses this user: look at the user and the password in the URL, and at its permissions",
+    "store_forbidden": "it refuses this user: check the user and the password in the URL, and its permissions",
     "store_out_of_memory": "its memory is full (maxmemory)",
     "store_cluster_down": "the cluster does not serve all slots",
     "store_loading": "it is reading its files, after a restart",
@@ -68,11 +68,11 @@ def cause_of(error: BaseException, reason: str) -> str:
         if isinstance(deeper, ssl.SSLCertVerificationError):
             return f"TLS: {deeper.verify_message}"
         if isinstance(deeper, ssl.SSLError):
-            return "TLS: the other end does not speak it, or not as it should"
+            return "TLS: the server does not speak it, or not correctly"
         if "invalid database" in str(deeper).lower() or "db index" in str(deeper).lower():
-            return "it has no database of this number"
+            return "it has no database with this number"
         if isinstance(deeper, OSError) and deeper.errno:
-            return os.strerror(deeper.errno) if deeper.errno > 0 else "the name of its host is not known"
+            return os.strerror(deeper.errno) if deeper.errno > 0 else "its host name is unknown"
         deeper = deeper.__cause__ or deeper.__context__
     return _CAUSES.get(reason, type(error).__name__)
 

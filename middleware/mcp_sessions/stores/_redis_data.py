@@ -220,7 +220,7 @@ DISCOUNT: Final = even_full(_ACCOUNT + "forget(ARGV[2]) return total()")
 _ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = {
     b"gone": (DataGone, "the session has ended"),
     b"large": (DataTooLarge, "the session's data would exceed its limit"),
-    b"not-integer": (DataNotInteger, "the value or the sum is no integer of 64 bits"),
+    b"not-integer": (DataNotInteger, "the value or the sum is not a 64-bit integer"),
 }
 """What the scripts answer where they change nothing."""
 

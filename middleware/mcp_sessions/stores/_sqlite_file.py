@@ -105,7 +105,7 @@ def make_private(path: str) -> None:
         with suppress(FileNotFoundError):
             if new.stat().st_mtime + _STALE < time.time():
                 new.unlink()
-        raise sqlite3.OperationalError("the file is locked by the process that makes it") from None
+        raise sqlite3.OperationalError("the file is locked by the process that creates it") from None
     if _inode(path) is not None:  # it was made in between
         new.unlink()
         return

@@ -1,7 +1,7 @@
 """Telemetry per session: spans, metrics and log records that tools can group by a session's `ref`.
 
-Only OpenTelemetry's API is used, and it is imported when a name is first asked for; the application chooses the SDK.
-Here stands what the server needs without it: whether this process traces, and the values of the options.
+Only OpenTelemetry's API is used, and it is imported on first use of a name; the application chooses the SDK.
+This module has what the server needs without it: whether this process traces, and the values of the options.
 """
 
 import sys

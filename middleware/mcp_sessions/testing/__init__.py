@@ -4,7 +4,7 @@
         assert await my_tool() == "1 thing in the cart"
         assert await session.data.get("cart") == ["socks"]
 
-`StoreContract` and `SharedStoreContract` need pytest, and are imported when they are first asked for.
+`StoreContract` and `SharedStoreContract` need pytest, and are imported on first use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def session_for_test(
     principal: Principal | None = None,
     lifetime: int = 3600,  # seconds
 ) -> Iterator[Session]:
-    """Provide a session for the block, as `current_session()` returns it, without a server and a client.
+    """Provide a session for the block, as `current_session()` returns it, without a server or client.
 
     It behaves like a real session with a store in memory, and raises the same errors. An in-memory client must connect
     inside the block, so that its server runs there.

@@ -1,6 +1,6 @@
-"""What every store promises of revocations and records, as tests: `_store_contract` puts all parts together.
+"""The contract of revocations and records as tests; `_store_contract` puts all parts together.
 
-Each test is one promise, with a store that was there for a day and a clock that only the test moves.
+Each test checks one guarantee, with a day-old store and a clock that only the test moves.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
 
 
 class Fixtures:
-    """What the tests ask for; a store's own class overrides `make_store`.
+    """The fixtures of the tests; a store's own class overrides `make_store`.
 
     Attributes:
         leeway: Seconds for which the store keeps what is over, for clocks that disagree.
@@ -104,12 +104,12 @@ class Fixtures:
 
     @pytest.fixture
     def make_store(self, clock: Clock) -> Callable[[], Store]:
-        """What makes stores, not yet opened, that all lie at one place, where no other test's stores lie."""
+        """A function that returns unopened stores, all at one place that no other test uses."""
         raise NotImplementedError("override the fixture make_store: it returns a callable that makes a store")
 
     @pytest.fixture
     async def store(self, make_store: Callable[[], Store], clock: Clock) -> AsyncIterator[Store]:
-        """A store that was opened a day ago, so that it vouches for the sessions of today."""
+        """A store that was opened a day ago, so that it vouches for today's sessions."""
         made = make_store()
         clock.now -= DAY
         await made.open()
@@ -187,7 +187,7 @@ class RevocationContract(Fixtures):
 
 @pytest.mark.anyio
 class RecordContract(Fixtures):
-    """Which sessions there are, where sessions are tracked, and whose `on_end` is to be run."""
+    """The records of tracked sessions, and the sessions whose `on_end` is due."""
 
     async def test_a_record_is_given_back_as_it_was_noted(self, store: Store, clock: Clock) -> None:
         """Its place in a lineage and the trace of its start come back to who lists it, finds it or claims its end."""
