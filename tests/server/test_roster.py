@@ -11,6 +11,7 @@ from clients import SECRET, SESSION_KEY, START, Client, Clock
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle, methods
+from mcp_sessions.stores._base import FIRST, Position, Record
 from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "the secret that signs from now on, at least 32 bytes"
@@ -225,13 +226,50 @@ async def test_a_session_that_is_forked_meanwhile_ends_too() -> None:
     assert (await alice.tool(session=saved[0])).error["code"] == -32043
 
 
-async def test_where_new_ones_keep_coming_nobody_is_told_that_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "ROUNDS", 1)
-    alice = Deployment().client()
-    await alice.create()
-    answer = await alice.send("sessions/end_all")
-    assert (answer.status, answer.error["code"]) == (503, -32603)
+async def test_a_thief_that_goes_on_forking_keeps_nothing() -> None:
+    """However many sessions are of this second, and however fast they are forked meanwhile; what comes later lives."""
+    deployment = Deployment()
+    alice, thief = deployment.client(), deployment.client()
+    stolen = [await alice.create()]
+    for _ in range(lifecycle.NAMED * lifecycle.ROUNDS):
+        stolen.append(await thief.fork(stolen[-1]))
+    limit = len(stolen) + 500  # with which a thief that was not stopped ends
+
+    async def steal() -> None:
+        while len(stolen) < limit:
+            await anyio.lowlevel.checkpoint()
+            answer = await thief.send("sessions/fork", {"mode": "share"}, session=stolen[-1])
+            if "error" in answer.json:
+                return
+            stolen.append({**answer.result["session"]})
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(steal)
+        with anyio.fail_after(10):
+            assert (await alice.send("sessions/end_all")).status == 200
+    assert len(stolen) < limit
+    for session in stolen[-50:]:
+        session.pop("expiresAt", None)
+        assert (await alice.tool(session=session)).error["data"]["reason"] == "ended"
+    deployment.clock.now += 1
     assert (await alice.send("sessions/list")).result["sessions"] == []
+    assert (await alice.tool(session=await alice.create())).session is not None
+
+
+@pytest.mark.parametrize(("later", "status"), [(1, 200), (100, 503)])
+async def test_sessions_that_another_server_dates_later_end_too(later: int, status: int) -> None:
+    """As long as they come to an end; else nobody is told that all have ended."""
+
+    class Ahead(MemoryStore):
+        left = lifecycle.ROUNDS + later
+
+        async def sessions(self, subject: str, *, after: Position = FIRST, **given: Any) -> list[Record]:
+            self.left -= 1
+            deployment.clock.now += 10
+            return [Record("later", subject, after[0] + 5, START + 3600, START)] if self.left >= 0 else []
+
+    deployment = Deployment(store=Ahead(clock=Clock()))
+    assert (await deployment.client().send("sessions/end_all")).status == status
 
 
 async def test_many_sessions_are_refused_at_once_and_freed_off_the_request() -> None:

@@ -46,7 +46,8 @@ PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another 
 TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
 TIDIED: Final = 2  # sessions that are ended side by side, where many have ended at once
 REST: Final = 4  # times as long as a page takes, others have their turn
-ROUNDS: Final = 100  # of looking for sessions that were made while others ended
+NAMED: Final = 25  # sessions of one second that `end_all` ends side by side
+ROUNDS: Final = 5  # of looking for sessions that were made while others ended
 SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
 AT_ONCE: Final = 50  # of them that the store is asked for, so that requests have their turn
 
@@ -111,19 +112,38 @@ class Terminator:
         """End all sessions of a principal, by the names that stores have for it; none lasts for more seconds.
 
         One write ends those from before this second, and those of this second are ended by name. With
-        `StoreUnavailable`, also where more sessions came all the time, some may live.
+        `StoreUnavailable` some may live.
         """
         for subject in subjects:
             moment = int(self.clock())
-            until = math.ceil(moment + lasts + MAX_CLOCK_SKEW)
-            await self.store.revoke_before(moment, audience=audience, subject=subject, until=until)
             listed = partial(self.store.sessions, subject, audience=audience)
+            cut_off = partial(self._cut_off, subject, audience, lasts)
+            await cut_off(moment)
             for _ in range(ROUNDS):
-                if not await self._end_page(partial(listed, after=(moment, "")), ENDED_ALL):
+                if not await self._end_page(partial(listed, after=(moment, "")), ENDED_ALL, NAMED):
                     break
             else:
-                raise StoreUnavailable("sessions_keep_coming")
+                await self._end_crowd(listed, cut_off, moment)
             await self.tidy(partial(listed, cut_off=True), ENDED_ALL)
+
+    async def _end_crowd(self, listed: Listed, cut_off: Callable[[int], Awaitable[None]], newest: int) -> None:
+        """End the sessions of this second with one write, since more of them come than can be ended by name.
+
+        A session that was cut off has no more forks, so those that another server dates later are soon the last. New
+        sessions are refused as well until the second is over, which is waited for.
+        """
+        for _ in range(ROUNDS):
+            await cut_off(newest + 1)
+            await anyio.sleep(max(0.0, newest + 1 - self.clock()))
+            page = await listed(after=(newest + 1, ""), limit=NAMED)
+            if not page:
+                return
+            newest = max(record.created_at for record in page)
+        raise StoreUnavailable("sessions_keep_coming")
+
+    async def _cut_off(self, subject: str, audience: str, lasts: float, moment: int) -> None:
+        until = math.ceil(moment + lasts + MAX_CLOCK_SKEW)
+        await self.store.revoke_before(moment, audience=audience, subject=subject, until=until)
 
     async def tidy(self, listed: Listed, reason: str) -> None:
         """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request."""
@@ -142,9 +162,9 @@ class Terminator:
                 failures += 1
                 await anyio.sleep(self.pause)
 
-    async def _end_page(self, listed: Listed, reason: str) -> int:
+    async def _end_page(self, listed: Listed, reason: str, limit: int = TIDIED) -> int:
         """End some listed sessions, side by side, and return how many there were."""
-        page, failed = await listed(limit=TIDIED), list[StoreUnavailable]()
+        page, failed = await listed(limit=limit), list[StoreUnavailable]()
 
         async def end(record: Record) -> None:
             try:
