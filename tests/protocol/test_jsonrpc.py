@@ -424,7 +424,8 @@ def test_a_member_given_twice_in_two_spellings_is_refused(body: bytes) -> None:
         *(b'{"jsonrpc":"2.0","method":"a","param\xc5\xbf":{}}', b'{"jsonrpc":"2.0","method":"a","param\\u017F":{}}'),
         *(CALL % b'{"name":"a","Name":"b"}', CALL % b'{"URI":"b"}', CALL % b'{"name":"a","_META":{}}'),
         *(CALL % b'{"_meta":{"io.modelcontextprotocol/Session":{}}}', CALL % b'{"x":1,"_meta":{"Baggage":""}}'),
-        CALL % b'{"_meta":{"io.modelcontextprotocol/se\xc5\xbfsion":{}}}',
+        *(CALL % b'{"_meta":{"io.modelcontextprotocol/se\xc5\xbfsion":{}}}', CALL % b'{"_meta":{"TraceParent":"00-"}}'),
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"RequestId":1}}',
     ],
 )
 def test_a_name_in_another_case_is_refused(body: bytes) -> None:

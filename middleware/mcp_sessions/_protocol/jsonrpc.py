@@ -56,11 +56,12 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 _ENVELOPE: Final = Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = Names("jsonrpc")  # of what may be no message at all
 _PARAMS: Final = Names(
-    *(*READ, *RENAMED.values(), "capabilities", "cursor", "sessionId", "mode", "descendants"), usual=("arguments",)
+    *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId", "mode", "descendants"),
+    usual=("arguments",),
 )
 _META: Final = Names(
-    *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage"),
-    usual=(CLIENT_INFO_KEY, "progressToken", "traceparent", "tracestate"),
+    *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage", "traceparent", "tracestate"),
+    usual=(CLIENT_INFO_KEY, "progressToken"),
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")

@@ -236,11 +236,11 @@ static int is_mixed(Slice name, const Slice *others, size_t count) {
 /* --- requests, as in `_protocol/jsonrpc.py` ----------------------------------------------------------------------- */
 
 static const Slice PARAMS_NAMES[] = {
-    LITERAL("name"), LITERAL("uri"), LITERAL("clientInfo"), LITERAL("_meta"), LITERAL("protocolVersion"),
-    LITERAL("capabilities"), LITERAL("cursor"), LITERAL("sessionId"), LITERAL("mode"), LITERAL("descendants")};
+    LITERAL("name"), LITERAL("clientInfo"), LITERAL("_meta"), LITERAL("mode"), LITERAL("requestId"), LITERAL("cursor"),
+    LITERAL("uri"), LITERAL("protocolVersion"), LITERAL("capabilities"), LITERAL("sessionId"), LITERAL("descendants")};
 static const Slice META_NAMES[] = {
-    LITERAL(SESSION), LITERAL("io.modelcontextprotocol/protocolVersion"),
-    LITERAL("io.modelcontextprotocol/clientCapabilities"), LITERAL("baggage")};
+    LITERAL(SESSION), LITERAL("baggage"), LITERAL("traceparent"), LITERAL("tracestate"),
+    LITERAL("io.modelcontextprotocol/protocolVersion"), LITERAL("io.modelcontextprotocol/clientCapabilities")};
 
 typedef struct {
     Slice method, id, session; /* `at` is NULL where there is none; a string is without its quotes */
