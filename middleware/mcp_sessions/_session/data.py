@@ -39,7 +39,8 @@ class DataStore(Protocol):
     """The part of a store that holds data. Every change is one atomic step, and durable on return.
 
     A change raises `DataGone` where the session was revoked, and `DataTooLarge` where the session's data would exceed
-    `namespace.max_bytes`, or `PrincipalDataTooLarge` where its principal's would. Reading works until `purge`.
+    `namespace.max_bytes`, or `PrincipalDataTooLarge` where its principal's would. Reading works until `purge`. A key is
+    any text, also an empty one or one with NUL.
     """
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
