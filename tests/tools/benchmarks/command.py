@@ -55,7 +55,10 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run what the command line names; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.benchmarks", description=__doc__)
     parser.add_argument(
-        "section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all of these where none is named; or {STORES}"
+        "section",
+        nargs="*",
+        default=[],
+        help=f"of {', '.join(SECTIONS)}; all of these where none is named; or {STORES}",
     )
     parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
