@@ -246,7 +246,7 @@ class TestItsOwnStartAndStop:
         monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
         app = sessions(self.app, store="memory:")
         assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
-        assert "the session store does not answer (store_unavailable)" in caplog.text
+        assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
     async def test_where_sessions_are_tracked_it_sweeps_while_the_application_lives(self) -> None:
