@@ -77,6 +77,12 @@ def test_the_readme_can_be_shown_by_the_package_index() -> None:
     assert [path for path in committed if not (ROOT / path).is_file()] == []
 
 
+def test_the_pages_stay_short() -> None:
+    """A longer README or guide is read less."""
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 90
+    assert sum(len(page.read_text("utf-8").split()) for page in ROOT.glob("docs/*.md")) <= 24_000
+
+
 def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     """Its newest entry has the package's version and a date; what is not released yet stands above it."""
     entries = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
