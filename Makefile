@@ -39,7 +39,7 @@ test-lowest: setup  ## run all tests with every dependency of the package at its
 test-pythons: setup  ## run all tests with each supported Python that is found here and both generations
 	@$(NOX) -s pythons -- $(ARGS)
 
-check: setup  ## the whole gate that CI runs, the quick checks first
+check: setup  ## the whole gate, the quick checks first; CI runs its parts side by side
 	@$(MAKE) --no-print-directory format-check lint architecture
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 types docs bench-check; checked=$$?; \
 		$(MAKE) --no-print-directory coverage && exit $$checked

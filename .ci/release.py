@@ -50,11 +50,12 @@ def entered(changelog: str, version: str, day: str) -> str:
     if not heading or re.match(r"\s*(## |\[|\Z)", after):
         raise SystemExit(f"{CHANGELOG} has nothing under Unreleased")
     released = f"{before}{heading}\n## [{version}] - {day}\n{after}"
-    link = re.search(r"^\[Unreleased\]: (.+)/compare/v(.+)\.\.\.HEAD$", released, re.MULTILINE)
+    link = re.search(r"^\[Unreleased\]: (.+)/(?:compare/v(.+)\.\.\.HEAD|commits/main)$", released, re.MULTILINE)
     if link is None:
         raise SystemExit(f"{CHANGELOG} has no link for Unreleased")
     home, last = link.groups()
-    links = f"[Unreleased]: {home}/compare/v{version}...HEAD\n[{version}]: {home}/compare/v{last}...v{version}"
+    changes = f"compare/v{last}...v{version}" if last else f"releases/tag/v{version}"  # the first has nothing before it
+    links = f"[Unreleased]: {home}/compare/v{version}...HEAD\n[{version}]: {home}/{changes}"
     return released.replace(link[0], links)
 
 

@@ -6,7 +6,7 @@ anybody may send, so it goes into messages and traces, and no access and no data
 Here the messages are returned instead of sent, so that the file needs no second agent.
 Source: A2A, `Message.contextId`.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples a2a_context:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples a2a_context:app
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def delegate(task: str, session: CurrentSession) -> dict[str, Any]:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["delegate"]},
     telemetry=Telemetry(correlate=["meta:a2a/contextId", "header:x-a2a-context-id"]),
 )

@@ -4,7 +4,7 @@
 lines of one conversation and opens nothing, so the log may be kept where the server's secrets may not. Arguments
 are not written down: they hold what people say. Tokens stand in the file only because this is an example.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples --no-access-log audit_log:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples --no-access-log audit_log:app
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def heard(fact: Fact) -> None:
 
 app = add_sessions(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["pay"]},
     on_create=begun,
     telemetry=Telemetry(listen=heard),

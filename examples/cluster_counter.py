@@ -4,7 +4,8 @@ The number is kept in the store that all workers share, under the session, and c
 session at the same moment answer with different numbers, whichever workers they reach. `workers` tells which processes
 served the session so far: a value that is no number, changed by a function of it, and just as safe.
 
-    MCP_SESSION_STORE=redis://localhost MCP_SESSION_KEYS=... uvicorn --app-dir examples --workers 4 cluster_counter:app
+    export MCP_SESSIONS_STORE=redis://localhost MCP_SESSIONS_KEYS=...
+    uvicorn --app-dir examples --workers 4 cluster_counter:app
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ async def workers(session: CurrentSession) -> list[int]:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys=os.environ["MCP_SESSION_KEYS"],
-    store=os.environ["MCP_SESSION_STORE"],
+    keys=os.environ["MCP_SESSIONS_KEYS"],
+    store=os.environ["MCP_SESSIONS_STORE"],
     limits=Limits(store_timeout=5),  # seconds; generous, since the whole cluster may share two cores
     require={"tools/call": ["count", "workers"]},
 )

@@ -5,7 +5,7 @@ keys can answer the next call, also after a restart. Such a state is last-write-
 same moment carry the same state, and both answer with the same number. A count that must not miss a call belongs on
 the server. Source: the example of issue 984, Clarifications on the intent/use-case for sessions.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples counter:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples counter:app
 """
 
 from __future__ import annotations
@@ -26,4 +26,4 @@ async def count() -> int:
     return number
 
 
-app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
+app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSIONS_KEYS")

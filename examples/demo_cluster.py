@@ -271,7 +271,7 @@ async def play(asked: Asked, folder: Path, timeline: Timeline) -> str:
     keys = folder / "keys"
     write(keys, secrets.token_urlsafe(32))
     redis = Redis(install("redis-server"), folder)
-    environment = {"MCP_SESSION_STORE": redis.url, "MCP_SESSION_KEYS": f"file:{keys}"}
+    environment = {"MCP_SESSIONS_STORE": redis.url, "MCP_SESSIONS_KEYS": f"file:{keys}"}
     replicas = [Replica(name, folder, asked.servers, asked.workers, **environment) for name in ("first", "second")]
     nginx = Nginx(install("nginx"), folder, replicas)
     async with AsyncExitStack() as stack:

@@ -4,7 +4,7 @@ The application keeps its own lifespan, routes and OpenAPI document. The MCP ser
 and the session comes with the request, so that no tool asks a model for a basket's number. The basket is kept on the
 server and changed there in one step: of calls at the same moment none is lost.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples fastapi_app:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples fastapi_app:app
 """
 
 from __future__ import annotations
@@ -59,4 +59,4 @@ async def read_catalogue(request: Request) -> dict[str, int]:
 
 
 app.mount("/api", mcp_app)  # the MCP endpoint is /api/mcp
-add_sessions(app, keys="env:MCP_SESSION_KEYS")
+add_sessions(app, keys="env:MCP_SESSIONS_KEYS")

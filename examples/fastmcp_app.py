@@ -4,7 +4,7 @@ FastMCP keeps its state under the connection's id, of which there is a new one f
 `SessionStateStore` it is kept in the session instead. `history` asks for the session itself, by FastMCP's own
 `Depends`, which the tool's schema does not show. The same file runs on FastMCP 3 and 4.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples fastmcp_app:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples fastmcp_app:app
 """
 
 from __future__ import annotations
@@ -41,4 +41,4 @@ async def history(session: Session = Depends(require_session)) -> list[str]:
     return words
 
 
-app = mcp.http_app(stateless_http=True, middleware=[Middleware(MCPSessionMiddleware, keys="env:MCP_SESSION_KEYS")])
+app = mcp.http_app(stateless_http=True, middleware=[Middleware(MCPSessionMiddleware, keys="env:MCP_SESSIONS_KEYS")])

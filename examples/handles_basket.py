@@ -52,7 +52,7 @@ class Clock:
 # --- the server ----------------------------------------------------------------------------------
 
 clock = Clock()
-handles = Handles(KeyRing.random(), lifetimes={"basket": DAY}, clock=clock)  # a deployment: "env:MCP_SESSION_KEYS"
+handles = Handles(KeyRing.random(), lifetimes={"basket": DAY}, clock=clock)  # a deployment: "env:MCP_SESSIONS_KEYS"
 Basket = Annotated[str, handles.type("basket")]
 baskets: dict[str, list[str]] = {}
 

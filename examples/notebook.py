@@ -5,7 +5,7 @@ short notes; a note for which there is no more room is refused, with the limit i
 session, so a call without one is refused before it gets here. Which sessions were deleted is known to this process
 alone (the store `memory:`): when it is restarted, a deleted session could be used again until it expires.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples notebook:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples notebook:app
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ async def read(session: CurrentSession) -> list[str]:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["append", "read"]},
 )

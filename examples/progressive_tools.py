@@ -4,7 +4,7 @@ In the modern era a list of tools is the same for everybody (so that it can be c
 early is told what to call first, in words that a model can act on. Clients of the legacy era expect lists to change
 with what they did, so theirs is filtered by their session. Either way it is the call that guards, and never the list.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples progressive_tools:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples progressive_tools:app
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ async def restart(session: CurrentSession) -> str:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["unlock", "restart"]},
 )

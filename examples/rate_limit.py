@@ -5,7 +5,7 @@ who the request is authenticated as: sessions are never authentication. `create_
 user makes. The budgets are this process's own; with more workers, keep them where all of them count together. Tokens
 stand in the file only because this is an example.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples rate_limit:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples rate_limit:app
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ async def search(words: str, session: CurrentSession) -> str:
 
 
 app = add_sessions(
-    mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS", limits=Limits(creates_per_minute=10)
+    mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSIONS_KEYS", limits=Limits(creates_per_minute=10)
 )

@@ -5,7 +5,7 @@ routing only saves time, by hashing the header that names the session. Clients o
 those of `mcp_sessions.client`; requests without it are spread. `python examples/routing.py PORT SERVER_PORT...` writes
 the configuration.
 
-    MCP_SESSION_STORE=sqlite:sessions.db MCP_SESSION_KEYS=... uvicorn --app-dir examples --port 8001 routing:app
+    MCP_SESSIONS_STORE=sqlite:sessions.db MCP_SESSIONS_KEYS=... uvicorn --app-dir examples --port 8001 routing:app
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def forget(session: EndedSession, _reason: str) -> None:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
-    store=os.environ.get("MCP_SESSION_STORE", "memory:"),
+    keys="env:MCP_SESSIONS_KEYS",
+    store=os.environ.get("MCP_SESSIONS_STORE", "memory:"),
     on_end=forget,
 )
 

@@ -5,7 +5,7 @@ frees it when the client deletes the session and, since sessions are tracked, al
 it for an hour: a client that goes away leaves nothing behind. The folder is called by the session's `ref`, which is no
 secret. Workers on one machine share the folders; let them share a store, too: `store="sqlite:sessions.db"`.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples sandbox:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples sandbox:app
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def remove(session: EndedSession, _reason: str) -> None:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["write", "read"]},
     tracked=True,
     idle_timeout=3600,  # seconds

@@ -59,7 +59,7 @@ class ServerProcess:
         """Start a process; `ready` waits until it serves."""
         command = [sys.executable, "-m", "uvicorn", "--app-dir", str(self._folder), f"{self.name}:app"]
         command += ["--port", str(self._port), "--no-access-log", "--no-use-colors"]
-        environment = {**os.environ, "MCP_SESSION_KEYS": self._keys}
+        environment = {**os.environ, "MCP_SESSIONS_KEYS": self._keys}
         self._process = await anyio.open_process(command, stdin=DEVNULL, stdout=DEVNULL, env=environment)
 
     async def ready(self) -> None:

@@ -4,7 +4,7 @@ Both are data that the server keeps for a session (`session.data`), so helpers w
 the same time and lose nothing. Whether a session has a cart of its own or somebody else's is the client's choice, made
 when it forks. The data lies in this process (the store `memory:`) and is gone with it.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples shop:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples shop:app
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ async def visit(page: str, session: CurrentSession) -> list[str]:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["put", "visit"]},
 )

@@ -4,7 +4,7 @@ The model names items and never a cart's number, so it cannot misquote one. Noth
 restart loses no cart, and one that is given up costs nothing. Such a state is last-write-wins: of two calls at
 the same moment one may be lost, which suits a cart that one conversation fills. A stock of items would not be kept so.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples shopping_cart:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples shopping_cart:app
 """
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ async def checkout(session: CurrentSession) -> str:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["add", "show", "checkout"]},
 )

@@ -4,7 +4,7 @@
 on `request.state`, as it finds the user. Here it goes into a header of the response, where a proxy in front can log
 it: `ref` is the session's public name and opens nothing.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples starlette_app:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples starlette_app:app
 """
 
 from __future__ import annotations
@@ -62,4 +62,4 @@ app = Starlette(
     lifespan=lifespan_of(mcp_app),
 )
 app.add_middleware(SessionInHeader)  # added last, so it is outermost
-app.add_middleware(MCPSessionMiddleware, path="/tools/mcp", keys="env:MCP_SESSION_KEYS")
+app.add_middleware(MCPSessionMiddleware, path="/tools/mcp", keys="env:MCP_SESSIONS_KEYS")

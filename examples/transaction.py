@@ -4,7 +4,7 @@ What is written waits in the session's data, and `commit` puts it into the datab
 is held open between calls and any worker can take the next one; and where the session ends, or expires, before the
 commit, its data is gone and nothing was changed: that is the rollback, and nobody has to remember it.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples transaction:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples transaction:app
 """
 
 from __future__ import annotations
@@ -77,6 +77,6 @@ async def commit(session: CurrentSession) -> int:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     require={"tools/call": ["begin", "write", "read", "commit"]},
 )

@@ -4,7 +4,7 @@ No request has to come back to the worker that had the one before: keys are shar
 session holds is in a file that all of them open. Each vote is counted in one step, so votes at the same moment on
 different workers are all counted, and a session that one worker ended is refused by the others at once.
 
-    MCP_SESSION_KEYS=... uvicorn --app-dir examples --workers 2 two_workers:app
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples --workers 2 two_workers:app
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def result(session: CurrentSession) -> dict[str, int]:
 
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     store=f"sqlite:{os.environ.get('POLL_DB', 'poll.db')}",
     require={"tools/call": ["vote", "result"]},
 )

@@ -63,7 +63,7 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_a_release_is_a_commit_and_a_tag(clone: Clone) -> None:
-    """What was unreleased is the entry of the version, which stands in the package, its metadata and the links."""
+    """What was unreleased is the entry of the version, which stands in the package and its metadata."""
     assert clone.release("9.8.7").startswith("tagged; publish with: git push origin main v9.8.7")
     assert clone.git("log", "--format=%s", "-1", "v9.8.7") == "Release 9.8.7"
     assert clone.git("status", "--porcelain") == ""
@@ -72,15 +72,31 @@ def test_a_release_is_a_commit_and_a_tag(clone: Clone) -> None:
     assert '__version__ = "9.8.7"' in clone.read("middleware/mcp_sessions/__init__.py")
     changelog = clone.read("CHANGELOG.md")
     assert re.search(r"## \[Unreleased\]\n\n## \[9\.8\.7\] - \d{4}-\d\d-\d\d\n\n### Added\n\n- A line", changelog)
-    assert re.search(r"\[Unreleased\]: \S+/v9\.8\.7\.\.\.HEAD\n\[9\.8\.7\]: \S+\.\.\.v9\.8\.7\n", changelog)
+
+
+@pytest.mark.parametrize(
+    ("unreleased", "changes"),
+    [("commits/main", "releases/tag/v9.8.7"), ("compare/v9.8.6...HEAD", "compare/v9.8.6...v9.8.7")],
+    ids=["the first", "another"],
+)
+def test_a_release_links_to_its_changes(unreleased: str, changes: str, clone: Clone) -> None:
+    """Since the one before it; the first shows itself."""
+    home = "https://github.com/mcp-sessions/mcp-sessions"
+    (line,) = re.findall(r"^\[Unreleased\]: .+\n", clone.read("CHANGELOG.md"), re.MULTILINE)
+    clone.write("CHANGELOG.md", line, f"[Unreleased]: {home}/{unreleased}\n")
+    clone.git("commit", "--quiet", "--all", "--allow-empty", "--message", "Link")
+    clone.release("9.8.7")
+    links = f"[Unreleased]: {home}/compare/v9.8.7...HEAD\n[9.8.7]: {home}/{changes}\n"
+    assert links in clone.read("CHANGELOG.md")
 
 
 def test_a_version_that_has_its_entry_is_tagged(clone: Clone) -> None:
     """The commit that stands is the release."""
+    clone.release("9.8.7")
+    clone.git("tag", "--delete", "v9.8.7")
     before = clone.git("rev-parse", "HEAD")
-    (version,) = re.findall(r'^version = "(.+)"$', clone.read("pyproject.toml"), re.MULTILINE)
-    clone.release(version)
-    assert clone.git("rev-parse", f"v{version}^{{commit}}") == before
+    clone.release("9.8.7")
+    assert clone.git("rev-parse", "v9.8.7^{commit}") == before
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Logical sessions for MCP servers, as one pluggable ASGI middleware.
 
-    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
+    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSIONS_KEYS")
 
 Inside a tool, `require_session()` returns the session of the request that is being handled; `current_session()` returns
 None if there is none. Names that most servers do not need are imported on first use.

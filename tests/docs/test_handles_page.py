@@ -32,7 +32,7 @@ asyncio_alone = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as Fast
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Run blocks one after the other, as in one file."""
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
     def run(*blocks: str) -> dict[str, Any]:
         names: dict[str, Any] = {"__name__": "page"}

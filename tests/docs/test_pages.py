@@ -98,7 +98,7 @@ def anyio_backend() -> str:
 def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run in an empty folder with the keys in the environment, as a reader does."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 
 @pytest.mark.parametrize(

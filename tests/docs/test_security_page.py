@@ -73,18 +73,30 @@ def commands(heading: str) -> list[str]:
 
 
 def test_the_commands_make_and_roll_keys(tmp_path: Path) -> None:
-    """The commands give a file that is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`."""
+    """The file is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`, and keeps its group and mode."""
     program = tmp_path / "bin" / "mcp-sessions"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mcp_sessions "$@"\n', "utf-8")
     program.chmod(0o755)
     environ = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    rings: list[list[str]] = []
-    for command in [*commands("## Keys"), *commands("### Rotation")]:
-        subprocess.run(["sh", "-ec", f"umask 077; {command}"], cwd=tmp_path, env=environ, check=True)
-        ring: KeyRing = key_source(f"file:{tmp_path / 'keys'}")(0)
-        rings.append(list(ring._keys))
-    old, new = rings[0][0], rings[-1][0]
-    assert rings == [[old], [old], [old, new], [new, old], [new]]
+    keys = tmp_path / "keys"
+    group = os.getgid() + (os.geteuid() == 0)  # only root may give a file to another group
+
+    def ring_after(command: str) -> list[str]:
+        subprocess.run(["sh", "-ec", f"umask 022; {command}"], cwd=tmp_path, env=environ, check=True)
+        ring: KeyRing = key_source(f"file:{keys}")(0)
+        return list(ring._keys)
+
+    (make,) = commands("## Keys")
+    (old,) = ring_after(make)
+    assert keys.stat().st_mode & 0o777 == 0o600
+    os.chown(keys, -1, group)
+    keys.chmod(0o640)
+    rings = []
+    for command in commands("### Rotation"):
+        rings.append(ring_after(command))
+        files = [path.stat() for path in tmp_path.iterdir() if path.is_file()]
+        assert {(file.st_gid, file.st_mode & 0o777) for file in files} == {(group, 0o640)}
+    (new,) = rings[-1]
+    assert rings == [[old], [old, new], [new, old], [new]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "keys"]
-    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 
 def app_of(block: str) -> ASGIApp:

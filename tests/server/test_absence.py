@@ -50,7 +50,7 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
         (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
         (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
         (True, {"transport": "off"}, [], ["cookies are off", 'transport="auto"']),
-        (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSION_KEYS"']),
+        (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSIONS_KEYS"']),
         (True, {}, [JAR], ["cookie jar", 'cookie="shared"']),
         (False, {}, [], ["no Mcp-Session-Id", "with_sessions"]),
         (False, {}, [(b"mcp-session-id", b"theirs")], ["of its own", "stateless_http=True", "bridge=True"]),

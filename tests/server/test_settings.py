@@ -138,7 +138,7 @@ def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
     assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "admission": "own", "on_end": print}
 
 
-def test_keys_are_found_under_the_name_that_they_have_in_code(environ: pytest.MonkeyPatch) -> None:
+def test_keys_are_also_found_under_their_former_name(environ: pytest.MonkeyPatch) -> None:
     environ.setenv("MCP_SESSION_KEYS", SECRET)
     assert from_env() == {"keys": "env:MCP_SESSION_KEYS"}
     assert from_env(keys="file:/run/keys") == {"keys": "file:/run/keys"}

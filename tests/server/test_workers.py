@@ -23,7 +23,7 @@ from mcp_sessions._server.placement import fault, workers
         (1, (False, False, True), [], []),
         (1, (False, True, True), [], ["at a restart", 'store="sqlite:']),
         (3, (False, False, True), [], []),
-        (3, (True, True, True), ["3 worker processes", 'keys="env:MCP_SESSION_KEYS"'], []),
+        (3, (True, True, True), ["3 worker processes", 'keys="env:MCP_SESSIONS_KEYS"'], []),
         (3, (False, True, True), ["3 worker processes", 'store="sqlite:', 'store="redis:', 'transport="off"'], []),
         (3, (False, True, False), [], ["3 worker processes", "a store that all workers share"]),
     ],
@@ -67,7 +67,7 @@ def test_uvicorn_with_two_workers_stops_over_random_keys(app: str, tmp_path: Pat
     """The parent stops, too, instead of starting workers for ever, and the terminal shows the remedy."""
     ended = start(tmp_path, APPS, app, "--workers", "2")
     assert "2 worker processes" in ended.stdout
-    assert 'keys="env:MCP_SESSION_KEYS"' in ended.stdout
+    assert 'keys="env:MCP_SESSIONS_KEYS"' in ended.stdout
     assert "Application startup complete" not in ended.stdout
 
 

@@ -87,7 +87,7 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
 @needs("mcp>=2")
 def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option takes the address that the command is given, and the command takes what the option does."""
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     assert isinstance(run(INSPECTOR, app=Server())["app"], MCPSessionMiddleware)
     assert PAGE.count("127.0.0.1:8787") == 5
     (folder,) = re.findall(r'Telemetry\(watch="([^"]+)"\)', PAGE)
@@ -98,7 +98,7 @@ def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs("mcp>=2")
 async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     """The function of the page lets one tool's query through, and nothing else."""
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     redact = run(CONTENTS, app=Server())["redact"]
     assert redact("arguments", "search", {"query": "shoes", "card": "4111"}) == {"query": "shoes"}
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
@@ -107,7 +107,7 @@ async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs("mcp>=2")
 async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's table is all that there are, each in its unit and with its attributes."""
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     for block in (METRICS, WHO):
         assert isinstance(run(block, app=Server())["app"], MCPSessionMiddleware)
     reader = InMemoryMetricReader()

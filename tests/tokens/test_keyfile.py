@@ -117,8 +117,8 @@ def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str])
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MCP_SESSION_KEYS", ONE)
-    assert kids(key_source("env:MCP_SESSION_KEYS")(NOW)) == [kid(ONE)]
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", ONE)
+    assert kids(key_source("env:MCP_SESSIONS_KEYS")(NOW)) == [kid(ONE)]
 
 
 def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:

@@ -99,7 +99,7 @@ def test_the_same_secret_gives_the_same_keys_everywhere() -> None:
     ("secret", "complaint"),
     [
         ("", "too short"),
-        ("MCP_SESSION_KEYS", "env:NAME"),
+        ("MCP_SESSIONS_KEYS", "env:NAME"),
         (bytes(range(31)), "too short"),
         ("a" * 64, "not random"),
         ("changeme" * 5, "not random"),

@@ -98,7 +98,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
         if not self.runtime.keys_last:
             return (
                 "with keys=None, keys die with the process, and clients without session support get no session",
-                'set keys="env:MCP_SESSION_KEYS"',
+                'set keys="env:MCP_SESSIONS_KEYS"',
             )
         return self._modern_cause if headers.is_modern else self._legacy_cause
 

@@ -46,7 +46,7 @@ class EndedAll(NamedTuple):
 class Sessions:
     """The sessions of a deployment, for its operators.
 
-        async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
+        async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSIONS_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
     A principal is matched by its components, as in `session.principal`. For recorded sessions, missing components match

@@ -205,7 +205,7 @@ def _is_within(path: str, other: str) -> bool:
 
 RANDOM_KEYS: Final = (
     "keys=None makes random keys in each of the {count} worker processes, and no worker would know the sessions of "
-    'the others. Give all of them the same keys, as in keys="env:MCP_SESSION_KEYS"'
+    'the others. Give all of them the same keys, as in keys="env:MCP_SESSIONS_KEYS"'
 )
 MEMORY_STATE: Final = (
     'store="memory:" holds the state of clients without session support in one of the {count} worker processes, and '

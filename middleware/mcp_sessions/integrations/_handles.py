@@ -48,7 +48,7 @@ def current_principal() -> Principal | None:
 
 
 class Handles:
-    """Mints and verifies the handles of one server: `Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": 3600})`.
+    """Mints and verifies the handles of one server: `Handles("env:MCP_SESSIONS_KEYS", lifetimes={"basket": 3600})`.
 
     A handle works for the principal it was minted for. Without a principal it is a credential that anyone can use.
     """

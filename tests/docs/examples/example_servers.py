@@ -45,7 +45,7 @@ async def running(name: str, keys: str | None = None) -> AsyncIterator[ASGIApp]:
     """Run a new app of an example within the block, with new keys unless some are given."""
     async with AsyncExitStack() as life:
         # Middleware is made when the application starts, and reads the keys then.
-        with mock.patch.dict(os.environ, MCP_SESSION_KEYS=keys or secrets.token_urlsafe(32)):
+        with mock.patch.dict(os.environ, MCP_SESSIONS_KEYS=keys or secrets.token_urlsafe(32)):
             app = with_state(fresh(name))
             await life.enter_async_context(lifespan(app))
         yield app

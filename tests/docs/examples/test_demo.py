@@ -14,7 +14,7 @@ ADDED = """
 The 3 lines of counter.py that give it sessions
     from mcp_sessions import MCPSessionMiddleware, require_session
     session = require_session()
-    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
+    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSIONS_KEYS")
 """
 STEPS = (
     '- server/discover -> "some"',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -31,7 +32,11 @@ def service() -> str:
     return unit["Service"]["ExecStart"]
 
 
-GUNICORN = "gunicorn server:app --bind 127.0.0.1:8000 --workers 4 --worker-class uvicorn_worker.UvicornWorker"
+def gunicorn() -> str:
+    """Return the command that the page offers instead."""
+    page = (EXAMPLES.parent / "docs" / "deployment.md").read_text("utf-8")
+    (command,) = re.findall(r"`(\S+/gunicorn [^`]+)`", page)
+    return str(command)
 
 
 class Server(Program):
@@ -51,7 +56,7 @@ class Server(Program):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
-@pytest.mark.parametrize("command", [service(), GUNICORN], ids=["uvicorn", "gunicorn"])
+@pytest.mark.parametrize("command", [service(), gunicorn()], ids=["uvicorn", "gunicorn"])
 async def test_servers_of_the_recipe_serve_and_tell_their_health(
     tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

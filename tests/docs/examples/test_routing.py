@@ -25,8 +25,8 @@ pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn ru
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set what the instances share."""
-    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
-    monkeypatch.setenv("MCP_SESSION_STORE", f"sqlite:{tmp_path / 'sessions.db'}")
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_STORE", f"sqlite:{tmp_path / 'sessions.db'}")
 
 
 class Nginx(Program):

@@ -245,7 +245,7 @@ class TestClusterCounter:
     @pytest.fixture(autouse=True)
     def store(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Use the store in memory."""
-        monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
+        monkeypatch.setenv("MCP_SESSIONS_STORE", "memory:")
 
     async def test_parallel_calls_all_count(self) -> None:
         """Parallel calls return different numbers, and another session counts for itself."""
@@ -276,7 +276,7 @@ class TestClusterCounter:
 )
 async def test_a_tool_that_needs_a_session(name: str, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call without one gets the protocol's error: before the tool sees it, or from the tool."""
-    monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
+    monkeypatch.setenv("MCP_SESSIONS_STORE", "memory:")
     async with running(name) as app, http_of(app) as http:
         answer = await call_without_session(http, tool)
     assert "Session required" in answer

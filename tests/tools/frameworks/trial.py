@@ -82,7 +82,7 @@ def served(folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     paths = os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "uvicorn", "server:app", "--workers", str(WORKERS), "--port", str(port)]
-    surroundings = {**os.environ, "PYTHONPATH": paths, "MCP_SESSION_KEYS": secrets.token_urlsafe(32)}
+    surroundings = {**os.environ, "PYTHONPATH": paths, "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
     with subprocess.Popen([*command, "--log-level", "warning"], cwd=folder, env=surroundings) as server:
         try:
             _await(f"http://127.0.0.1:{port}/")

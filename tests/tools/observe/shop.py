@@ -50,7 +50,7 @@ def buy(article: str) -> str:
 # Both servers share their keys, from the environment, and nothing else.
 sessions = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True, json_response=True),
-    keys="env:MCP_SESSION_KEYS",
+    keys="env:MCP_SESSIONS_KEYS",
     transport="off",
     telemetry=Telemetry(redact=lambda what, tool, value: value),
 )

@@ -27,7 +27,7 @@ def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
     ports = [free_port(), free_port()]
     folders = [str(ROOT / "tests" / folder) for folder in ("", "support", "tools")]
     paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    keys = {"MCP_SESSION_KEYS": secrets.token_urlsafe(32), "PYTHONPATH": paths}
+    keys = {"MCP_SESSIONS_KEYS": secrets.token_urlsafe(32), "PYTHONPATH": paths}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for number, port in enumerate(ports):
