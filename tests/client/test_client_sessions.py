@@ -130,7 +130,7 @@ async def test_a_transport_of_one_use_is_used_once() -> None:
     sessions = with_sessions(Server().transport())
     async with sessions:
         pass
-    with pytest.raises(ClientError, match="a function that makes one for each connection"):
+    with pytest.raises(ClientError, match="a function that returns one for each connection"):
         await sessions.__aenter__()
 
 
