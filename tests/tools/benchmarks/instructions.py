@@ -1,7 +1,7 @@
 """Instructions per request, counted by valgrind: what tells two variants apart where times are too noisy.
 
 A count hardly differs between two runs, so the gate holds it: one that rose by more than 5 % over the committed
-baseline fails, and so does one over its budget. What is held is the count beyond that of a pass-through that serves the
+baseline fails, and so does one that is more than 2 % over its budget. What is held is the count beyond that of a pass-through that serves the
 same request. The baseline is kept by Python version and kind of machine; the pass-through tells another build of the
 same Python, and counts are read in proportion to it.
 """
@@ -32,6 +32,7 @@ from .size import Size
 BASELINE: Final = Path(__file__).with_name("instructions.json")
 HERE: Final = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])} {platform.machine()}"
 TOLERANCE: Final = 0.05
+NOISE: Final = 0.02  # by which the counts of two runs differ at most
 READERS: Final = {"0": "", **({"1": "native, "} if reader() == "native" else {})}
 """What the switch is set to, and what that puts before the names of subjects; the native one where it is built."""
 SQLITE: Final = "session, sqlite:"
@@ -80,7 +81,8 @@ def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
     held = beyond(baseline)
     builds = {name: counts[name]["bare"] / of["bare"] for name, of in baseline.items() if name in counts}
     allowed = {name: held[name] * build * (1 + TOLERANCE) for name, build in builds.items()}
-    limits = {name: min(most, _BUDGETS.get(name, most) * builds[name]) for name, most in allowed.items()}
+    budgets = {name: most * builds[name] * (1 + NOISE) for name, most in _BUDGETS.items() if name in builds}
+    limits = {name: min(most, budgets.get(name, most)) for name, most in allowed.items()}
     for name in limits.keys() & {f"{prefix}{SQLITE}" for prefix in READERS.values()}:
         in_memory = beyond(counts)[name.removesuffix(SQLITE) + "session"]
         limits[name] = min(limits[name], in_memory + MOST_OVER_MEMORY)
