@@ -1,9 +1,9 @@
 """Instructions per request, counted by valgrind: what tells two variants apart where times are too noisy.
 
 A count hardly differs between two runs, so the gate holds it: one that rose by more than 5 % over the committed
-baseline fails, and so does one that is more than 2 % over its budget. What is held is the count beyond that of a pass-through that serves the
-same request. The baseline is kept by Python version and kind of machine; the pass-through tells another build of the
-same Python, and counts are read in proportion to it.
+baseline fails, and so does one that is more than 2 % over its budget. What is held is the count beyond that of a
+pass-through that serves the same request. The baseline is kept by Python version and kind of machine; the pass-through
+tells another build of the same Python, and counts are read in proportion to it.
 """
 
 from __future__ import annotations
