@@ -333,7 +333,7 @@ BIG_ID, TEXT_ID = (REQUEST.replace(b'"id":7', b'"id":' + name) for name in (b"12
     ],
 )
 def test_memory_that_runs_out_is_an_error_and_no_crash(function: str, arguments: str) -> None:
-    """Each allocation of a call fails once, until none is left to fail; in a process of its own, which nothing measures."""
+    """Each allocation of a call fails once, until none is left; in a process of its own, which nothing measures."""
     pytest.importorskip("_testcapi", reason="this Python has no tests of its own")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     ended = subprocess.run(
