@@ -68,6 +68,7 @@ docs: setup  ## build the documentation; a warning is an error
 
 fuzz: setup  ## ten minutes of mutated tokens, bodies, streams, states, paths and URIs each (ARGS="--seconds 60 --jobs 2")
 	$(VENV)/python -m tests.tools.fuzz $(ARGS)
+	$(VENV)/python -m tests.tools.fuzz --target native --tokens 2000000
 	$(VENV)/python -m tests.tools.fuzz.sanitized
 
 demo: setup  ## a small server with sessions, and a client that uses it

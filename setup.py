@@ -16,7 +16,10 @@ READER = Extension(
     optional=True,
     py_limited_api=True,
 )
-IS_ON = os.environ.get("MCP_SESSIONS_NATIVE", "").strip().lower() not in {"0", "false"}
+SWITCH = os.environ.get("MCP_SESSIONS_NATIVE", "true")
+if SWITCH.lower() not in {"true", "false", "1", "0"}:
+    raise SystemExit(f"MCP_SESSIONS_NATIVE={SWITCH!r} must be `true` or `false`")
+IS_ON = SWITCH.lower() in {"true", "1"}
 # Free-threaded builds have no limited API, and PyPy would pay for the calls what it saves.
 HAS_LIMITED_API = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 

@@ -9,11 +9,12 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 
 import pytest
 
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._protocol import _native, jsonrpc, rewrite
 from mcp_sessions._protocol.jsonrpc import Message
 from mcp_sessions._protocol.members import SESSION_KEY
@@ -305,47 +306,50 @@ def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
 OUT_OF_MEMORY = """
 import sys, _testcapi
 from mcp_sessions._protocol._native import _reader
-outcomes = set()
-asked = eval(sys.argv[1])
-for number in range(24):
-    found = None
-    _testcapi.set_nomemory(number % 12, number % 12 + 1)
+function, make = getattr(_reader, sys.argv[1]), eval(sys.argv[2])
+outcomes, held = [], []
+while outcomes[-1:] != ["found"]:
+    given, at = make(), len(outcomes)
+    held += [(number,) for number in range(3_000)]  # Python keeps tuples that were freed, which no allocation fails for
+    outcome = "found"
+    _testcapi.set_nomemory(at, at + 1)
     try:
-        found = asked()
+        function(*given)
     except MemoryError:
-        found = "out of memory"
+        outcome = "out of memory"
     finally:
         _testcapi.remove_mem_hooks()
-    outcomes.add(found if found == "out of memory" else "found")
-print(*sorted(outcomes))
+    outcomes.append(outcome)
+print(outcomes.count("out of memory"))
 """
+BIG_ID, TEXT_ID = (REQUEST.replace(b'"id":7', b'"id":' + name) for name in (b"123456789", b'"abcdefg"'))
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("function", "arguments"),
     [
-        f"_reader.read({REQUEST!r}, 9)",
-        f"_reader.echo({ANSWER!r}, b'7', bytes)",
-        f"_reader.head({[*PLAIN, CODING]!r})",
-        f"_reader.kept({PLAIN * 9!r})",
-        "_reader.step(iter([7]))",
+        *(("read", f"{BIG_ID!r}, 9"), ("read", f"{TEXT_ID!r}, 9"), ("echo", f"{ANSWER!r}, b'7', bytes")),
+        *(("head", f"{[*PLAIN * 100, CODING, AGENT]!r},"), ("kept", f"{PLAIN * 9!r},"), ("step", "iter([7]),")),
     ],
 )
-def test_memory_that_runs_out_is_an_error_and_no_crash(call: str) -> None:
-    """Each allocation fails once; in a process of its own, whose lines nothing measures with allocations."""
+def test_memory_that_runs_out_is_an_error_and_no_crash(function: str, arguments: str) -> None:
+    """Each allocation of a call fails once, until none is left; in a process of its own, which nothing measures."""
     pytest.importorskip("_testcapi", reason="this Python has no tests of its own")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     ended = subprocess.run(
-        [sys.executable, "-c", OUT_OF_MEMORY, f"lambda: {call}"],
+        [sys.executable, "-c", OUT_OF_MEMORY, function, f"lambda: ({arguments})"],
         env=variables,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
+        timeout=60,
     )
-    assert ended.stdout.split("\n")[0] == "found out of memory"
+    assert int(ended.stdout) > 0
 
 
-@pytest.mark.parametrize(("written", "runs"), [("0", "python"), ("false", "python"), ("1", "native"), ("", "native")])
+@pytest.mark.parametrize(
+    ("written", "runs"), [("0", "python"), ("False", "python"), ("1", "native"), ("True", "native")]
+)
 def test_a_variable_switches_it_off(written: str, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read once, when the package is imported."""
     monkeypatch.setenv(_native.SWITCH, written)
@@ -356,6 +360,16 @@ def test_a_variable_switches_it_off(written: str, runs: str, monkeypatch: pytest
         check=True,
     )
     assert ended.stdout.strip() == runs
+
+
+@pytest.mark.parametrize("written", ["", "off", "no", "flase"])
+def test_a_word_that_is_neither_yes_nor_no_is_an_error(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is for every setting: otherwise a typo would leave the reader on."""
+    monkeypatch.setenv(_native.SWITCH, written)
+    before = vars(_native).copy()
+    with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_NATIVE='{written}' must be `true` or `false`"):
+        reload(_native)
+    assert vars(_native)["read"] is before["read"]
 
 
 def test_without_it_the_python_code_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from .._protocol._native import reader
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
@@ -59,7 +60,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
     verifying = "".join(f", {kid} verifies" for kid in others)
     _log.info(
-        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
+        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s; reader %s",
         "every path" if path is None else path,
         ascii(runtime.audience),
         ", ".join(clients),
@@ -68,6 +69,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
         "tracked" if runtime.tracked else "not tracked",
         signing,
         verifying,
+        reader(),
     )
 
 

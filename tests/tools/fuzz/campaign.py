@@ -119,6 +119,9 @@ def show(target: str, options: argparse.Namespace, outcomes: Counter[str], secon
     """Print the count of one target."""
     total = outcomes.total()
     print(f"{target}: {total:,} trials in {seconds:.0f} s, {options.jobs} process(es), seed {options.seed}")
+    if target == "native" and total:
+        of = {kind: sum(outcomes[each] for each in outcomes if each.startswith(kind)) for kind in native.KINDS}
+        print(f"  compared: {', '.join(f'{times:,} {kind}' for kind, times in of.items())}")
     for outcome, times in outcomes.most_common():
         print(f"  {times:>12,}  {outcome}")
     sys.stdout.flush()

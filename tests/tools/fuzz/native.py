@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -63,6 +63,7 @@ NAMES: Final = (
     *("cacheScope", "ttlMs", "TTLMs", "capabilities", "content", "\\u005fmeta", "io.modelcontextprotocol\\/session"),
 )
 SPACES: Final = ("", "", "", "", " ", "\n", "\t ")
+KINDS: Final = ("request", "answer", "headers", "step")  # of what both readers are given
 SESSION: Final = b'{"sessionId":"x"}'
 HEADERS: Final = (
     *(b"accept-encoding", b"user-agent", b"content-type", b"content-length", b"host", b"server", b"x-\xe9", b""),
@@ -256,6 +257,25 @@ def judge_headers(given: list[Header]) -> str:
     return f"headers: {'left' if places is None else 'read'}, {'left' if kept is None else 'read'}"
 
 
+def judge_step(result: object, *, waits: bool) -> str:
+    """Return how a first step ended, if both readers agree on it.
+
+    Raises:
+        Disagreement: They do not.
+    """
+
+    def waiter() -> Generator[object, None, object]:
+        if waits:
+            yield result
+        return result
+
+    assert _native.step is not None
+    found = _native.step(waiter())
+    if found != ((result,) if waits else result):
+        raise Disagreement(f"native: {found!r} of a step to {result!r}, which waits: {waits}")
+    return f"step: {'waits' if waits else 'returned'}"
+
+
 def headers(random: Random) -> list[Header]:
     """Return the headers of a request or response."""
     names = random.choices(HEADERS, k=random.randrange(8))
@@ -269,9 +289,11 @@ def headers(random: Random) -> list[Header]:
 
 
 def trial(random: Random) -> str:
-    """Judge one request, or one answer, of which there are half as many, or now and then headers."""
+    """Judge one request, or one answer, of which there are half as many, or now and then headers or a first step."""
     if random.random() < 0.05:
         return judge_headers(headers(random))
+    if random.random() < 0.01:
+        return judge_step(random.choice((None, 7, (), (7,))), waits=random.random() < 0.5)
     made = random.choice((request, request, answer))(random)
     if random.random() < 0.3:
         made = mutate(random, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -102,6 +103,10 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
         patched.setattr("mcp_sessions._protocol._native.head", lambda _: None)
         with pytest.raises(Disagreement, match="None of"):
             native.judge_headers([])
+    with monkeypatch.context() as patched:
+        patched.setattr("mcp_sessions._protocol._native.step", lambda _: None)
+        with pytest.raises(Disagreement, match="native: None of a step to 7"):
+            native.judge_step(7, waits=True)
     monkeypatch.setattr(native, "in_python", lambda _: None)
     with pytest.raises(Disagreement, match="and Python says None: "):
         native.judge_headers([])
@@ -121,8 +126,10 @@ def test_what_only_some_parsers_read_may_be_refused() -> None:
 
 def test_the_sanitizers_have_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
     """About the native reader, over inputs that are always the same ones; the Makefile's `fuzz` gives it more."""
-    assert sanitized.main(2_000) == 0
-    assert "native, sanitized: 2,000 trials" in capfd.readouterr().out
+    assert sanitized.main(["--trials", "2000", "--seed", "1"]) == 0
+    printed = capfd.readouterr().out
+    assert "native, sanitized: seed 1\n" in printed
+    assert "native, sanitized: 2,000 trials" in printed
 
 
 def test_what_a_sanitizer_says_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_what_a_sanitizer_says_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp
     faulty = tmp_path / "reader.c"
     faulty.write_text(text.replace(begin, f"    if (t->end[9] == 'x') return 0;\n{begin}"), "utf-8")
     monkeypatch.setattr(sanitized, "SOURCE", faulty)
-    assert sanitized.main(10) == 1
+    assert sanitized.main(["--trials", "10", "--seed", "1"]) == 1
 
 
 # --- the oracle for tokens -----------------------------------------------------------------------
@@ -193,6 +200,16 @@ def test_a_campaign_counts_and_tells_how_far_it_is(
     assert "sse: 12,000 trials" in said
     assert "... 10,000" in said
     assert "1 events" in said
+
+
+def test_a_campaign_counts_what_both_readers_were_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """By kind: bodies of requests and answers."""
+    assert campaign.main(["--target", "native", "--tokens", "2000", "--seed", "1"]) == 0
+    compared = re.search(
+        r"  compared: ([\d,]+) request, ([\d,]+) answer, \d+ headers, \d+ step\n", capsys.readouterr().out
+    )
+    assert compared is not None
+    assert all(int(number.replace(",", "")) > 500 for number in compared.groups())
 
 
 def test_a_campaign_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Choose the reader of requests and answers: the one in C where it was built, else the one in Python.
 
-`reader.c` reads what nearly every peer sends, and leaves the rest to Python. `MCP_SESSIONS_NATIVE=0` switches it off.
+`reader.c` reads what nearly every peer sends, and leaves the rest to Python. `MCP_SESSIONS_NATIVE=0` switches it off,
+and a word that is neither yes nor no is an error, as it is for every setting.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, Literal
+
+from ..._errors import ConfigurationError
 
 Read = Callable[[bytes, int], "tuple[str, int | str | None, bytes | None] | None"]
 """Given a body and how deep it may be nested, returns a message's method, id and session metadata, or None."""
@@ -25,7 +28,10 @@ Step = Callable[[Any], Any]
 SWITCH: Final = "MCP_SESSIONS_NATIVE"
 
 _module: Any = None
-if os.environ.get(SWITCH, "").strip().lower() not in {"0", "false"}:
+_switch = os.environ.get(SWITCH, "true")
+if _switch.lower() not in {"true", "false", "1", "0"}:
+    raise ConfigurationError(f"{SWITCH}={_switch!r} must be `true` or `false`")
+if _switch.lower() in {"true", "1"}:
     with suppress(ImportError):  # it was not built, as where there is no compiler
         _module = import_module(f"{__name__}._reader")
 
