@@ -268,9 +268,8 @@ class RedisStore(RedisData):
         names = [self._keys.ended_before(audience, one) for one in (None, subject)]
         values, _ = await self._read(names)
         moments = [] if cut_off else [int(values[name] or 0) for name in names]
-        if not self._vouches_always:
-            moments.append(int(float(values[self._keys.since] or 0) - self._leeway))  # as clocks may differ
-        first = max(after, (max(moments, default=0), ""))
+        since = 0 if self._vouches_always else float(values[self._keys.since] or 0)
+        first = max(after, (max(int(since - self._leeway), *moments, 0), ""))  # as clocks may differ
         return await self._listed(self._keys.sessions(audience, subject), first, limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
