@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,6 +19,7 @@ from mcp_sessions._server.lifecycle import AT_ONCE, LEASE, SWEEP_BATCH
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -294,3 +299,35 @@ class TestBesideTheServer:
         assert worker.ran == [("a", "expired")]
         (line,) = caplog.messages
         assert line.startswith("sweep postponed: ")
+
+
+SERVED = """
+from starlette.applications import Starlette
+from mcp_sessions import MCPSessionMiddleware
+
+app = MCPSessionMiddleware(Starlette(), keys="a key of the test, at least 32 bytes", store="{store}", tracked=True)
+"""
+
+
+def test_a_server_that_is_asked_to_stop_leaves_the_lead_to_another_at_once(tmp_path: Path) -> None:
+    """A lease would last a minute more."""
+    url = f"sqlite:{tmp_path / 'sessions.db'}"
+    (tmp_path / "served.py").write_text(SERVED.format(store=url), encoding="utf-8")
+
+    async def leads() -> bool:
+        store = make(url, clock=time.time, timeout=5)
+        await store.open()
+        elected = await store.elect("another", audience=AUDIENCE, seconds=0)
+        await store.close()
+        return elected
+
+    server = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "served:app", "--app-dir", str(tmp_path), "--port", "0"]
+    )
+    deadline = time.monotonic() + DEADLINE
+    while anyio.run(leads):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    server.terminate()
+    server.wait(DEADLINE)
+    assert anyio.run(leads)
