@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ async def test_a_server_without_sessions_works_as_before(tmp_path: Path) -> None
 
 
 async def test_a_refusal_to_create_a_session_is_the_error_of_the_call(tmp_path: Path) -> None:
-    app = wrapped(CELL, transport="auto", create_limit=1)
+    now = time.time()  # and stays so: a minute that begins has room for one more
+    app = wrapped(CELL, transport="auto", create_limit=1, clock=lambda: now)
     seen = await visits(app, tmp_path, ["call", "whoami"])
     results = [visit.results[0] for visit in seen]
     assert sorted(isinstance(result, Failed) for result in results) == [False, True, True]
