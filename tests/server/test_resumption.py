@@ -17,7 +17,7 @@ from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.streams import Events, Origin
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions._session.events import Fact, RequestRefused
+from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 DEADLINE = 30  # seconds after which a test that hangs fails
@@ -125,8 +125,12 @@ async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
     alice: Header = (b"x-user", b"alice")
     session = (await broken.client.send("sessions/create", None, alice)).result["session"]
     await broken.lose(TRANSPORT, alice, session={"sessionId": session["sessionId"]})
+    (ref,) = {fact.ref for fact in broken.facts if isinstance(fact, SessionCreated)}
     for headers in ([TRANSPORT], [TRANSPORT, (b"x-user", b"bob")]):
         assert (await broken.resume(*headers)).status == 404
+        assert [(fact.reason, fact.ref) for fact in broken.facts if isinstance(fact, RequestRefused)] == [
+            ("event_foreign", ref)
+        ]
     assert not broken.server.resumed.is_set()
     assert (await broken.resume(TRANSPORT, alice)).status == 200
 

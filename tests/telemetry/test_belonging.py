@@ -135,6 +135,16 @@ async def test_every_span_of_ours_says_who_sent_it_where_that_is_asked_for(
     assert "cannot add the user to a span: LookupError" in caplog.text
 
 
+async def test_the_span_around_a_refusal_says_who_is_refused(spans: list[ReadableSpan]) -> None:
+    """Also where no session is known, as of a forged id."""
+    app, where = sessions(Server(), principal=by_header, user=user), ("192.0.2.7", 4242)
+    held = (await Client(app, modern=False).send("initialize", INITIALIZE)).headers[HEADER]
+    forged = (HEADER, held[:-4] + b"AAAA")
+    with trace.get_tracer(__name__).start_as_current_span("around", kind=SpanKind.SERVER):
+        assert (await call(app, http("DELETE", headers=[forged], client=where))).status == 404
+    assert said(spans[-1], "client.address", "client.port", "session.id") == [*where, None]
+
+
 async def test_nothing_of_it_is_written_by_default(spans: list[ReadableSpan]) -> None:
     client = Client(sessions(Server(), principal=by_header), client=("192.0.2.7", 4242))
     await client.tool("whoami", (b"x-user", b"ann"))

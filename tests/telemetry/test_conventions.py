@@ -36,6 +36,7 @@ COMMON = {
     "network.protocol.version": "1.1",
     "network.transport": "tcp",
     "client.address": "127.0.0.1",  # where the application asks for it
+    "client.port": ...,
 }
 UNKNOWN = "-32602" if FRAMEWORKS[0] == "sdk1" else "-32601"  # what it calls a method that it does not know
 TOOL = {"gen_ai.tool.name": "whoami", "gen_ai.operation.name": "execute_tool"}
@@ -76,6 +77,7 @@ def check(spans: list[ReadableSpan], cell: Cell, method: str) -> None:
         key: value for key, value in expected.items() if value is not ...
     }
     assert attributes["jsonrpc.request.id"].isdigit()
+    assert attributes["client.port"] > 0
     assert attributes["mcp.session.id"].startswith("ses_")
     assert not attributes.keys() & (NEVER | (ONLY - expected.keys()))
     assert found[0].status.status_code is (StatusCode.ERROR if "error.type" in own else StatusCode.UNSET)

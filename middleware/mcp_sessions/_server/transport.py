@@ -91,7 +91,9 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
     if origin is None and not runtime.events.is_known(event_id):
         origin = listening
     if origin is None or not _is_owned(ctx, origin.claims):
-        await _refuse_stream(ctx, SessionNotFound("event_foreign"), "GET", None)
+        claims = None if origin is None else origin.claims
+        foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
+        await _refuse_stream(ctx, foreign, "GET", claims)
         return
     kept = origin.resumable
     # A call that ended its own session gets its answer, once.

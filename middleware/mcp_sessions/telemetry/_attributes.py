@@ -53,6 +53,7 @@ DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
 SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"
 USER: Final = "user.id"
 CLIENT_ADDRESS: Final = "client.address"
+CLIENT_PORT: Final = "client.port"
 
 CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
@@ -252,9 +253,9 @@ class Who:
         self._user: Final = user
         self._principal: Final = principal
 
-    def __call__(self, scope: Mapping[str, Any]) -> dict[str, str]:
+    def __call__(self, scope: Mapping[str, Any]) -> dict[str, str | int]:
         client = scope.get("client")
-        attributes = {CLIENT_ADDRESS: str(client[0])} if client else {}
+        attributes: dict[str, str | int] = {CLIENT_ADDRESS: str(client[0]), CLIENT_PORT: client[1]} if client else {}
         try:
             principal = self._principal(scope)
             user = None if principal is None else self._user(principal)

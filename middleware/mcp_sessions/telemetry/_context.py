@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET
@@ -38,7 +38,7 @@ _REQUEST: Final = create_key("mcp_sessions.request")
 _WHO: Final = create_key("mcp_sessions.who")
 _AROUND: Final = create_key("mcp_sessions.around")
 _SPAN: Final = next(iter(set_span_in_context(trace.INVALID_SPAN, Context())))  # the API's own key
-_NOBODY: Final[Mapping[str, str]] = {}
+_NOBODY: Final[Mapping[str, Any]] = {}
 
 request_context: Final[ContextVar[Context | None]] = ContextVar("mcp_sessions_context", default=None)
 """The context of a message without a span of ours: an instrumentation below may start from an empty one."""
@@ -160,7 +160,7 @@ def for_request(  # noqa: PLR0917  # names cost more at every request
     ref: str | None,
     span: Span | None,
     around: Span | None = None,
-    who: Mapping[str, str] = _NOBODY,
+    who: Mapping[str, Any] = _NOBODY,
     known: ServerSpan | None = None,
 ) -> Context:
     """Return a context for what handles a message, from the one so far.
@@ -188,9 +188,9 @@ def server_span_in(context: Context, name: str) -> ServerSpan | None:
     return known
 
 
-def who_sent() -> Mapping[str, str]:
+def who_sent() -> Mapping[str, Any]:
     """Return who sends the request that is handled, as attributes."""
-    return cast("Mapping[str, str] | None", get_value(_WHO)) or _NOBODY
+    return cast("Mapping[str, Any] | None", get_value(_WHO)) or _NOBODY
 
 
 def spans_of_request() -> list[Span]:

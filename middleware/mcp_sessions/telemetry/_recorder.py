@@ -171,8 +171,7 @@ class Telemetry:
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Scope) -> None:
         """Record on the span around why a request without a message is refused."""
         if self._is_tracing:
-            self._tracing.name_request(claims, None, scope)
-            self._tracing.refuse_request(refusal, code)
+            self._tracing.refuse_request(refusal, code, claims, scope)
 
     def alive(self, number: int | None) -> None:
         """Report how many sessions live in the store; None where another worker does so."""

@@ -232,7 +232,7 @@ class Tracing:
         origin: Origin | None,
         start: SpanContext | None,
         kind: SpanKind | None,
-        more: Mapping[str, str],
+        more: Mapping[str, Any],
     ) -> Context:
         """Start the span of a message, or without a kind one around the server's own, and return its parent's context.
 
@@ -286,10 +286,13 @@ class Tracing:
             who = _NOTHING if self._who is None else self._who(scope)
             self._name(get_current_span(), str(ref if claims is None else claims.ref), {**client, **who})
 
-    @staticmethod
-    def refuse_request(refusal: Refusal, code: int) -> None:
-        """Record on the span around why a request without a message is refused."""
-        fail(get_current_span(), Outcome(str(code), str(code), refusal.reason))
+    def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Mapping[str, Any]) -> None:
+        """Record on the span around why a request without a message is refused, and who sent it."""
+        span = get_current_span()
+        self.name_request(claims, None, scope)
+        if claims is None and self._who is not None and span.is_recording():
+            span.set_attributes(self._who(scope))
+        fail(span, Outcome(str(code), str(code), refusal.reason))
 
     def _prove(self, request: RequestTelemetry, ref: str) -> None:
         """Take a session of the wrapped server for one: the server has named it, or served it."""
@@ -331,7 +334,7 @@ class Tracing:
 
 
 def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request
-    around: Span, ref: str | None, call: Call, more: Mapping[str, str], context: Context, is_outer: bool
+    around: Span, ref: str | None, call: Call, more: Mapping[str, Any], context: Context, is_outer: bool
 ) -> bool:
     """Say on the span around what its request is; return whether an HTTP instrumentation made it.
 
