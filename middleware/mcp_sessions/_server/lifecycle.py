@@ -130,11 +130,11 @@ class Terminator:
         """End the sessions of this second with one write, since more of them come than can be ended by name.
 
         A session that was cut off has no more forks, so those that another server dates later are soon the last. New
-        sessions are refused as well until the second is over, which is waited for.
+        sessions are refused as well until that second is over; this waits for it, a second at most each time.
         """
         for _ in range(ROUNDS):
             await cut_off(newest + 1)
-            await anyio.sleep(max(0.0, newest + 1 - self.clock()))
+            await anyio.sleep(min(1.0, max(0.0, newest + 1 - self.clock())))
             page = await listed(after=(newest + 1, ""), limit=NAMED)
             if not page:
                 return
