@@ -36,6 +36,14 @@ def leave_nothing_for_others() -> Iterator[None]:
 
 
 HANDLES: Final = Handles(KEYS, lifetimes={"basket": 86_400}).install()
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handles above, whatever other tests of this process have installed, and after each test those again."""
+    monkeypatch.setattr(_Installed, "type", staticmethod(HANDLES.type))
+
+
 Basket = Annotated[str, HANDLES.type("basket")]
 
 UNKNOWN = "not one of your basket handles: copy the handle again exactly as it was given, or create a new basket"
@@ -225,7 +233,6 @@ def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert here.validate_python(handle) == HANDLES.verify("basket", handle)
     with pytest.raises(ValidationError, match="not one of your basket handles"):
         there.validate_python(handle)
-    HANDLES.install()
     monkeypatch.setattr(_Installed, "type", None)
     with pytest.raises(ConfigurationError, match=re.escape('HandleOf["basket"] needs handles: call Handles(')):
         HandleOf["basket"]
