@@ -116,13 +116,3 @@ def test_a_server_may_give_its_pairs_as_lists() -> None:
     """ASGI says no more than that a header is a name and a value."""
     headers: Any = [list(CODED), list(OTHER)]
     assert RequestHeaders.of(headers).without_coding(headers) == headers[1:]
-
-
-@pytest.mark.parametrize(("agents", "found"), [([], b""), ([b"a"], b"a"), ([b"a", b"b"], b"b")])
-@pytest.mark.parametrize("native", [True, False])
-def test_what_the_client_calls_itself_is_found(
-    agents: list[bytes], found: bytes, native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not native:
-        monkeypatch.setattr(_native, "head", None)
-    assert RequestHeaders.of([(b"user-agent", agent) for agent in agents]).agent == found

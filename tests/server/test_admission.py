@@ -46,7 +46,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *,
     era = [(b"mcp-protocol-version", b"2026-07-28")] if modern else []
     headers = RequestHeaders.of([*scope["headers"], *era])
     return await preflight(
-        RequestContext(sessions(app)._options, app, scope, receive, Answer(), headers, True), request
+        RequestContext(None, receive, sessions(app)._options, app, scope, Answer(), headers, True), request
     )
 
 

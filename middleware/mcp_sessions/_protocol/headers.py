@@ -43,7 +43,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    places: tuple[int, int] | None = None  # by the native reader, where no header concerns a session or the body
+    common: tuple[int, bytes] | None = None  # by the native reader, where no header concerns a session or the body
     found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
@@ -59,13 +59,6 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
             self.found = dict(self.headers)
         return self.found
 
-    @property
-    def agent(self) -> bytes:
-        """What the client calls itself, the last copy."""
-        if self.places is None:
-            return self.by_name.get(b"user-agent", b"")
-        return self.headers[self.places[1]][1] if self.places[1] >= 0 else b""
-
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
         return [value.decode("latin-1") for other, value in self.headers if other == name]
@@ -79,10 +72,10 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def without_coding(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return these headers, edited or not, without what asks for a compressed answer."""
-        kept, places = list(headers), self.places
-        if places is not None and headers is self.headers:
-            if places[0] >= 0:
-                del kept[places[0]]
+        kept, common = list(headers), self.common
+        if common is not None and headers is self.headers:
+            if common[0] >= 0:
+                del kept[common[0]]
             return kept
         by_name = self.found or self.by_name
         if ACCEPT_CODING not in by_name:

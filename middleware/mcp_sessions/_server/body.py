@@ -48,7 +48,7 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
         Refusal: `content_encoding`, compressed, so others may read something else in it; `body_too_large`, as declared
             or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
-    if headers.places is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
+    if headers.common is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
         by_name = headers.found or headers.by_name
         if CODING in by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
             raise refuse("content_encoding")
@@ -160,7 +160,7 @@ def _resume(steps: Steps, pending: Any) -> Generator[Any, Any, ASGIMessage]:
         return message
 
 
-class Replay(msgspec.Struct):
+class Replay(msgspec.Struct, eq=False):
     """A `receive` that returns the body once, and from then on what the server's own returns."""
 
     body: bytes | None  # None once it was returned

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal
@@ -24,6 +24,7 @@ from .._protocol.strict_json import string
 from .._session.claims import Correlation, RedactedRepr
 from .._session.session import Session, correlation_variable
 from ..telemetry import attributes_of
+from .body import Replay
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
@@ -49,13 +50,12 @@ class BridgedInitialize(RedactedRepr, msgspec.Struct):
     orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
 
 
-class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
-    """One request. (A struct: a dataclass takes three times as long to make.)"""
+class RequestContext(RedactedRepr, Replay):
+    """One request, and the `receive` that the application gets. (A struct: a dataclass takes three times as long.)"""
 
     runtime: Runtime
     app: ASGIApp  # the wrapped application, across the bridge where there is one
     scope: Scope  # the session is put on it
-    receive: Receive
     send: Send
     headers: RequestHeaders
     strict: bool  # a body that is not JSON-RPC is refused; where the path may serve other things, it passes

@@ -191,9 +191,9 @@ class MCPSessionMiddleware:
         if self._has_services:
             self.services.started()
         runtime, given = self._options, scope["headers"]
-        places = None if _native.head is None else _native.head(given)
-        headers = RequestHeaders(given, places, dict(given) if places is None else None)
-        ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
+        common = None if _native.head is None else _native.head(given)
+        headers = RequestHeaders(given, common, dict(given) if common is None else None)
+        ctx = RequestContext(None, receive, runtime, self._server, scope, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
         if headers.found is not None and (SESSION_HEADER in headers.found or COOKIE in headers.found):

@@ -22,7 +22,7 @@ from .._session.claims import COOKIE, SESSION, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
-from .body import Replay, read_body, read_message
+from .body import read_body, read_message
 from .context import Bridged, RequestContext, named_ids
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
@@ -61,7 +61,8 @@ async def handle_post(ctx: RequestContext) -> None:
         if runtime.bridges or session_variable.get() is not None:
             await _forward_untouched(ctx, body)
         else:  # from here, since most requests are such
-            await ctx.app(scope, Replay(body, ctx.receive).__call__, ctx.send)
+            ctx.body = body
+            await ctx.app(scope, ctx.__call__, ctx.send)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -98,7 +99,8 @@ async def _forward_untouched(ctx: RequestContext, body: bytes) -> None:
     """Forward a body that concerns no session, where a session is around or ids have to be translated."""
     token = session_variable.set(None)
     try:
-        await ctx.app(ctx.scope, Replay(body, ctx.receive), passing_filter(ctx) or ctx.send)
+        ctx.body = body
+        await ctx.app(ctx.scope, ctx, passing_filter(ctx) or ctx.send)
     finally:
         session_variable.reset(token)
 
@@ -126,8 +128,9 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         around = absence_variable.set(absence)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
     token = session_variable.set(None if is_handshake else attached)
+    ctx.body = body
     try:
-        await ctx.app(scope, Replay(body, ctx.receive).__call__, ctx.send if response is None else response.__call__)
+        await ctx.app(scope, ctx.__call__, ctx.send if response is None else response.__call__)
     except Exception as error:  # noqa: BLE001  # it is answered, or raised again
         await _failed(ctx, message, response, error)
     finally:

@@ -218,13 +218,16 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         assert start is not None
         if changed is not None:
             self.kept.append((b"content-length", b"%d" % len(changed)))
-            start, body = {**start, "headers": self.kept}, changed
+            start, body = dict(start), changed
+            start["headers"] = self.kept
         if self.named:
             start = {**start, "headers": [*start["headers"], *self.named]}
         if self.observer is not None:
             self._observe(body)
         await self.send(start)
-        await self.send({**message, "body": body})
+        message = dict(message)
+        message["body"] = body
+        await self.send(message)
 
     async def _cut_answer(self) -> bytes | None:
         """Return what takes the place of a result whose session has ended meanwhile."""

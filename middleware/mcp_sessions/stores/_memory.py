@@ -48,10 +48,12 @@ class _Revoked:
     def has(self, ref: str, expires_at: int) -> bool:
         return ref in self._refs.get(expires_at // _SPAN, ())
 
-    def covers(self, claims: Claims) -> bool:
+    def status(self, claims: Claims) -> Standing:
         if claims.ref in self._refs.get(claims.expires_at // _SPAN, ()):
-            return True
-        return bool(self._cut_offs) and claims.issued_at < self.moment_of(claims.subject, claims.audience)
+            return Standing.ENDED
+        if self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience):
+            return Standing.ENDED
+        return LIVE
 
     def moment_of(self, subject: str | None, audience: str) -> int:
         return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
@@ -159,9 +161,10 @@ class MemoryStore:
     async def status(self, claims: Claims) -> Standing:
         return self.status_now(claims)
 
-    def status_now(self, claims: Claims) -> Standing:
-        """Return the same as `status`, for which nothing here has to be awaited."""
-        return Standing.ENDED if self._revoked.covers(claims) else LIVE
+    @property
+    def status_now(self) -> Callable[[Claims], Standing]:
+        """What returns the same as `status`, for which nothing here has to be awaited."""
+        return self._revoked.status
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [await self.status(one) for one in claims]
@@ -205,7 +208,7 @@ class MemoryStore:
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         kept, now = self._records.get(claims.ref), self._clock()
-        if self._revoked.covers(claims) or (kept is not None and kept.reason is not None):
+        if self._revoked.status(claims) is not LIVE or (kept is not None and kept.reason is not None):
             return Standing.ENDED
         standing = base.standing_in_use(LIVE, None if kept is None else kept.seen_at, now, idle_timeout)
         if kept is not None and standing is LIVE and base.is_touch_due(kept.seen_at, now, idle_timeout):

@@ -126,7 +126,7 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
             self.outcome = Outcome(tools=tools)
             return
         # `in` would take twice as long: it first asks whether it is given a number.
-        may_fail = text.find(b'"error"') >= 0 or (text.find(b'"isError"') >= 0 and text.find(b"true") >= 0)
+        may_fail = (text.find(b"true") >= 0 and text.find(b'"isError"') >= 0) or text.find(b'"error"') >= 0
         if not may_fail and self.contents is None:
             return
         outcome = _read_outcome(text) if may_fail or b'"method"' in text else SUCCESS

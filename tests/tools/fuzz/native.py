@@ -221,7 +221,8 @@ def _head(given: list[Header]) -> tuple[Any, ...]:
     """Return what requests ask of their headers: whether more is to be looked at may differ between readers."""
     headers = RequestHeaders.of(given)
     edited = [list(headers.without_coding(each)) for each in (given, given[1:])]
-    return headers.agent, edited, headers.by_name
+    agent = headers.by_name.get(b"user-agent", b"") if headers.common is None else headers.common[1]
+    return agent, edited, headers.by_name
 
 
 def _kept(given: list[Header]) -> tuple[Any, ...]:
@@ -249,12 +250,12 @@ def judge_headers(given: list[Header]) -> str:
             raise Disagreement(f"native: read as {found}, and Python says {expected}: {given}")
     assert _native.head is not None
     assert _native.kept is not None
-    places, kept, names = _native.head(given), _native.kept(given), [name for name, _ in given]
+    common, kept, names = _native.head(given), _native.kept(given), [name for name, _ in given]
     looked_at = {SESSION_HEADER, COOKIE, CODING}.intersection(names) or names.count(ACCEPT_CODING) > 1
     is_long = any(name == LENGTH and len(value) > 6 for name, value in given)
-    if (places is None) is not bool(looked_at or is_long):
-        raise Disagreement(f"native: {places} of {given}")
-    return f"headers: {'left' if places is None else 'read'}, {'left' if kept is None else 'read'}"
+    if (common is None) is not bool(looked_at or is_long):
+        raise Disagreement(f"native: {common} of {given}")
+    return f"headers: {'left' if common is None else 'read'}, {'left' if kept is None else 'read'}"
 
 
 def judge_step(result: object, *, waits: bool) -> str:

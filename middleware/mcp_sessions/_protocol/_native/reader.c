@@ -427,11 +427,11 @@ static int read_header(PyObject *headers, Py_ssize_t at, Slice *name, Slice *val
         && slice_of(PyTuple_GetItem(pair, 1), value);
 }
 
-/* `head(headers)`: where a request's `accept-encoding` and its last `user-agent` stand, each -1 where it is absent; or
+/* `head(headers)`: where a request's `accept-encoding` stands, or -1, and its last `user-agent`, or nothing; or
  * None where a header may concern a session or the reading of the body, or there is one `accept-encoding` too many. */
 static PyObject *reader_head(PyObject *module, PyObject *headers) {
-    Py_ssize_t at, coding = -1, agent = -1;
-    Slice name, value;
+    Py_ssize_t at, coding = -1;
+    Slice name, value, agent = LITERAL("");
     if (!PyList_CheckExact(headers))
         return none();
     for (at = 0; at < PyList_Size(headers); at++) {
@@ -440,9 +440,9 @@ static PyObject *reader_head(PyObject *module, PyObject *headers) {
             || (IS(name, "accept-encoding") && coding >= 0))
             return none();
         coding = IS(name, "accept-encoding") ? at : coding;
-        agent = IS(name, "user-agent") ? at : agent;
+        agent = IS(name, "user-agent") ? value : agent;
     }
-    return Py_BuildValue("nn", coding, agent);
+    return Py_BuildValue("ny#", coding, agent.at, (Py_ssize_t)agent.size);
 }
 
 /* As in `_server/response.py`: what is true of one body alone, after its coding and its type. */
