@@ -2,8 +2,8 @@
 
 A stateless server would keep a GET open and never write to it, so the client learns that there is no stream. A client
 that resumes a stream (`Last-Event-ID`) is served neither the results of a session that has ended, nor a stream of
-another transport session or principal. Across the bridge the
-wrapped server never sees our ids, and its client never sees its own.
+another transport session or principal. Across the bridge the wrapped server never sees our ids, and its client never
+sees its own.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
 """
 

@@ -122,7 +122,8 @@ class SharedFile:
             try:
                 yield
             finally:
-                self._settle()
+                while self._moving:
+                    self._counters[self._moving.pop()] += 1
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def move(self, name: str | None) -> None:
@@ -134,10 +135,6 @@ class SharedFile:
         slot = _slot(name)
         self._moving.add(slot)
         self._counters[slot] |= 1
-
-    def _settle(self) -> None:
-        while self._moving:
-            self._counters[self._moving.pop()] += 1
 
     def stamp(self, one: int, other: int) -> int | None:
         """Return a number that changes when one of the counters does, or None while one moves."""
