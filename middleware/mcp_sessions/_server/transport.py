@@ -76,7 +76,7 @@ def _whose(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
     """Return the claims of an id that is answered like any other, or None: a stolen or forged one is reported."""
     runtime, now, principal = ctx.runtime, ctx.runtime.clock(), ctx.runtime.principal(ctx.scope)
     try:
-        return runtime.tokens.known(runtime.ring(now), session_id, now, principal, kind).claims
+        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind)
     except SessionNotFound as refusal:
         refuse_request(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None
