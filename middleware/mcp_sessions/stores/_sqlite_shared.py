@@ -122,8 +122,7 @@ class SharedFile:
             try:
                 yield
             finally:
-                while self._moving:
-                    self._counters[self._moving.pop()] += 1
+                self._settle()
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def move(self, name: str | None) -> None:
@@ -135,6 +134,10 @@ class SharedFile:
         slot = _slot(name)
         self._moving.add(slot)
         self._counters[slot] |= 1
+
+    def _settle(self) -> None:
+        while self._moving:
+            self._counters[self._moving.pop()] += 1
 
     def stamp(self, one: int, other: int) -> int | None:
         """Return a number that changes when one of the counters does, or None while one moves."""
