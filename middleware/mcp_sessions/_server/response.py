@@ -218,16 +218,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         assert start is not None
         if changed is not None:
             self.kept.append((b"content-length", b"%d" % len(changed)))
-            start, body = dict(start), changed
-            start["headers"] = self.kept
+            start, body = dict(start, headers=self.kept), changed
         if self.named:
             start = {**start, "headers": [*start["headers"], *self.named]}
         if self.observer is not None:
             self._observe(body)
         await self.send(start)
-        message = dict(message)
-        message["body"] = body
-        await self.send(message)
+        await self.send(dict(message, body=body))
 
     async def _cut_answer(self) -> bytes | None:
         """Return what takes the place of a result whose session has ended meanwhile."""

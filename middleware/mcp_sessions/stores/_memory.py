@@ -49,9 +49,8 @@ class _Revoked:
         return ref in self._refs.get(expires_at // _SPAN, ())
 
     def status(self, claims: Claims) -> Standing:
-        if claims.ref in self._refs.get(claims.expires_at // _SPAN, ()):
-            return Standing.ENDED
-        if self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience):
+        is_ended = claims.ref in self._refs.get(claims.expires_at // _SPAN, ())
+        if is_ended or (self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience)):
             return Standing.ENDED
         return LIVE
 
