@@ -24,7 +24,7 @@ from .programs import PATIENCE, ROOT, free_port, installed, running
 from .tools import TOOLS, Tool
 from .traffic import traffic
 
-SMALLER = "import sys; from PIL import Image; Image.open(sys.argv[1]).quantize(192).save(sys.argv[1], optimize=True)"
+SMALLER = "import sys; from PIL import Image; Image.open(sys.argv[1]).quantize(256, 1).save(sys.argv[1], optimize=True)"
 IMAGES = ROOT / "docs" / "images"
 LOGFIRE = "logfire"
 
