@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Received:
     trace: str  # hexadecimal
     scope: str  # the instrumentation that made it
     attributes: dict[str, str]  # those that are texts
+    resource: dict[str, str]
+    is_error: bool
 
 
 @dataclass
@@ -41,7 +44,14 @@ class Receiver:
             decompress(body) if headers.get("content-encoding") == "gzip" else body
         )
         self.spans += [
-            Received(span.name, span.trace_id.hex(), scoped.scope.name, _texts(span.attributes))
+            Received(
+                span.name,
+                span.trace_id.hex(),
+                scoped.scope.name,
+                _texts(span.attributes),
+                _texts(resource.resource.attributes),
+                span.status.code == Status.STATUS_CODE_ERROR,
+            )
             for resource in sent.resource_spans
             for scoped in resource.scope_spans
             for span in scoped.spans
