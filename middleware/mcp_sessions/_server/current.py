@@ -128,8 +128,7 @@ absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_ab
 
 def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, message: Message | None) -> None:
     """Keep why a request has no session, for the first requests of each kind of client: to do so for all is dear."""
-    common = headers.common
-    agent = (headers.found or headers.by_name).get(b"user-agent", b"") if common is None else common[1]
+    agent = headers.common[1] if headers.common else (headers.found or headers.by_name).get(b"user-agent", b"")
     left = _unexplained.get(agent, EXPLAINED)
     if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
         return

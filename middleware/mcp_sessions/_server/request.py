@@ -54,14 +54,13 @@ async def handle_post(ctx: RequestContext) -> None:
         return
     passes = message is None or (message.session is None and runtime.rules.passes(message, headers))
     if message is None or (passes and not runtime.tells()):
-        scope = ctx.scope
+        ctx.body, scope = body, ctx.scope
         scope["mcp_session"] = None
         scope.setdefault("state", {})["mcp_session"] = None
         note_absence(scope, runtime, headers, message)
         if runtime.bridges or session_variable.get() is not None:
-            await _forward_untouched(ctx, body)
+            await _forward_untouched(ctx)
         else:  # from here, since most requests are such
-            ctx.body = body
             await ctx.app(scope, ctx.__call__, ctx.send)
         return
     decision, session, refused = PASS, None, None
@@ -95,11 +94,10 @@ def _respond(
     return _forward(ctx, message, decision, session)
 
 
-async def _forward_untouched(ctx: RequestContext, body: bytes) -> None:
+async def _forward_untouched(ctx: RequestContext) -> None:
     """Forward a body that concerns no session, where a session is around or ids have to be translated."""
     token = session_variable.set(None)
     try:
-        ctx.body = body
         await ctx.app(ctx.scope, ctx, passing_filter(ctx) or ctx.send)
     finally:
         session_variable.reset(token)

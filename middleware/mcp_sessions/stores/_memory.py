@@ -49,10 +49,9 @@ class _Revoked:
         return ref in self._refs.get(expires_at // _SPAN, ())
 
     def status(self, claims: Claims) -> Standing:
-        is_ended = claims.ref in self._refs.get(claims.expires_at // _SPAN, ())
-        if is_ended or (self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience)):
-            return Standing.ENDED
-        return LIVE
+        is_revoked = claims.ref in self._refs.get(claims.expires_at // _SPAN, ())
+        is_cut_off = self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience)
+        return Standing.ENDED if is_revoked or is_cut_off else LIVE
 
     def moment_of(self, subject: str | None, audience: str) -> int:
         return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
