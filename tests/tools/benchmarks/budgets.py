@@ -80,7 +80,7 @@ BUDGETS: Final = (
     _counted("3. with the native reader", "native, session, state unchanged", 54, held=77),
     _counted("4. with the native reader", "native, session, state changed", 135),
     _counted("5. with the native reader", "native, session, idle_timeout", 115),
-    _counted("6. with the native reader", "native, session, traced", 270, held=294),
+    _counted("6. with the native reader", "native, session, traced", 270, held=296),
     _counted("7. with the native reader", "native, forged session refused", 260, held=268),
     _cheaper(peers.READ, 1.3),
     _cheaper(peers.WRITE, 2),
