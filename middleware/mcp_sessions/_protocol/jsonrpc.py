@@ -230,7 +230,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
     params = NO_PARAMS if found.params is None else found.params
-    session = None if params.meta is None else params.meta.named
+    session = None if (meta := params.meta) is None or meta.session is UNSET else bytes(meta.session)
     if found.id is UNSET:
         return Message(body, NOTIFICATION, found.method, UNSET, session, params)
     if found.id:
