@@ -9,6 +9,7 @@ Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -26,7 +27,7 @@ from .context import Bridged, BridgedInitialize, RequestContext
 from .placement import LAST_EVENT_ID
 from .response import ResponseFilter
 from .rewrites import TranslateIds, passing_filter
-from .sessions import ActiveSession, open_transport, refusal_of
+from .sessions import ActiveSession, authentic_claims, open_transport, refusal_of
 from .streams import Origin, StreamGuard
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -49,10 +50,13 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
-    if session is not None and runtime.tells():
-        runtime.telemetry().name_request(session.claims, None, ctx.scope)
+    block: AbstractContextManager[None] = nullcontext()
+    if runtime.tells():
+        claims = authentic_claims(ctx, header) if session is None else session.claims
+        block = runtime.telemetry().name_request(claims, None, ctx.scope)
     if session is not None and method == "DELETE":
-        await _delete(ctx, session)
+        with block:
+            await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, Origin(session.claims, None, "GET"))
     else:
