@@ -216,12 +216,12 @@ def test_a_refusal_is_in_its_session_and_so_are_its_lines(
 
 
 def test_of_a_creation_that_is_refused_there_is_no_session(one: Visit) -> None:
-    """All that is sent is of the two sessions that began, or of none; what the client is told stays with it."""
+    """All that is sent is of the two sessions that began, or of none; the text for the client stays with it."""
     refused = {span.name: span for span in one.trace("refused") if span.scope == OURS}
     assert said(refused["sessions/create"], "error.type", "mcp_sessions.reason") == ["-31045", "create_refused"]
     assert said(refused["session start"], "error.type", "session.id") == ["CreateRefused", None]
     assert all(span.is_error for span in one.trace("refused"))
-    attributes = [sent.attributes for sent in (*one.sent.spans, *one.sent.logs)]
+    attributes = [span.attributes for span in one.sent.spans] + [line.attributes for line in one.sent.logs]
     assert {names.get("session.id") for names in attributes} == {None, one.ref, one.header_ref}
     assert not any(b"not you" in body for body in one.sent.bodies)
 
