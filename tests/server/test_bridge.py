@@ -391,6 +391,18 @@ async def test_a_stream_of_a_session_that_has_ended_is_not_taken_up() -> None:
         assert other.status == 200
 
 
+async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
+    """By its event's id, which the server finds by that alone, with an id of ours that is live."""
+    world = bridged()
+    mine, other = await world.opens(), await world.opens()
+    world.server.sse = True
+    await world.send("tools/call", mine)
+    world.server.seen.clear()
+    answer = await world.bodyless("GET", other, (b"last-event-id", b"2"))
+    assert (answer.status, answer.error["code"], world.reasons()) == (404, -32043, ["event_foreign"])
+    assert world.server.seen == []
+
+
 async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     """Neither for a stream nor for a DELETE: the client may try again."""
     world = bridged(store=Failing("status"))

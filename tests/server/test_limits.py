@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 import trio
 from apps import Server, sessions
@@ -14,6 +15,9 @@ from reasons import refused
 from starlette.types import Message
 from trio.testing import MockClock
 
+from integration.servers import CELLS, bare
+from integration.serving import serving
+from mcp_sessions import Limits
 from mcp_sessions._errors import CreateLimited, Refusal, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
@@ -226,6 +230,23 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
             return False
 
     assert trio.run(take, clock=MockClock(autojump_threshold=0)) is passes
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
+@pytest.mark.parametrize(("options", "status"), [({"body_timeout": 1}, b"408"), ({"body_bytes": 8}, b"413")])
+async def test_what_is_answered_before_its_body_has_arrived_closes_the_connection(
+    options: dict[str, Any], status: bytes
+) -> None:
+    """The rest of the body would otherwise hold it for as long as the client likes."""
+    with anyio.fail_after(30):
+        async with serving(sessions(bare(CELLS[0]), limits=Limits(**options))) as url:
+            port = int(url.split(":")[2].removesuffix("/mcp"))
+            async with await anyio.connect_tcp("127.0.0.1", port) as client:
+                head = "POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+                await client.send(head.encode() + b"{")
+                answer = b"".join([part async for part in client])  # to its end
+    assert answer.split()[1] == status
+    assert b"connection: close" in answer.lower()
 
 
 def test_a_long_array_that_is_no_batch_is_said_to_be_none() -> None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import requires
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,15 @@ from integration.servers import CELLS, FRAMEWORKS
 from mcp_sessions import __version__
 from mcp_sessions.telemetry._attributes import server_ref
 
+
+def makes_spans() -> bool:
+    """Whether FastAPI is one that makes spans of HTTP requests itself."""
+    return any(needed.startswith("opentelemetry-api") for needed in requires("fastapi") or ())
+
+
 TESTS = Path(__file__).resolve().parents[1]
 KINDS = ("sdk", "fastmcp", "fastapi", "starlette")
-HTTP = {"fastapi": "fastapi", "starlette": "opentelemetry.instrumentation.asgi"}  # what makes a span of a request
+HTTP = {"starlette": "opentelemetry.instrumentation.asgi", **({"fastapi": "fastapi"} if makes_spans() else {})}
 NEW = {"sdk", "fastapi"} if any(cell.modern for cell in CELLS) else set()  # whose clients are of the modern era
 SILENT = {"fastmcp"} if FRAMEWORKS[1] == "fastmcp3" else set()  # which make no span of an `initialize`
 OURS = "mcp_sessions"
@@ -63,7 +70,7 @@ class Visitor:
     """A client that sends each request to the next replica."""
 
     def __init__(self, http: httpx.Client, kind: str, ports: list[int]) -> None:
-        path = "/api/mcp" if kind in HTTP else "/mcp"
+        path = "/api/mcp" if kind in {"fastapi", "starlette"} else "/mcp"
         self._http = http
         self._urls = cycle([f"http://127.0.0.1:{port}{path}" for port in ports])
         self._client = Client(Server(), modern=kind in NEW)  # whose messages are taken

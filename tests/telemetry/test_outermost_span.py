@@ -127,6 +127,30 @@ async def test_a_refusal_of_another_s_session_names_the_one_that_is_refused(span
     assert said(unknown, "session.id", "mcp_sessions.reason") == [None, "token_signature"]
 
 
+def user(scope: Scope) -> str | None:
+    return str(dict(scope["headers"]).get(b"x-user", b"ann").decode())
+
+
+async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[ReadableSpan]) -> None:
+    """There is no stream for anyone; a stolen id is in its session, and a forged one in none."""
+    client = Client(instrumented(sessions(Server(), principal=user)), modern=False)
+    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    forged = named[:-8] + b"AAAAAAAA"
+    for session_id, name in ((named, b"ann"), (named, b"bob"), (forged, b"ann")):
+        headers = [(b"mcp-session-id", session_id), (b"x-user", name)]
+        answer = await call(client.app, http("GET", headers=headers))
+        assert (answer.status, answer.body) == (405, b"")
+    own, stolen, unknown = [span for span in spans if (span.attributes or {}).get("http.method") == "GET"]
+    (start,) = [span for span in spans if span.name == "session start"]
+    assert [said(span, "session.id") for span in (own, stolen)] == [said(start, "session.id")] * 2
+    assert [said(span, "mcp_sessions.reason")[0] for span in (own, stolen, unknown)] == [
+        None,
+        "token_principal",
+        "token_signature",
+    ]
+    assert said(unknown, "session.id") == [None]
+
+
 async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
     """A message's, authentic or not, beside that of the header, which has ended."""
     client = Client(sessions(Server()), modern=False)

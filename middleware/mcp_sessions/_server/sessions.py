@@ -310,15 +310,13 @@ def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | Non
     """Return the claims of the authentic session that is refused, of those that a request names, or None."""
     if refusal is None or refusal.ref is None:
         return None
-    named = [authentic_claims(ctx, session_id) for session_id in filter(None, ids)]
-    return next((claims for claims in named if claims is not None and claims.ref == refusal.ref), None)
-
-
-def authentic_claims(ctx: RequestContext, session_id: str) -> Claims | None:
-    """Return the claims of a session id of ours, whatever has become of the session, or None."""
-    with suppress(SessionNotFound):
-        return ctx.runtime.tokens.authentic(ctx.runtime.ring(ctx.runtime.clock()), session_id)
-    return None
+    runtime, found = ctx.runtime, dict[str, Claims]()
+    ring = runtime.ring(runtime.clock())
+    for session_id in filter(None, ids):
+        with suppress(SessionNotFound):
+            claims = runtime.tokens.authentic(ring, session_id)
+            found[claims.ref] = claims
+    return found.get(refusal.ref)
 
 
 def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:

@@ -2,14 +2,14 @@
 
 A stateless server would keep a GET open and never write to it, so the client learns that there is no stream. A client
 that resumes a stream (`Last-Event-ID`) is served neither the results of a session that has ended, nor a stream of
-another transport session or principal. Across the bridge the
-wrapped server never sees our ids, and its client never sees its own.
+another transport session or principal. Across the bridge the wrapped server never sees our ids, and its client never
+sees its own.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
-from .._session.claims import FIELD, TRANSPORT, Claims
+from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._session.events import RequestRefused
 from ..stores._base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
@@ -27,7 +27,7 @@ from .context import Bridged, BridgedInitialize, RequestContext
 from .placement import LAST_EVENT_ID
 from .response import ResponseFilter
 from .rewrites import TranslateIds, passing_filter
-from .sessions import ActiveSession, authentic_claims, open_transport, refusal_of
+from .sessions import ActiveSession, open_transport, refusal_of, refused_claims
 from .streams import Origin, StreamGuard
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -38,7 +38,7 @@ _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-en
 async def handle_get_or_delete(ctx: RequestContext) -> None:
     """Answer a request without a body whose header names a session of ours."""
     runtime, header, method = ctx.runtime, ctx.headers.session_id or "", ctx.scope["method"]
-    rules, session, kind = runtime.rules, None, TRANSPORT
+    rules, session, kind, claims = runtime.rules, None, TRANSPORT, None
     try:
         # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
         if method == "DELETE" or rules.sep1364 is None:
@@ -47,15 +47,15 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
             kind = FIELD
         if method == "DELETE" or (method == "GET" and runtime.bridges):
             session = await open_transport(ctx, header, kind=kind)
+            claims = session.claims
+        else:
+            claims = _whose(ctx, header, kind)
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
-    block: AbstractContextManager[None] = nullcontext()
-    if runtime.tells():
-        claims = authentic_claims(ctx, header) if session is None else session.claims
-        block = runtime.telemetry().name_request(claims, None, ctx.scope)
+    named = runtime.telemetry().name_request(claims, ctx.scope) if claims and runtime.tells() else nullcontext()
     if session is not None and method == "DELETE":
-        with block:
+        with named:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, Origin(session.claims, None, "GET"))
@@ -66,11 +66,21 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
 async def handle_other(ctx: RequestContext) -> None:
     """Forward a request that names no session of ours, unless it resumes a stream of one."""
     if ctx.server_id is not None and not ctx.runtime.bridges and ctx.runtime.tells():
-        ctx.runtime.telemetry().name_request(None, ctx.server_id, ctx.scope)
+        ctx.runtime.telemetry().name_request(ctx.server_id, ctx.scope)
     if ctx.scope["method"] == "GET" and ctx.runtime.events.is_known(ctx.headers.first(LAST_EVENT_ID)):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
         await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
+
+
+def _whose(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
+    """Return the claims of an id that is answered like any other, or None: a stolen or forged one is reported."""
+    runtime, now, principal = ctx.runtime, ctx.runtime.clock(), ctx.runtime.principal(ctx.scope)
+    try:
+        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind)
+    except SessionNotFound as refusal:
+        refuse_request(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
+        return None
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:

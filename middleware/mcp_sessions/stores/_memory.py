@@ -298,7 +298,8 @@ class MemoryStore:
         while True:
             at_once = _LOOKS if limit is None else min(limit - len(found), _LOOKS)
             page = list(islice(names.after(name, end), at_once))
-            found += [record for name in page if (record := self._found(_ref(name), cut_off)) is not None]
+            refs = [name.rpartition(_SEP)[2][_DIGITS:] for name in page]
+            found += [record for ref in refs if (record := self._found(ref, cut_off)) is not None]
             if len(page) < at_once or len(found) == limit:
                 return found
             await cancel_shielded_checkpoint()
@@ -374,7 +375,3 @@ def _name(listing: str, position: Position) -> str:
     """Return a session's name in a list, which is sorted as text."""
     created_at, ref = position
     return f"{listing}{created_at:0{_DIGITS}}{ref}"
-
-
-def _ref(name: str) -> str:
-    return name.rpartition(_SEP)[2][_DIGITS:]

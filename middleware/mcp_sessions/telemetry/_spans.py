@@ -283,15 +283,12 @@ class Tracing:
         for span in contexts.spans_of_request():
             self._name(span, claims.ref)
 
-    def name_request(
-        self, claims: Claims | None, server_id: str | None, scope: Mapping[str, Any]
-    ) -> AbstractContextManager[None]:
+    def name_request(self, whose: Claims | str, scope: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
-        ref, client = (None, None) if claims is None else (claims.ref, claims.client)
-        if claims is None and server_id is not None and (own := names.server_ref(server_id)) in self._server_sessions:
-            ref, client = own, self._server_sessions[own]
-        if ref is None:
+        ref = names.server_ref(whose) if isinstance(whose, str) else whose.ref
+        if isinstance(whose, str) and ref not in self._server_sessions:
             return nullcontext()
+        client = self._server_sessions[ref] if isinstance(whose, str) else whose.client
         who: Mapping[str, Any] = _NOTHING if self._who is None else self._who(scope)
         who = who if client is None else {**who, names.CLIENT: client}
         self._name(get_current_span(), ref, who)
@@ -300,8 +297,9 @@ class Tracing:
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Mapping[str, Any]) -> None:
         """Record on the span around why a request without a message is refused, and who sent it."""
         span = get_current_span()
-        self.name_request(claims, None, scope)
-        if claims is None and self._who is not None and span.is_recording():
+        if claims is not None:
+            self.name_request(claims, scope)
+        elif self._who is not None and span.is_recording():
             span.set_attributes(self._who(scope))
         fail(span, Outcome(str(code), str(code), refusal.reason))
 
