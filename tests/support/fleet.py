@@ -103,14 +103,11 @@ def served(kind: str) -> Any:
         "on_end": end,
         "telemetry": Telemetry(user=lambda principal: principal.subject),
     }
-    sdk, fastmcp = FRAMEWORKS
-    if kind == "stateful":
-        return MCPSessionMiddleware(shop(sdk, stateful=True), **{**options, "transport": "off"})
-    if kind == "sdk":
-        return MCPSessionMiddleware(shop(sdk), **options)
+    inner = shop(FRAMEWORKS[kind == "fastmcp"], stateful=kind == "stateful")
+    if kind in {"sdk", "stateful"}:
+        return MCPSessionMiddleware(inner, **options, transport="auto" if kind == "sdk" else "off")
     if kind == "fastmcp":
-        return add_sessions(shop(fastmcp), **options)
-    inner = shop(sdk)
+        return add_sessions(inner, **options)
     if kind == "fastapi":
         app: Any = FastAPI(lifespan=lifespan_of(inner))
         app.mount("/api", inner)

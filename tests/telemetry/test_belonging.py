@@ -63,17 +63,6 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
     assert sorted(worked[2:]) == sorted(worked[:2])  # both are idle, and end side by side
 
 
-async def test_an_end_says_why_and_after_how_long(spans: list[ReadableSpan]) -> None:
-    clock = Clock()
-    client = Client(sessions(Server(), clock=clock))
-    meta = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
-    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
-    clock.now += 90
-    await client.delete(held)
-    end = named(spans, "session end")
-    assert said(end, "mcp_sessions.reason", "mcp_sessions.duration", "mcp_sessions.client") == ["deleted", 90, "wire 1"]
-
-
 # --- who ---------------------------------------------------------------------------------------------
 
 

@@ -203,7 +203,7 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
-    assert said(end, "mcp_sessions.reason") == ["expired"]
+    assert said(end, "mcp_sessions.reason", "mcp_sessions.duration") == ["expired", 60]
 
 
 async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:
