@@ -24,21 +24,28 @@ REQUIREMENTS = {
     "main": ("-e", ".[dev]"),
     "legacy": ("-e", ".[fastapi,postgres,redis,test]", "mcp>=1.27,<2", "fastmcp>=3,<4"),
 }
-# Demos, campaigns, kills and other programs' clients, which take minutes: `make test` leaves them to `make check`.
+# Demos, campaigns, kills, other programs' clients: they take minutes, so `make test` leaves them to `make check`.
 SLOW = (
-    "tests/tools/benchmarks",
-    "tests/tools/compatibility",
-    "tests/tools/conformance",
-    "tests/tools/crash",
+    "tests/client/test_real_clients.py",
+    "tests/client/test_transports.py",
     "tests/docs/examples",
-    "tests/tools/frameworks",
-    "tests/tools/fuzz",
+    "tests/integration/test_clients.py",
     "tests/integration/test_javascript_clients.py",
+    "tests/integration/test_lifecycle.py",
     "tests/integration/test_typescript_sessions.py",
+    "tests/integrations/test_bearer_auth.py",
+    "tests/integrations/test_handle_types.py",
+    "tests/server/test_workers.py",
+    "tests/stores/test_loss.py",
+    "tests/stores/test_redis_durability.py",
+    "tests/stores/test_tenants.py",
     "tests/support/test_leaks.py",
+    "tests/telemetry/test_recipes.py",
+    "tests/test_advisories.py",
     "tests/test_noxfile.py",
     "tests/test_packaging.py",
     "tests/test_types.py",
+    "tests/tools",
 )
 # What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
 FRAMEWORKS = (
