@@ -105,12 +105,12 @@ async def test_several_servers_of_one_process_add_up() -> None:
     counts = [SessionMetrics(provider), SessionMetrics(provider)]
     for number, count in enumerate(counts, 1):
         count.follow()
-        count.alive(count, number)
+        count.alive(count, "shop", number)
     worker = Worker("memory:")
     worker.reader = reader
     assert worker.gauge() == [3]
-    counts[0].alive(counts[0], None)
-    counts[0].alive(counts[0], None)
+    counts[0].alive(counts[0], "shop", None)
+    counts[0].alive(counts[0], "shop", None)
     assert worker.gauge() == [2]
 
 

@@ -118,7 +118,7 @@ async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     await client.send("prompts/get", {"name": "greeting"}, session=held)
     await client.delete(held)
     await client.tool(session=held)
-    metrics.alive("the store", 1)
+    metrics.alive("the store", "shop", 1)
     found = {
         metric.name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
         for metric in taken(reader)

@@ -216,7 +216,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
     at_once = "status_now" in vars(type(store))  # a subclass may answer otherwise
     return {
-        **_services(options, terminator, feed, lambda number: telemetry().alive(number)),
+        **_services(options, terminator, feed, lambda number: telemetry().alive(options.audience, number)),
         "store": store,
         "origin": _origin(store, options.store),
         "tracked": options.tracked is not None,

@@ -45,6 +45,7 @@ REQUEST_ID: Final = "jsonrpc.request.id"
 STATUS_CODE: Final = "rpc.response.status_code"
 ERROR_TYPE: Final = "error.type"
 
+AUDIENCE: Final = "mcp_sessions.audience"  # the deployment that sessions belong to, as configured
 REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session ended: a fixed word
 EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
 PARENT: Final = "mcp_sessions.parent"  # the ref of the session that one was forked from

@@ -7,6 +7,7 @@ is `_OTHER`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -53,7 +54,7 @@ _MAX_UNLISTED: Final = 100  # beyond which a tool that only fails is not named
 
 
 @lru_cache(maxsize=8)
-def _alive_of(_provider: MeterProvider | None) -> dict[object, int]:
+def _alive_of(_provider: MeterProvider | None) -> dict[object, tuple[str, int]]:
     """Return how many sessions live, by who counted them: a provider knows one gauge of a name."""
     return {}
 
@@ -102,16 +103,18 @@ class SessionMetrics:
         """Offer the gauge of live sessions, for a middleware that tracks them."""
         self._meter.create_observable_gauge(ACTIVE, [self._observe_alive], "{session}", "Sessions that are alive")
 
-    def alive(self, source: object, number: int | None) -> None:
+    def alive(self, source: object, audience: str, number: int | None) -> None:
         """Take over how many sessions live, as one middleware's store has it; None where another process says so."""
         if number is None:
             self._alive.pop(source, None)
         else:
-            self._alive[source] = number
+            self._alive[source] = audience, number
 
     def _observe_alive(self, _: CallbackOptions) -> Iterable[Observation]:
-        numbers = list(self._alive.values())
-        return [Observation(sum(numbers))] if numbers else []
+        live = Counter[str]()
+        for audience, number in list(self._alive.values()):
+            live[audience] += number
+        return [Observation(number, {names.AUDIENCE: audience}) for audience, number in live.items()]
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, SessionCreated):

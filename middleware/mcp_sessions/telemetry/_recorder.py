@@ -172,10 +172,10 @@ class Telemetry:
         if self._is_tracing:
             self._tracing.refuse_request(refusal, code, claims, scope)
 
-    def alive(self, number: int | None) -> None:
-        """Report how many sessions live in the store; None where another worker does so."""
+    def alive(self, audience: str, number: int | None) -> None:
+        """Report how many sessions of an audience live in the store; None where another worker does so."""
         if self._metrics is not None:  # pragma: no branch  # who counts has been asked for metrics
-            self._metrics.alive(self, number)
+            self._metrics.alive(self, audience, number)
 
     def observe(self, fact: Fact) -> None:
         """Record a fact."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +18,16 @@ import pytest
 from clients import SECRET
 from example_servers import EXAMPLES
 from mcp import Client
-from mcp.server import MCPServer
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import REGISTRY, make_asgi_app
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from cluster import Program, free_port
 from debian import install
-from integration.serving import serving
-from mcp_sessions import MCPSessionMiddleware, Telemetry
-from mcp_sessions.integrations import lifespan_of
-from mcp_sessions.telemetry import SessionMetrics
 
 FOLDER = EXAMPLES / "observability"
 PAGE = EXAMPLES.parent / "docs" / "on-call.md"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-VARIABLES = {"$__rate_interval": "10s", "$job": ".*", "$tool": ".*"}
+VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$tool": ".*"}
+LIVE = DASHBOARD["panels"][0]["targets"][0]["expr"].replace("$job", ".*")
+SHOP = Path(__file__).with_name("shop_with_metrics.py")
 PANELS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
@@ -58,52 +52,51 @@ def test_promtool_takes_the_alert_rules(arguments: tuple[str, ...]) -> None:
 
 
 class Prometheus(Program):
-    """A Prometheus that scrapes one address every second."""
+    """A Prometheus that scrapes the replicas of each job every second."""
 
     is_ready = b"Server is ready to receive web requests"
 
-    def __init__(self, folder: Path, target: int) -> None:
+    def __init__(self, folder: Path, **jobs: list[Program]) -> None:
         port, config = free_port(), folder / "prometheus.json"
-        scrape = {
-            "job_name": "shop",
-            "metrics_path": "/metrics/",
-            "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
-        }
-        config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}), "utf-8")
+        scrapes = [
+            {
+                "job_name": job,
+                "metrics_path": "/metrics/",
+                "static_configs": [{"targets": [f"127.0.0.1:{replica.port}" for replica in replicas]}],
+            }
+            for job, replicas in jobs.items()
+        ]
+        config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}), "utf-8")
         command: list[str | Path] = [install("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
         super().__init__("prometheus", folder, [*command, f"--web.listen-address=127.0.0.1:{port}"], port)
 
 
+class Replica(Program):
+    """The shop with metrics, in a process of its own."""
+
+    is_ready = b"Application startup complete"
+
+    def __init__(self, folder: Path, name: str, store: str = "") -> None:
+        port = free_port()
+        command: list[str | Path] = [sys.executable, "-m", "uvicorn", "--app-dir", SHOP.parent, f"{SHOP.stem}:app"]
+        super().__init__(
+            name, folder, [*command, "--port", str(port)], port, SHOP_STORE=store, MCP_SESSIONS_KEYS=SECRET
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+
 @asynccontextmanager
-async def shop() -> AsyncIterator[str]:
-    """Serve a tool that works and one that fails, with metrics on `/metrics/`."""
-    mcp = MCPServer("shop")
-
-    @mcp.tool()
-    async def buy() -> str:
-        """Buy."""
-        return "bought"
-
-    @mcp.tool()
-    async def broken() -> str:
-        """Fail."""
-        raise RuntimeError("broken by a deployment")
-
-    reader = PrometheusMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    inner = mcp.streamable_http_app(stateless_http=True)
-    routes = [Mount("/metrics", make_asgi_app(REGISTRY)), Mount("/", inner)]
-    app = MCPSessionMiddleware(
-        Starlette(routes=routes, lifespan=lifespan_of(inner)),
-        keys=SECRET,
-        tracked=True,
-        telemetry=Telemetry(metrics=SessionMetrics(provider)),
-    )
-    try:
-        async with serving(app) as url:
-            yield url
-    finally:
-        provider.shutdown()
+async def observed(folder: Path, **jobs: list[Replica]) -> AsyncIterator[Prometheus]:
+    """Run replicas, and a Prometheus that scrapes them."""
+    async with AsyncExitStack() as programs:
+        prometheus = Prometheus(folder, **{job: list[Program](replicas) for job, replicas in jobs.items()})
+        for program in (prometheus, *itertools.chain(*jobs.values())):
+            await programs.enter_async_context(program.running())
+            await program.ready()
+        yield prometheus
 
 
 async def answer(port: int, query: str) -> list[dict[str, Any]]:
@@ -125,35 +118,72 @@ async def until(port: int, query: str, value: str) -> None:
             await anyio.sleep(0.2)
 
 
+async def begin(url: str, http: httpx.AsyncClient) -> str:
+    """Begin a session as clients of the handshake do; its id."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about})
+    return begun.headers["mcp-session-id"]
+
+
+def client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=30)
+
+
 async def forge(url: str, times: int) -> None:
     """Use session ids whose signature is changed."""
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    headers = {"accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient(headers=headers) as http:
-        begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about})
-        forged = begun.headers["mcp-session-id"][:-8] + "AAAAAAAA"
+    async with client() as http:
+        forged = (await begin(url, http))[:-8] + "AAAAAAAA"
         for _ in range(times):
             ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
             assert (await http.post(url, json=ping, headers={"mcp-session-id": forged})).status_code == 404
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the SDK's client runs on asyncio alone
 async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
-    """Each query is understood and, after some calls, answered; the first burst of refusals is an increase."""
-    async with shop() as url:
-        target = int(url.split(":")[2].removesuffix("/mcp"))
-        prometheus = Prometheus(tmp_path, target)
-        async with prometheus.running():
-            await prometheus.ready()
-            refused = 'mcp_sessions_request_refused_total{mcp_sessions_reason="token_signature"}'
-            await until(prometheus.port, refused, "0")
-            async with Client(url) as client:
-                for tool in ("buy", "buy", "broken"):
-                    await client.call_tool(tool, {})
-                await forge(url, 3)
-                await until(prometheus.port, "sum(mcp_sessions_session_active) >= bool 1", "1")
-                await until(prometheus.port, refused, "3")
-                assert float((await answer(prometheus.port, f"increase({refused}[1m])"))[0]["value"][1]) >= 3
-                for query in (*PANELS, *of_the_page()):
-                    found = await answer(prometheus.port, filled(query))
-                    assert found or "store_" in query or "session_duration" in query or "ended" in query, query
+    """Each query is understood and, after some calls, answered; the first burst of refusals is an increase.
+
+    So is the first failure of a tool, by its name.
+    """
+    replica = Replica(tmp_path, "replica", "memory:")
+    async with observed(tmp_path, shop=[replica]) as prometheus:
+        refused = 'mcp_sessions_request_refused_total{mcp_sessions_reason="token_signature"}'
+        failed = 'mcp_sessions_tool_calls_total{gen_ai_tool_name="broken",mcp_sessions_outcome="tool_error"}'
+        await until(prometheus.port, refused, "0")
+        async with Client(replica.url) as peer:
+            await peer.list_tools()
+            await until(prometheus.port, failed, "0")
+            for tool in ("buy", "buy", "broken"):
+                await peer.call_tool(tool, {})
+            await forge(replica.url, 3)
+            await until(prometheus.port, f"{LIVE} >= bool 1", "1")
+            for series, times in ((refused, 3), (failed, 1)):
+                await until(prometheus.port, series, str(times))
+                assert float((await answer(prometheus.port, f"increase({series}[5m])"))[0]["value"][1]) >= times
+            for query in (*PANELS, *of_the_page()):
+                found = await answer(prometheus.port, filled(query))
+                assert found or "store_" in query or "session_duration" in query or "ended" in query, query
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_live_sessions_are_right_while_replicas_are_replaced(tmp_path: Path) -> None:
+    """Two of one store, one after the other, and sessions that end meanwhile; untracked, there is no number."""
+    store = f"sqlite:{tmp_path / 'sessions.db'}"
+    replicas = [Replica(tmp_path, name, store) for name in ("one", "other")]
+    async with (
+        observed(tmp_path, shop=replicas, untracked=[Replica(tmp_path, "untracked")]) as prometheus,
+        client() as http,
+    ):
+        held = [await begin(replica.url, http) for replica in replicas * 3]
+        await until(prometheus.port, LIVE, "6")
+        for replica, other in (replicas, reversed(replicas)):
+            await replica.end()
+            for session in (held.pop(), held.pop()):
+                gone = await http.delete(other.url, headers={"mcp-session-id": session})
+                assert gone.status_code == 200
+            await until(prometheus.port, LIVE, str(len(held)))
+            await replica.launch()
+            await replica.ready()
+        looks = await answer(prometheus.port, f"({LIVE})[5m:1s]")
+        assert {float(value) for _, value in looks[0]["values"]} <= {0, 1, 2, 3, 4, 5, 6}
+        assert await answer(prometheus.port, 'mcp_sessions_session_active{job="untracked"}') == []
+        assert await answer(prometheus.port, 'up{job="untracked"} == 1')
