@@ -200,6 +200,5 @@ def who_sent() -> Mapping[str, Any]:
 
 def spans_of_request() -> list[Span]:
     """Return the current span, and the one around the request that it belongs to."""
-    around = cast("Span | None", get_value(_AROUND))
-    current = get_current_span()
+    around, current = cast("Span | None", get_value(_AROUND)), get_current_span()
     return [current] if around is None or around is current else [current, around]

@@ -318,9 +318,8 @@ class Tracing:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         parent, linked = (Context(), get_current_span().get_span_context()) if self._in_session else (None, None)
         given = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.PARENT: claims.parent}
-        known = {name: value for name, value in given.items() if value is not None}
+        attributes = {**contexts.who_sent(), **{name: value for name, value in given.items() if value is not None}}
         context, links = with_session(claims.ref, parent), links_to(linked, contexts.TRANSPORT)
-        attributes = {**contexts.who_sent(), **known}
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
         return Start(span, self._named(claims.ref, _NOTHING, context))
 
@@ -331,11 +330,10 @@ class Tracing:
         client = {**attributes_on(around), **who}.get(names.CLIENT) if contexts.session_in(None) == ref else None
         if self._in_session and linked is not None:
             context, linked, role = below(linked, context), around.get_span_context(), contexts.TRANSPORT
-        given = {**self._named(ref, _NOTHING, context), **who, names.CLIENT: client}
-        known = {name: value for name, value in given.items() if value is not None}
-        attributes = {**known, names.REASON: reason, names.DURATION: seconds}
-        links = links_to(linked, role)
-        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
+        known = {names.CLIENT: client, names.REASON: reason, names.DURATION: seconds}
+        given = {**self._named(ref, _NOTHING, context), **who, **known}
+        attributes = {name: value for name, value in given.items() if value is not None}
+        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links_to(linked, role)).end()
 
 
 def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request
