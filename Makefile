@@ -91,7 +91,7 @@ bench-docs: setup  ## measure everything, and put it into docs/performance.md an
 release: setup  ## commit and tag a version, which a push then publishes (VERSION=0.2.0)
 	@$(VENV)/python .ci/release.py $(VERSION)
 
-observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
+observe: setup  ## sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
 	@PYTHONPATH=tests:tests/support:tests/tools $(VENV)/python -m observe $(ARGS)
 
 compatibility: setup  ## try every client on every server, in both environments, and put the table into the docs

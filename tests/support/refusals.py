@@ -9,8 +9,8 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import generated
@@ -539,17 +539,16 @@ def _http(case: Case) -> str:
 
 
 def _reasons() -> list[str]:
-    """Return a section for each remedy, with the reasons that the lists of refusals lack."""
-    shown = {case.refusal.reason for case in CASES}
-    lines: list[str] = []
-    for (fault, remedy, smells), group in groupby(REASONS, lambda reason: REASONS[reason][1:]):
-        reasons = [reason for reason in group if "token_claim_" not in reason]
-        above = ", ".join(f"`{reason}`" for reason in reasons if reason in shown)
-        rows = [f"- `{reason}`: {REASONS[reason].means}" for reason in reasons if reason not in shown]
-        lines.append(f"\n**Fault: {fault}.**{_SMELLS[smells]} To do: {remedy}.")
-        lines += [f"\nAbove: {above}."] * bool(above)
-        lines += ["", *rows] * bool(rows)
-    return lines
+    """Return the table of all reasons, and below it what to do, by letter."""
+    listed = {name: reason for name, reason in REASONS.items() if "token_claim_" not in name}
+    letters = dict(zip(dict.fromkeys(reason.remedy for reason in listed.values()), ascii_uppercase, strict=False))
+    rows = [
+        (f"`{name}`", reason.means, reason.fault, _SMELLS[reason.smells], letters[reason.remedy])
+        for name, reason in listed.items()
+    ]
+    head = ("reason", "what it means", "fault", "attack?", "do")
+    table = ["|".join(("", *row, "")) for row in (head, ("---",) * len(head), *rows)]
+    return ["", *table, "", *(f"- **{letter}**: {remedy}" for remedy, letter in letters.items())]
 
 
 def decisions() -> str:
@@ -597,13 +596,15 @@ _MALFORMED = {
 }
 """How the messages of these codes begin, and their usual HTTP status."""
 
-_SMELLS = {"no": "", "in numbers": " Many within a minute suggest an attack.", "yes": " **Suspect an attack.**"}
+_SMELLS = {"no": "", "in numbers": "if many", "yes": "**yes**"}
 
 _REASONS = """
 ## Reasons
 
 Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed token
-claim is named, as in `token_claim_exp`, and treated like `token_claims`."""
+claim is named, as in `token_claim_exp`, and treated like `token_claims`. The fault lies with the program that sends
+(`client`), its user (`caller`), the keys, the deployment, the application, the store, or nowhere. Reasons marked
+*if many* suggest an attack when many come within a minute. Below the table is what to do, by letter."""
 
 _ENDS = """
 ## Ends

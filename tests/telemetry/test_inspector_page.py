@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tempfile
 import time
@@ -53,12 +54,17 @@ class People:
 
     def __init__(self, address: str) -> None:
         self.release = anyio.Event()
-        self.app: MCPSessionMiddleware = sessions(Server(wait=self._wait), inspector=address, clock=time.time)
+        self.app: MCPSessionMiddleware = sessions(
+            Server(wait=self._wait, fail=self._fail), inspector=address, clock=time.time
+        )
         self.client = Client(self.app)
 
     async def _wait(self, session: Session | None, arguments: dict[str, Any]) -> str:
         await self.release.wait()
         return "done"
+
+    async def _fail(self, session: Session | None, arguments: dict[str, Any]) -> str:
+        raise LookupError
 
     async def create(self, name: str) -> dict[str, str]:
         named = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": name, "version": "1"}}}
@@ -72,6 +78,8 @@ async def test_what_a_person_sees_and_does(browser: Browser, address: str) -> No
     held, other = await people.create(HOSTILE), await people.create("shop")
     ref = (await people.client.tool(session=held)).result["content"]
     kept = (await people.client.tool(session=other)).result["content"]
+    with pytest.raises(LookupError):
+        await people.client.tool("fail", session=other)
     await call(people.app, http(), b"[")
     async with anyio.create_task_group() as group:
         group.start_soon(partial(people.client.tool, "wait", session=held))
@@ -90,7 +98,9 @@ def look(browser: Browser, address: str, ref: str, kept: str) -> None:
     browser.open(f"http://{address}/")
     assert "1 running" in browser.until(FOUND, ".session", ref)
     assert f"{HOSTILE} 1" in browser.until(FOUND, ".session", ref)
-    assert "shop 1" in browser.until(FOUND, ".session", kept)
+    failed = browser.until(FOUND, ".session", "last error: LookupError")
+    assert failed.startswith(kept)
+    assert re.search(r"shop 1\s+age \d+ s", failed)
     browser.until(FOUND, ".call.running", "tools/call wait")
     browser.until(FOUND, ".call.failed", "not_json")
     figures = "return ['live', 'running', 'refused', 'workers'].map(id => document.getElementById(id).innerText).join()"

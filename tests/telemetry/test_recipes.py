@@ -1,7 +1,8 @@
 """The recipes of `docs/tracing.md`, from the server's side: what each tool is sent, where to, and with which headers.
 
 Each is set up as the page says, in a process of its own, but for the host, which is a receiver of ours. Two sessions
-make two calls each; then every span of theirs must have the attribute by which the tool groups.
+make two calls each; then every span of theirs must have the attribute by which the tool groups. The queries of
+`docs/on-call.md` for tools that cannot be had here are compared with what is exported.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from observe.tools import TOOLS
-from otlp import Receiver, receiving
+from observe.tools import TOOLS, asked
+from otlp import Received, Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")
 _, _, RECIPES = PAGE.partition("\n## Recipes\n")
 RECIPES, _, _ = RECIPES.partition("\n## ")
-(CODE,) = re.findall(r"```python\n(.*?)```", RECIPES.partition("\n### ")[0], re.DOTALL)
+EXPORTS = re.compile(r"^export (\w+)=(.*)$", re.MULTILINE)
+SHARED = RECIPES.partition("\n### ")[0]  # by all recipes
+(CODE,) = re.findall(r"```python\n(.*?)```", SHARED, re.DOTALL)
 PLAIN = "SessionSpanProcessor()"
 TABLE = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|", PAGE, re.MULTILINE)
 SPANS = {"sessions/create", "session start", "tools/call tool", "in the tool"}
@@ -40,7 +43,7 @@ class Recipe:
 
     @property
     def environment(self) -> dict[str, str]:
-        return dict(re.findall(r"^export (\w+)=(.*)$", self.text, re.MULTILINE))
+        return dict(EXPORTS.findall(SHARED + self.text))
 
     @property
     def endpoint(self) -> str:
@@ -62,7 +65,8 @@ class Recipe:
         path = urlsplit(self.endpoint).path
         patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
         environment = {**self.environment, **patient, "OTEL_EXPORTER_OTLP_ENDPOINT": url + path}
-        return {"code": self.code, "environment": environment, "is_one": 'trace="session"' in self.text}
+        options = {"trace": "session"} if 'trace="session"' in self.text else {}
+        return {"visit": "visit", "code": self.code, "environment": environment, "options": options}
 
 
 FOUND = [Recipe(*one) for one in re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", RECIPES, re.MULTILINE | re.DOTALL)]
@@ -86,11 +90,22 @@ async def visit(options):
         for _ in range(2):
             await client.tool("tool", session=held)
 
+async def complain(options):
+    client = Client(sessions(
+        Server(buy=tool),
+        principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"alice").decode(),
+        user=lambda principal: principal.subject,
+    ))
+    held = await client.create()
+    await client.tool("buy", session=held)
+    await client.tool("buy", (b"x-user", b"mallory"), session=held)
+    await client.delete(held)
+
 def follow(recipe):
     os.environ.update(recipe["environment"])
     names = {}
     exec(recipe["code"], names)
-    anyio.run(visit, {"trace": "session"} if recipe["is_one"] else {})
+    anyio.run(globals()[recipe["visit"]], recipe["options"])
     names["provider"].shutdown()
 
 for recipe in json.load(sys.stdin):
@@ -105,15 +120,20 @@ for recipe in json.load(sys.stdin):
 @pytest.fixture(scope="module")
 def received() -> Iterator[dict[str, Receiver]]:
     with ExitStack() as stack:
-        receivers = {recipe.name: stack.enter_context(receiving()) for recipe in FOUND}
-        given = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
+        receivers = {name: stack.enter_context(receiving()) for name in (*(recipe.name for recipe in FOUND), "On call")}
+        given = [recipe.at(receivers[recipe.name].url) for recipe in FOUND]
+        (jaeger,) = [recipe for recipe in FOUND if recipe.name == "Jaeger"]
+        given.append({**jaeger.at(receivers["On call"].url), "visit": "complain"})
         program = [sys.executable, "-c", PROGRAM]
         environ = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS / "support"), os.environ.get("PYTHONPATH")])),
         }
-        done = subprocess.run(program, input=given, env=environ, capture_output=True, text=True, check=False)
-        warnings = [line for line in done.stderr.splitlines() if not line.startswith('store="memory:" is lost')]
+        done = subprocess.run(
+            program, input=json.dumps(given), env=environ, capture_output=True, text=True, check=False
+        )
+        known = ('store="memory:" is lost', "refused 1 request of session")
+        warnings = [line for line in done.stderr.splitlines() if not line.startswith(known)]
         assert (done.returncode, warnings) == (0, [])
         yield receivers
 
@@ -127,7 +147,7 @@ def test_what_was_not_run_is_marked_so() -> None:
     rows = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)
     run = {name for name, status in rows if not status.startswith("not run here")}
     assert {name.lower().removeprefix("arize ") for name in run} == set(TOOLS)
-    for picture in re.findall(r"\((images/phoenix-[\w.]+)\)", PAGE):
+    for picture in re.findall(r"\((images/(?:phoenix|mlflow)-[\w.]+)\)", PAGE):
         assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
 
 
@@ -159,3 +179,53 @@ def test_where_the_recipe_has_it_so_a_session_is_one_trace(recipe: Recipe, recei
     spans = [span for span in received[recipe.name].spans if span.name != "sessions/create"]
     traces = {span.trace for span in spans}
     assert len(traces) == (2 if 'trace="session"' in recipe.text else 6)
+
+
+def test_each_recipe_names_the_service_and_the_worker(received: dict[str, Receiver]) -> None:
+    """Each is run by a worker of its own."""
+    resources = [[span.resource for span in receiver.spans] for receiver in received.values()]
+    workers = [{(one["service.name"], one["service.instance.id"]) for one in resource} for resource in resources]
+    assert [len(found) for found in workers] == [1] * len(received)
+    named = set[tuple[str, str]]().union(*workers)
+    assert {service for service, _ in named} == {"shop"}
+    assert len(named) == len(received)
+
+
+# --- on call ---------------------------------------------------------------------------------------
+
+
+Asks = dict[str, "str | None"]  # what a span is to have, where None is any value
+
+
+def in_tempo(query: str) -> Asks:
+    """Return what TraceQL asks for, but for how long it took."""
+    asks = re.findall(r'((?:span|resource)\.[\w.]+|\bname\b|\bstatus\b)(?: = (?:"([^"]+)"|(error)))?', query)
+    return {name: text or word or None for name, text, word in asks}
+
+
+def in_jaeger(query: str) -> Asks:
+    """Return what a search asks for, named as in TraceQL."""
+    asks: Asks = {f"span.{name}": value for name, value in re.findall(r"([\w.]+)=([^ `]+)", query)}
+    return asks | dict(re.findall(r"(operation) `([^`]+)`", query))
+
+
+def shown(span: Received) -> dict[str, str]:
+    """Return all by which a span can be found; Jaeger makes a tag of its status."""
+    found = {"name": span.name, "operation": span.name}
+    found |= {"status": "error", "span.error": "true"} if span.is_error else {}
+    found |= {f"span.{name}": value for name, value in span.attributes.items()}
+    return found | {f"resource.{name}": value for name, value in span.resource.items()}
+
+
+@pytest.mark.parametrize(("tool", "parse"), [("Tempo", in_tempo), ("Jaeger", in_jaeger)])
+def test_a_query_of_the_page_on_call_asks_for_what_is_exported(
+    tool: str, parse: Callable[[str], Asks], received: dict[str, Receiver]
+) -> None:
+    """One span at least has all of it; Jaeger shows the worker with each span, without a query."""
+    spans = [shown(span) for span in received["On call"].spans]
+    (ref,) = {span["span.session.id"] for span in spans}
+    asks = {question: parse(query.replace("SES", ref)) for question, query in asked(tool).items()}
+    assert [question for question in asks if not asks[question]] == ["which worker served it"] * (tool == "Jaeger")
+    for question, wanted in asks.items():
+        found = [one for one in spans if all(k in one and v in (None, one[k]) for k, v in wanted.items())]
+        assert found, (question, wanted)

@@ -54,6 +54,20 @@ async def test_a_session_s_life_is_sent_in_its_order(tmp_path: Path) -> None:
     assert [event["call"] for event in seen[1:5]] == [f"{reader.worker}/{number}" for number in (2, 2, 3, 3)]
 
 
+async def test_a_stolen_id_is_seen_in_the_session_that_it_belongs_to(tmp_path: Path) -> None:
+    """With that session's client; only the caller is another."""
+    callers = iter(["alice", "alice", "mallory"])
+    app = watched(tmp_path, principal=lambda scope: next(callers))
+    client, reader = Client(app), Reader(tmp_path)
+    named = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "shop", "version": "2"}}}
+    held = (await client.send("sessions/create", named)).result["session"]
+    for _ in range(2):
+        await client.tool(session=held)
+    *_, own, _, stolen = await events(app, reader)
+    assert (own["ref"], own["client"], own.get("reason")) == (stolen["ref"], stolen["client"], None)
+    assert (stolen["client"], stolen["reason"]) == ("shop 2", "token_principal")
+
+
 async def test_a_later_reader_is_sent_what_lives_and_what_runs(tmp_path: Path) -> None:
     """Sessions with their clients and last errors, what happened before, and the call that is being handled."""
     seen: list[dict[str, Any]] = []

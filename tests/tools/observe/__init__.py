@@ -1,7 +1,7 @@
-"""Sessions in real observability tools: two servers, three clients, and what the tools themselves show.
+"""Sessions in real observability tools: two replicas of four kinds of server, and what the tools themselves show.
 
     make observe ARGS="[--only phoenix mlflow logfire] [--no-pictures] [--no-wait]"
 
 It runs after the test suite, since it installs each tool from PyPI into a virtual environment of its own; continuous
-integration runs it for Phoenix and Logfire.
+integration runs it without pictures.
 """

@@ -1,17 +1,15 @@
 """`make observe`: see sessions in real tools, asserted and left open to look at.
 
-For each tool, two servers share nothing but their keys, and three clients call them in turns; then the tool is asked
-through its own API whether it shows three sessions with the right turns in each, by name, status and contents. The
-first thing that is not so makes
-the exit status non-zero, and so does a tool that cannot be installed. With Chromium, pictures of Phoenix are taken into
-`docs/images`. At the end the tools stay open until Enter is pressed. Of Logfire, which cannot be started here, the
-SDK is run.
+For each tool, two replicas of four kinds of server share nothing but their keys, and a client of each calls both in
+turn; then the tool is asked through its own API whether it shows their sessions with the right turns in each, by name,
+status and contents, and what the documentation asks it. The first thing that is not so makes the exit status non-zero,
+and so does a tool that cannot be installed. With Chromium, pictures are taken into `docs/images`. At the end the tools
+stay open until Enter is pressed. Of Logfire, which cannot be started here, the SDK is run.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import time
@@ -20,10 +18,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from browser import browsing
+
 from .programs import PATIENCE, ROOT, free_port, installed, running
 from .tools import TOOLS, Tool
-from .traffic import TURNS, traffic
+from .traffic import traffic
 
+SMALLER = "import sys; from PIL import Image; Image.open(sys.argv[1]).quantize(256, 1).save(sys.argv[1], optimize=True)"
 IMAGES = ROOT / "docs" / "images"
 LOGFIRE = "logfire"
 
@@ -56,12 +57,14 @@ def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
     url = f"http://127.0.0.1:{free_port()}"
     stack.enter_context(running(tool.start(python.parent, url, folder), url + tool.health, folder))
     say(f"{tool.name}: ready after {time.monotonic() - began:.0f} s, at {url}")
-    with traffic(url + "/v1/traces", tool.headers) as refs:
-        expected = dict.fromkeys(refs, TURNS)
-    seen = until(lambda: tool.ask(python, url), expected)
-    say(f"{tool.name}: {len(seen)} sessions with {len(TURNS)} named turns each after {time.monotonic() - began:.0f} s")
-    if tool.pictures is not None and pictures:
-        take(tool.pictures(url, sorted(expected)))
+    visits = traffic(url + "/v1/traces", tool.headers)
+    expected = {visit.ref: sorted(visit.turns) for visit in visits}
+    until(lambda: tool.ask(url), expected)
+    tool.check(url, visits)
+    turns = sum(map(len, expected.values()))
+    say(f"{tool.name}: {len(visits)} sessions with {turns} turns after {time.monotonic() - began:.0f} s")
+    if pictures:
+        take(tool.pictures(url, visits))
     return url
 
 
@@ -73,29 +76,28 @@ def run_logfire() -> None:
     say(f"{LOGFIRE}: its SDK names the session, after {time.monotonic() - began:.0f} s")
 
 
-def until(look: Callable[[], dict[str, list[str]]], expected: dict[str, list[str]]) -> dict[str, list[str]]:
+def until(look: Callable[[], dict[str, list[str]]], expected: dict[str, list[str]]) -> None:
     """Look until a tool shows what is expected: tools process spans at their own pace."""
     deadline = time.monotonic() + PATIENCE
     while (seen := look()) != expected:
         if time.monotonic() > deadline:
             raise SystemExit(f"it shows {seen}, and should show {expected}")
         time.sleep(0.5)
-    return seen
 
 
-def take(pages: dict[str, str]) -> None:
-    """Take pictures of pages, where Chromium is installed."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        say("no pictures: chromium is not installed (apt-get install chromium)")
-        return
+def take(pages: dict[str, tuple[str, str]]) -> None:
+    """Take pictures of pages, each as soon as a script says that it is shown."""
+    pillow = installed("pillow", "pillow")
     IMAGES.mkdir(exist_ok=True)
-    for name, url in pages.items():
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,800"]
-        late = ["--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw"]
-        target = f"--screenshot={IMAGES / name}"
-        subprocess.run([program, *flags, *late, target, url], capture_output=True, timeout=PATIENCE, check=True)
-        say(f"docs/images/{name}: {(IMAGES / name).stat().st_size:,} bytes")
+    with browsing() as browser:
+        browser.resize(1400, 800)
+        for name, (url, shown) in pages.items():
+            browser.open(url)
+            browser.until(shown)
+            time.sleep(2)  # what moves on the page comes to rest
+            (IMAGES / name).write_bytes(browser.picture())
+            subprocess.run([str(pillow), "-c", SMALLER, str(IMAGES / name)], timeout=PATIENCE, check=True)
+            say(f"docs/images/{name}: {(IMAGES / name).stat().st_size:,} bytes")
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Logfire's own SDK, set up as in `docs/tracing.md`: its spans name the session, which it would redact by default.
+"""Logfire's own SDK, set up as in `docs/tracing.md`: its spans name the worker, and the session, which it would redact.
 
     python -m observe.logfire_sdk
 
@@ -31,12 +31,15 @@ async def visit() -> str:
 def main() -> None:
     """Run the SDK, and check what it sent."""
     with receiving() as received:
+        os.environ.update(re.findall(r"^export (OTEL_SERVICE_NAME)=(.*)$", PAGE, re.MULTILINE))
         os.environ.update(OTEL_EXPORTER_OTLP_ENDPOINT=received.url, LOGFIRE_SEND_TO_LOGFIRE="false")
         names: dict[str, object] = {}
         exec(compile(CODE, "tracing.md", "exec"), names)
         ref = anyio.run(visit)
         logfire: object = names["logfire"]
         assert logfire.force_flush()  # type: ignore[attr-defined]  # its types are not installed with ours
+    workers = {(span.resource["service.name"], span.resource["service.instance.id"]) for span in received.spans}
+    assert [service for service, worker in workers if worker] == ["shop"], f"its spans are of {workers}"
     named = {span.attributes.get("session.id") for span in received.spans}
     assert named == {ref}, f"its spans say {named} of the session {ref}"
 

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def answers(url: str) -> bool:
         urllib.request.urlopen(url, timeout=PATIENCE).close()
     except urllib.error.HTTPError:
         return True
-    except OSError:
+    except (OSError, HTTPException):
         return False
     return True
 

@@ -6,13 +6,15 @@ Each tool listens on this machine alone, keeps its data in a temporary folder, a
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-from .programs import Command, ask, free_port
+from .programs import ROOT, Command, ask, free_port
+from .traffic import Visit, turn
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Tool:
         start: Returns the program for its environment's folder, its URL, and a folder of its own.
         health: The path that answers when it is ready.
         headers: The headers that its OTLP endpoint requires.
-        ask: Returns the turns that it shows in each session: names, status, and whether there are both sides.
-        pictures: Returns the pages to take pictures of, by file name.
+        ask: Returns the turns that it shows in each session: names, status, and both sides.
+        check: Asks it what the documentation asks it, and raises if it answers something else.
+        pictures: Returns the pages to take pictures of, by file name, each with a script that is true once it is shown.
     """
 
     name: str
@@ -34,8 +37,21 @@ class Tool:
     start: Callable[[Path, str, Path], Command]
     health: str
     headers: list[str]
-    ask: Callable[[Path, str], dict[str, list[str]]]
-    pictures: Callable[[str, list[str]], dict[str, str]] | None = None
+    ask: Callable[[str], dict[str, list[str]]]
+    check: Callable[[str, list[Visit]], None]
+    pictures: Callable[[str, list[Visit]], dict[str, tuple[str, str]]]
+
+
+def asked(tool: str) -> dict[str, str]:
+    """Return what the page *On call* asks a tool, by question."""
+    lines = (ROOT / "docs" / "on-call.md").read_text("utf-8").splitlines()
+    table = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in lines if line.startswith("| ")]
+    head, *rows = [cells for cells in table if len(cells) == 5]
+    (column,) = [number for number, name in enumerate(head) if name.startswith(tool)]
+    return {row[0]: row[column].replace("\\|", "|") for row in rows if row[column]}
+
+
+# --- Arize Phoenix ---------------------------------------------------------------------------------
 
 
 def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
@@ -51,7 +67,7 @@ def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
     return Command([str(programs / "phoenix"), "serve"], environment)
 
 
-def ask_phoenix(_: Path, url: str) -> dict[str, list[str]]:
+def ask_phoenix(url: str) -> dict[str, list[str]]:
     """Ask the REST API for the sessions of the default project, and for the first span of each of their traces."""
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
     spans = ask(f"{url}/v1/projects/default/spans?limit=1000")["data"]
@@ -64,52 +80,164 @@ def ask_phoenix(_: Path, url: str) -> dict[str, list[str]]:
 
 def turn_in_phoenix(span: dict[str, Any]) -> str:
     """Return the first span of a trace in a line."""
-    status = ["failed"] if span["status_code"] == "ERROR" else []
-    sides = [side for side in ("in", "out") if f"{side}put.value" in span["attributes"]]
-    return ": ".join(filter(None, [span["name"], ", ".join([*status, *sides])]))
+    given, answer = (span["attributes"].get(f"{side}put.value") for side in ("in", "out"))
+    return turn(span["name"], given, answer, failed=span["status_code"] == "ERROR")
 
 
-def picture_phoenix(url: str, refs: list[str]) -> dict[str, str]:
+FILTER = """query($project: ID!, $spans: String, $sessions: String) { node(id: $project) { ... on Project {
+  spans(first: 1000, filterCondition: $spans) { edges { node { attributes } } }
+  sessions(first: 1000, sessionFilterCondition: $sessions) { edges { node { sessionId } } }
+} } }"""
+
+
+def check_phoenix(url: str, visits: list[Visit]) -> None:
+    """Filter by each condition of the page *On call*, and compare the sessions that are found."""
+    first, *_, last = visits
+    everyone = {visit.ref for visit in visits}
+    expected = {
+        "what happened in a session": {last.ref},
+        "which session was slow": {first.ref},
+        "which tool failed, and why": everyone,
+        "when and why it ended": {last.ref},
+        "who it was": {first.ref},
+        "what was refused, and why": {first.ref},
+    }
+    cells = {question: re.findall(r"`([^`]+)`", cell) for question, cell in asked("Phoenix").items()}
+    conditions = {question: found[0].replace("SES", last.ref) for question, found in cells.items() if found}
+    assert conditions.keys() == expected.keys(), conditions
+    for question, condition in conditions.items():
+        found = sessions_in_phoenix(url, condition, "Sessions" in asked("Phoenix")[question])
+        if question == "which session was slow":
+            found -= everyone - expected[question]  # any call is, on a machine that does other things too
+        if found != expected[question]:
+            raise SystemExit(f"{condition} finds {found}, and should find {expected[question]}")
+
+
+def sessions_in_phoenix(url: str, condition: str, is_of_sessions: bool) -> set[str]:
+    """Return the sessions that a condition finds, among sessions or among spans."""
+    variables = {"project": project(url), "sessions" if is_of_sessions else "spans": condition}
+    answer = ask(f"{url}/graphql", {"query": FILTER, "variables": variables})
+    if answer.get("errors"):
+        raise SystemExit(f"{condition} is refused: {answer['errors']}")
+    found = answer["data"]["node"]
+    if is_of_sessions:
+        return {one["node"]["sessionId"] for one in found["sessions"]["edges"]}
+    return {json.loads(one["node"]["attributes"])["session"]["id"] for one in found["spans"]["edges"]}
+
+
+def project(url: str) -> str:
+    """Return the id of the default project."""
+    (found,) = [one["id"] for one in ask(f"{url}/v1/projects")["data"] if one["name"] == "default"]
+    return str(found)
+
+
+def picture_phoenix(url: str, visits: list[Visit]) -> dict[str, tuple[str, str]]:
     """Return the list of sessions, and one of them."""
-    (project,) = [one["id"] for one in ask(f"{url}/v1/projects")["data"] if one["name"] == "default"]
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
-    session = next(one["id"] for one in found if one["session_id"] == refs[0])
+    session = next(one["id"] for one in found if one["session_id"] == visits[0].ref)
+    pages = f"{url}/projects/{project(url)}/sessions"
+    shown = "return document.body.innerText.includes('{}')"
     return {
-        "phoenix-sessions.png": f"{url}/projects/{project}/sessions",
-        "phoenix-session.png": f"{url}/projects/{project}/sessions/{session}",
+        "phoenix-sessions.png": (pages, shown.format(visits[0].ref)),
+        "phoenix-session.png": (f"{pages}/{session}", shown.format("tools/call buy")),
     }
 
 
+# --- MLflow ----------------------------------------------------------------------------------------
+
+
 def start_mlflow(programs: Path, url: str, folder: Path) -> Command:
-    """Start with a database of its own."""
+    """Start with a database of its own, and without jobs, which take the time of what is asked here."""
     port = url.rpartition(":")[2]
     store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
-    return Command([str(programs / "mlflow"), "server", "--host", "127.0.0.1", "--port", port, *store], {})
+    environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return Command([str(programs / "mlflow"), "server", "--host", "127.0.0.1", "--port", port, *store], environment)
 
 
-ASK_MLFLOW = """
-import json, sys, mlflow
-mlflow.set_tracking_uri(sys.argv[1])
-found = {}
-for trace in mlflow.search_traces(locations=["0"], return_type="list", max_results=500):
-    session = trace.info.trace_metadata.get("mlflow.trace.session")
-    if session is not None:
-        (root,) = [span for span in trace.data.spans if span.parent_id is None]
-        said = ["failed"] if trace.info.state == "ERROR" else []
-        said += [side for side, value in (("in", root.inputs), ("out", root.outputs)) if value is not None]
-        found.setdefault(session, []).append(": ".join(filter(None, [root.name, ", ".join(said)])))
-print(json.dumps({session: sorted(turns) for session, turns in found.items()}))
-"""
+def ask_mlflow(url: str) -> dict[str, list[str]]:
+    """Ask the REST API for the traces of each session, with their previews, and for the first span of each."""
+    found: dict[str, list[str]] = {}
+    traces = traces_in_mlflow(url)
+    names = first_spans(url, [trace["trace_id"] for trace in traces]) if traces else {}
+    for trace in traces:
+        line = turn(
+            names[trace["trace_id"]],
+            trace.get("request_preview"),
+            trace.get("response_preview"),
+            failed=trace["state"] == "ERROR",
+        )
+        found.setdefault(trace["trace_metadata"]["mlflow.trace.session"], []).append(line)
+    return {session: sorted(turns) for session, turns in found.items()}
 
 
-def ask_mlflow(python: Path, url: str) -> dict[str, list[str]]:
-    """Ask by its own Python client for the traces of each session."""
-    done = subprocess.run([str(python), "-c", ASK_MLFLOW, url], capture_output=True, text=True, check=True)
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+def traces_in_mlflow(url: str, condition: str = "") -> list[dict[str, Any]]:
+    """Return the traces that a condition finds."""
+    place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+    message = {"locations": [place], "max_results": 200, "filter": condition}
+    found: list[dict[str, Any]] = ask(f"{url}/api/3.0/mlflow/traces/search", message).get("traces", [])
     return found
 
 
+def first_spans(url: str, traces: list[str]) -> dict[str, str]:
+    """Return the name of the first span of each trace, empty while it is on its way."""
+    query = urlencode({"trace_ids": traces}, doseq=True)
+    found = ask(f"{url}/api/3.0/mlflow/traces/batchGet?{query}")["traces"]
+    return dict.fromkeys(traces, "") | {
+        trace["trace_info"]["trace_id"]: span["name"]
+        for trace in found
+        for span in trace["spans"]
+        if not span.get("parent_span_id")
+    }
+
+
+def check_mlflow(url: str, visits: list[Visit]) -> None:
+    """Search for each session as the page *Tracing* says."""
+    page = (ROOT / "docs" / "tracing.md").read_text("utf-8")
+    (condition,) = re.findall(r"`` (metadata\..+ = 'ses_\.\.\.') ``", page)
+    for visit in visits:
+        found = traces_in_mlflow(url, condition.replace("ses_...", visit.ref))
+        assert len(found) == len(visit.turns), f"{condition} finds {found}"
+
+
+def picture_mlflow(url: str, visits: list[Visit]) -> dict[str, tuple[str, str]]:
+    """Return the traces by session, one of which is open, once nothing is in front of them."""
+    script = SHOWN.replace("REF", visits[1].ref)
+    return {"mlflow-sessions.png": (f"{url}/#/experiments/0/traces?groupBy=session", script)}
+
+
+SHOWN = """
+const selectors = [
+  '[data-component-id="mlflow.assistant.chat_panel.close"]',
+  '[data-component-id="mlflow.detect_issues.guidance.got_it"]',
+  '[aria-label="Expand session REF"]',
+];
+const button = selectors.map(one => document.querySelector(one)).find(one => one);
+button?.click();
+return !button && document.body.innerText.includes('"air"');
+"""
+
 TOOLS = {
-    "phoenix": Tool("phoenix", "arize-phoenix", start_phoenix, "/healthz", [], ask_phoenix, picture_phoenix),
-    "mlflow": Tool("mlflow", "mlflow", start_mlflow, "/health", ["x-mlflow-experiment-id=0"], ask_mlflow),
+    tool.name: tool
+    for tool in (
+        Tool(
+            "phoenix",
+            "arize-phoenix",
+            start_phoenix,
+            "/healthz",
+            [],
+            ask_phoenix,
+            check_phoenix,
+            picture_phoenix,
+        ),
+        Tool(
+            "mlflow",
+            "mlflow",
+            start_mlflow,
+            "/health",
+            ["x-mlflow-experiment-id=0"],
+            ask_mlflow,
+            check_mlflow,
+            picture_mlflow,
+        ),
+    )
 }

@@ -1,63 +1,114 @@
-"""The observed traffic: two servers that share nothing but their keys, and three clients that call both in turn."""
+"""The observed traffic: two replicas of four kinds of server, and a client of each kind that calls both in turn."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from subprocess import PIPE
+from tempfile import TemporaryFile
 from typing import Any
 
-from .programs import ROOT, Command, ask, free_port, running
+from .programs import PATIENCE, ROOT, ask
 
 SESSION_KEY = "io.modelcontextprotocol/session"
-CALLS = 4  # of each client that succeed; one more fails
-ARTICLES = ("shoes", "socks", "hat")
-BOUGHT, FAILED, CREATED = "POST tools/call buy: in, out", "POST tools/call buy: failed, in, out", "POST sessions/create"
-TURNS = sorted([*[BOUGHT] * CALLS, FAILED, CREATED])
-"""What a tool is to show of each session: a line per request, with its status and both sides of a call."""
+USERS = ("alice", "bob", "carol", "dave")
+BASKET = ("hat", "socks", "shoes", "scarf", "air")  # each client's; of air there is none
+
+
+@dataclass
+class Visit:
+    """A client of one kind of server, its session, and what a tool is to show of it."""
+
+    urls: list[str]  # of the replicas
+    user: str
+    session: dict[str, Any] = field(default_factory=dict)
+    ref: str = ""
+    turns: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Create a session, and call the replicas in turns."""
+        self.session = self.send("sessions/create")["session"]
+        self.turns.append(turn("POST sessions/create"))
+        for number, article in enumerate(BASKET):
+            self.buy(article, number)
+
+    def buy(self, article: str, number: int = 0, user: str | None = None) -> None:
+        """Call a tool, which answers with the ref of the session; a refusal is not an answer of the tool."""
+        given = {"article": article}
+        result = self.send("tools/call", number, user, name="buy", arguments=given)
+        answer = json.dumps(result) if "content" in result else None
+        failed = answer is None or result["isError"]
+        self.turns.append(turn("POST tools/call buy", json.dumps(given), answer, failed=failed))
+        if not failed:
+            text = result["content"][0]["text"]
+            assert self.ref in ("", text), "a session went by two names"
+            self.ref = text
+
+    def end(self) -> None:
+        """Delete the session."""
+        self.send("sessions/delete")
+        self.turns.append(turn("POST sessions/delete"))
+
+    def send(self, method: str, number: int = 0, user: str | None = None, **params: Any) -> Any:
+        """Send one request as a client of the modern era, and return its result, or its error."""
+        meta: dict[str, Any] = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "observer", "version": "1"},
+        }
+        if self.session:
+            meta[SESSION_KEY] = {"sessionId": self.session["sessionId"]}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+        headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
+        named = {"mcp-name": params["name"]} if "name" in params else {}
+        url = self.urls[number % len(self.urls)]
+        answer = ask(url, message, {**headers, **named, "mcp-method": method, "x-user": user or self.user})
+        return answer.get("result", answer.get("error"))
+
+
+def turn(name: str, given: str | None = None, answer: str | None = None, *, failed: bool = False) -> str:
+    """Return a request in a line: its name and status, and both sides of a call, which are JSON."""
+    sides = [json.loads(given)["article"]] if given else []
+    sides += [json.loads(answer)["content"][0]["text"]] if answer else []
+    return ": ".join([name, *["failed"] * failed, *sides])
+
+
+def traffic(endpoint: str, headers: list[str]) -> list[Visit]:
+    """Let a client of each kind call both replicas, and return the visits once all spans are sent."""
+    keys = {"MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
+    with replica("replica-0", endpoint, headers, keys) as first, replica("replica-1", endpoint, headers, keys) as other:
+        visits = [Visit([first[kind], other[kind]], user) for kind, user in zip(first, USERS, strict=True)]
+        for visit in visits:
+            visit.run()
+        stolen, *_, ended = visits
+        stolen.buy("piano")
+        stolen.buy("hat", user="mallory")
+        ended.end()
+    return visits
 
 
 @contextmanager
-def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
-    """Run the servers within the block, and yield the refs of the clients' sessions after all calls."""
-    ports = [free_port(), free_port()]
+def replica(name: str, endpoint: str, headers: list[str], environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Run a replica of the shop within the block, and yield the URL of each kind of server."""
     folders = [str(ROOT / "tests" / folder) for folder in ("", "support", "tools")]
     paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    keys = {"MCP_SESSIONS_KEYS": secrets.token_urlsafe(32), "PYTHONPATH": paths}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        for number, port in enumerate(ports):
-            program = [sys.executable, "-m", "observe.shop", str(port), f"shop-{number}", endpoint, *headers]
-            command = Command(program, keys)
-            stack.enter_context(running(command, f"http://127.0.0.1:{port}/mcp", folder))
-        held = [call(ports[0], "sessions/create")["session"] for _ in ARTICLES]
-        refs: list[set[str]] = [set() for _ in held]
-        for number in range(CALLS):
-            for session, names, article in zip(held, refs, ARTICLES, strict=True):
-                result = call(ports[number % 2], "tools/call", session, name="buy", arguments={"article": article})
-                names.add(result["content"][0]["text"])
-        for session in held:
-            assert call(ports[0], "tools/call", session, name="buy", arguments={"article": "air"})["isError"]
-        assert [len(names) for names in refs] == [1] * len(held), "a session went by two names"
-        yield set().union(*refs)
-
-
-def call(port: int, method: str, session: dict[str, Any] | None = None, **params: Any) -> Any:
-    """Send one request as a client of the modern era, and return its result."""
-    meta: dict[str, Any] = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-        "io.modelcontextprotocol/clientInfo": {"name": "observer", "version": "1"},
-    }
-    if session is not None:
-        meta[SESSION_KEY] = {"sessionId": session["sessionId"]}
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
-    named = {"mcp-name": params["name"]} if "name" in params else {}
-    answer = ask(f"http://127.0.0.1:{port}/mcp", message, {**headers, **named, "mcp-method": method})
-    assert "result" in answer, answer
-    return answer["result"]
+    line = [sys.executable, "-m", "observe.shop", name, endpoint, *headers]
+    environment = {**os.environ, **environment, "PYTHONPATH": paths}
+    with (
+        TemporaryFile("w+") as log,
+        subprocess.Popen(line, env=environment, stdin=PIPE, stdout=PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        started = process.stdout.readline()
+        if not started:
+            log.seek(0)
+            raise SystemExit(f"{name} did not start:\n{log.read()[-4000:]}")
+        yield json.loads(started)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
