@@ -57,6 +57,7 @@ FRAMEWORKS = (
     "tests/session/test_current.py",
     "tests/support/test_environments.py",
     "tests/telemetry/test_conventions.py",
+    "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_handler_context.py",
     "tests/telemetry/test_outermost_span.py",
     "tests/telemetry/test_server_spans.py",

@@ -53,4 +53,4 @@ def test_a_missing_path_fails_a_session(repository: Path) -> None:
     """A session that names a moved file fails."""
     run = nox("-s", "quick", noxfile=repository / "noxfile.py")
     assert run.returncode == 1
-    assert "names what is not there: tests/tools/benchmarks" in run.stderr
+    assert "names what is not there: tests/client/test_real_clients.py" in run.stderr

@@ -11,20 +11,40 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 
 @dataclass(frozen=True)
 class Received:
-    """One span."""
+    """One span; ids are hexadecimal."""
 
     name: str
-    trace: str  # hexadecimal
-    scope: str  # the instrumentation that made it
-    attributes: dict[str, str]  # those that are texts
-    resource: dict[str, str]
+    trace: str
+    id: str
+    parent: str  # empty for a root
+    kind: str  # without its prefix, as "SERVER"
     is_error: bool
+    attributes: dict[str, Any]
+    links: dict[str, dict[str, Any]]  # the attributes of each, by the id of the span that it leads to
+    resource: dict[str, Any]
+    scope: str  # the instrumentation that made it
+    version: str  # of that
+    schema: str  # the URL of its conventions
+    size: int  # bytes, as encoded
+    sizes: dict[str, int]  # of each attribute
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One log record; ids are hexadecimal."""
+
+    text: str
+    severity: int  # 9 is INFO, 13 WARNING
+    trace: str
+    span: str
+    attributes: dict[str, Any]
 
 
 @dataclass
@@ -35,31 +55,54 @@ class Receiver:
     paths: set[str] = field(default_factory=set)
     headers: Message = field(default_factory=Message)  # of the last request
     spans: list[Received] = field(default_factory=list)
+    logs: list[Logged] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)  # of all requests, decompressed
 
     def take(self, path: str, headers: Message, body: bytes) -> None:
-        """Keep the spans of one request."""
+        """Keep the spans or log records of one request."""
         self.paths.add(path)
         self.headers = headers
-        sent = ExportTraceServiceRequest.FromString(
-            decompress(body) if headers.get("content-encoding") == "gzip" else body
-        )
-        self.spans += [
-            Received(
-                span.name,
-                span.trace_id.hex(),
-                scoped.scope.name,
-                _texts(span.attributes),
-                _texts(resource.resource.attributes),
-                span.status.code == Status.STATUS_CODE_ERROR,
-            )
-            for resource in sent.resource_spans
-            for scoped in resource.scope_spans
-            for span in scoped.spans
-        ]
+        body = decompress(body) if headers.get("content-encoding") == "gzip" else body
+        self.bodies.append(body)
+        if path.endswith("/v1/logs"):
+            self.logs += _logs(ExportLogsServiceRequest.FromString(body))
+        else:
+            self.spans += _spans(ExportTraceServiceRequest.FromString(body))
 
 
-def _texts(attributes: Any) -> dict[str, str]:
-    return {one.key: one.value.string_value for one in attributes if one.value.HasField("string_value")}
+def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
+    for of in sent.resource_spans:
+        for scoped in of.scope_spans:
+            for span in scoped.spans:
+                yield Received(
+                    span.name,
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
+                    span.parent_span_id.hex(),
+                    Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+                    span.status.code == Status.STATUS_CODE_ERROR,
+                    _values(span.attributes),
+                    {link.span_id.hex(): _values(link.attributes) for link in span.links},
+                    _values(of.resource.attributes),
+                    scoped.scope.name,
+                    scoped.scope.version,
+                    scoped.schema_url,
+                    span.ByteSize(),
+                    {one.key: one.ByteSize() + 2 for one in span.attributes},
+                )
+
+
+def _logs(sent: ExportLogsServiceRequest) -> Iterator[Logged]:
+    for of in sent.resource_logs:
+        for scoped in of.scope_logs:
+            for one in scoped.log_records:
+                ids = one.trace_id.hex(), one.span_id.hex()
+                yield Logged(one.body.string_value, one.severity_number, *ids, _values(one.attributes))
+
+
+def _values(attributes: Any) -> dict[str, Any]:
+    """Return attributes by name; those that are lists stay as they are encoded."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value") or "string_value") for one in attributes}
 
 
 @contextmanager

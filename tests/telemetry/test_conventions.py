@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apps import Server, sessions
-from clients import Client
+from apps import sessions
 from environments import needs, require
 from recorded import ALIAS, process_wide
 
@@ -23,7 +22,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from integration.servers import CELLS, FRAMEWORKS, Cell, bare, http_app, server_class
 from integration.wire import Client as Wire
 from integration.wire import Held, lifespan
-from mcp_sessions import __version__
 
 CLIENT = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
 JSON = [cell for cell in CELLS if cell.json and not cell.stateful]
@@ -107,13 +105,6 @@ async def test_a_framework_s_span_has_what_the_conventions_ask_for(cell: Cell, m
 @pytest.mark.parametrize("method", ROWS)
 async def test_ours_has_it(method: str) -> None:
     await answered(sessions(bare(JSON[0]), **WHO, spans="server"), JSON[0], method, ROWS[method][0])
-
-
-async def test_our_spans_say_by_which_version_and_conventions_they_are_made(spans: list[ReadableSpan]) -> None:
-    await Client(sessions(Server())).tool()
-    scope = maker(spans[-1])
-    assert (scope.name, scope.version) == ("mcp_sessions", __version__)
-    assert scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
 
 
 # --- what it costs -------------------------------------------------------------------------------------

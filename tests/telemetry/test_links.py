@@ -9,15 +9,10 @@ from apps import Server, sessions
 from clients import Client
 from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind
 
-from integration.servers import CELLS, Cell, bare
-from integration.wire import Client as Wire
-from integration.wire import lifespan
 from mcp_sessions import Session
 
 CALLER, HTTP = 0xCA, 0x8A
-CELL_IDS = [cell for cell in CELLS if cell.json and not cell.stateful]
 META = {"_meta": {"traceparent": f"00-{CALLER:032x}-{CALLER:016x}-01"}}
 HEADER = (b"traceparent", b"00-%032x-%016x-01" % (HTTP, HTTP))
 
@@ -66,29 +61,6 @@ async def test_where_a_session_is_one_trace_both_are_linked(spans: list[Readable
     (start,) = [span for span in spans if span.name == "session start"]
     assert start.context is not None
     assert related(spans[-1]) == (start.context.trace_id, {"caller": CALLER, "transport": HTTP})
-
-
-@pytest.mark.parametrize(("in_meta", "in_header"), [case[:2] for case in CASES])
-@pytest.mark.parametrize("cell", CELL_IDS, ids=str)
-async def test_a_server_s_own_span_is_related_in_the_same_way(
-    cell: Cell, in_meta: bool, in_header: bool, spans: list[ReadableSpan]
-) -> None:
-    app = sessions(bare(cell), transport="off")
-    headers = {HEADER[0].decode(): HEADER[1].decode()} if in_header else {}
-    async with lifespan(app):
-        client = Wire(app, modern=cell.modern)
-        held = await client.create()
-        params = {"name": "whoami", "arguments": {}, **(META if in_meta else {})}
-        await client.request("tools/call", params, held, headers)
-    (start,) = [span for span in spans if span.name == "session start"]
-    (call,) = [span for span in spans if span.name == "tools/call whoami" and span.kind is SpanKind.SERVER]
-    parent, links = related(call)
-    wanted = {"caller": CALLER} if in_meta else {}
-    assert start.context is not None
-    assert links.pop("start") == start.context.trace_id
-    everything = {parent, *links.values()}
-    assert everything - {None} == {*wanted.values(), *([HTTP] if in_header else [])}
-    assert parent == (CALLER if in_meta else HTTP if in_header else None)
 
 
 async def test_the_baggage_of_the_http_request_comes_with_its_span(spans: list[ReadableSpan]) -> None:

@@ -13,20 +13,15 @@ from uuid import uuid4
 import postgres_servers
 import psycopg
 import pytest
-import redis_servers
 from apps import Server, sessions
 from clients import Client
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
-from opentelemetry.instrumentation.redis import RedisInstrumentor
 from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind
 
-from integration.servers import CELLS, FRAMEWORKS, bare
 from mcp_sessions import SEP1364Create
 from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sql import hidden
 from mcp_sessions.stores._sqlite import SQLiteStore
 
@@ -56,18 +51,6 @@ async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[Readab
     assert {span.name for span in spans} == {*OURS, "SELECT"}
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_redis_store_leaves_no_spans(spans: list[ReadableSpan]) -> None:
-    """Neither of requests nor of what runs in the background, which would be a trace each."""
-    url = redis_servers.shared().url
-    RedisInstrumentor().instrument()
-    try:
-        await lives(RedisStore(url, prefix=f"{uuid4().hex}:", durability="ignore", timeout=10))
-    finally:
-        RedisInstrumentor().uninstrument()
-    assert {span.name for span in spans} == OURS
-
-
 async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread has a context of its own."""
     url, seen = postgres_servers.shared().url, list[bool]()
@@ -86,19 +69,6 @@ def test_without_opentelemetry_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delitem(sys.modules, "opentelemetry.context")
     with hidden():
         assert is_instrumentation_enabled()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_the_question_to_a_server_that_makes_spans_leaves_none(framework: str, spans: list[ReadableSpan]) -> None:
-    """A creation is one server span, ours, though the server was asked whether it admits the caller."""
-    cell = next(cell for cell in CELLS if cell.framework == framework and not cell.stateful)
-    server = bare(cell)
-    async with server.router.lifespan_context(server):
-        headers = [(b"host", b"127.0.0.1:8000"), (b"accept", b"application/json, text/event-stream")]
-        answer = await Client(sessions(server), modern=cell.modern).send("sessions/create", None, *headers)
-    assert answer.status == 200, answer.body
-    assert [span.name for span in spans if span.kind is SpanKind.SERVER] == ["sessions/create"]
-    assert {span.name for span in spans} == {"sessions/create", "session start"}
 
 
 @pytest.mark.parametrize("mode", ["server", "off"])

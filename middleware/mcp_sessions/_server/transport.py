@@ -9,6 +9,7 @@ Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -52,10 +53,10 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
-    if claims is not None and runtime.tells():
-        runtime.telemetry().name_request(claims, None, ctx.scope)
+    named = runtime.telemetry().name_request(claims, ctx.scope) if claims and runtime.tells() else nullcontext()
     if session is not None and method == "DELETE":
-        await _delete(ctx, session)
+        with named:
+            await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, Origin(session.claims, None, "GET"))
     else:
@@ -65,7 +66,7 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
 async def handle_other(ctx: RequestContext) -> None:
     """Forward a request that names no session of ours, unless it resumes a stream of one."""
     if ctx.server_id is not None and not ctx.runtime.bridges and ctx.runtime.tells():
-        ctx.runtime.telemetry().name_request(None, ctx.server_id, ctx.scope)
+        ctx.runtime.telemetry().name_request(ctx.server_id, ctx.scope)
     if ctx.scope["method"] == "GET" and ctx.runtime.events.is_known(ctx.headers.first(LAST_EVENT_ID)):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:

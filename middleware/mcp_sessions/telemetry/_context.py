@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -69,7 +69,7 @@ class ServerSpan(RedactedRepr, msgspec.Struct):
     label: str  # the message's method, with which the span's name begins
     attributes: Mapping[str, str]  # those that our own span would have
     links: Sequence[Link]  # what may be linked
-    is_taken: bool = False  # whether the span has begun; further ones below it are of something else
+    taken: SpanContext | None = None  # the span, once it has begun; further ones below it are of something else
 
 
 def origin_of(meta: Meta | None, headers: Mapping[bytes, bytes], current: Context) -> Origin:
@@ -141,13 +141,18 @@ def current_ref() -> str | None:
 
 
 @contextmanager
-def hook_of(ref: str) -> Iterator[None]:
-    """Let what is started within the block belong to a session whose hook runs, whatever request is handled."""
-    token = attach(set_value(_HOOK, ref))
+def attached(context: Context) -> Iterator[None]:
+    """Make a context the current one within the block."""
+    token = attach(context)
     try:
         yield
     finally:
         detach(token)
+
+
+def hook_of(ref: str) -> AbstractContextManager[None]:
+    """Let what is started within the block belong to a session whose hook runs, whatever request is handled."""
+    return attached(set_value(_HOOK, ref))
 
 
 def hook_in(context: Context) -> str | None:
@@ -177,14 +182,14 @@ def for_request(  # noqa: PLR0917  # names cost more at every request
     return made
 
 
-def server_span_in(context: Context, name: str) -> ServerSpan | None:
-    """Return what the span of the wrapped server lacks, for the first one with the message's name."""
+def server_span_in(context: Context, name: str, span: SpanContext) -> ServerSpan | None:
+    """Return what a span of the wrapped server lacks, for the first one with the message's name."""
     last = request_context.get()
     known = cast("ServerSpan | None", context.get(_REQUEST) or (None if last is None else last.get(_REQUEST)))
     # FastMCP 3 asks for the list of tools below the first call.
-    if known is None or known.is_taken or name.partition(" ")[0] != known.label:
+    if known is None or known.taken is not None or name.partition(" ")[0] != known.label:
         return None
-    known.is_taken = True
+    known.taken = span
     return known
 
 
@@ -195,6 +200,5 @@ def who_sent() -> Mapping[str, Any]:
 
 def spans_of_request() -> list[Span]:
     """Return the current span, and the one around the request that it belongs to."""
-    around = cast("Span | None", get_value(_AROUND))
-    current = get_current_span()
+    around, current = cast("Span | None", get_value(_AROUND)), get_current_span()
     return [current] if around is None or around is current else [current, around]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import AbstractContextManager
 from random import getrandbits
 from typing import Any, Final
 
-from opentelemetry import context as contexts
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY as _SUPPRESS
 from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 
 from .._session.session import framework_scope
+from ._context import attached
 
 SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
 _SDK: Final = "mcp.server.lowlevel.server"
@@ -56,18 +56,14 @@ def restore_context(handler: Handler) -> Handler:
         # Where one handler calls another, the current context is this message's already.
         if stored is None or get_value(_MESSAGE) is get_value(_MESSAGE, stored):
             return await handler(request)
-        token = contexts.attach(stored)
-        try:
+        with attached(stored):
             return await handler(request)
-        finally:
-            contexts.detach(token)
 
     setattr(restoring, _WRAPPED, True)
     return restoring
 
 
-@contextmanager
-def untraced() -> Iterator[None]:
+def untraced() -> AbstractContextManager[None]:
     """Let what we ask the server ourselves leave no spans, though what it logs stays in the trace around.
 
     Instrumentations look for the key that suppresses them; servers make spans all the same, below a parent that is not
@@ -76,11 +72,7 @@ def untraced() -> Iterator[None]:
     around = get_current_span().get_span_context()
     trace_id, span_id = (around.trace_id, around.span_id) if around.is_valid else (getrandbits(128), getrandbits(64))
     parent = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags.get_default()))
-    token = contexts.attach(set_span_in_context(parent, set_value(_SUPPRESS, True)))
-    try:
-        yield
-    finally:
-        contexts.detach(token)
+    return attached(set_span_in_context(parent, set_value(_SUPPRESS, True)))
 
 
 def makes_server_spans(part: object) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass
 from time import perf_counter
@@ -25,7 +25,7 @@ from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
 from . import Content, Redact
 from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
-from ._context import request_context
+from ._context import ServerSpan, attached, below, request_context
 
 _OF_CALL: Final[dict[Content, str]] = {"arguments": "gen_ai.tool.call.arguments", "result": "gen_ai.tool.call.result"}
 # By OpenInference; Phoenix and MLflow show them of the outermost span of a trace.
@@ -88,6 +88,7 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     started_at: float = 0.0  # as a performance counter counts
     span: Span | None = None
     around: Span | None = None  # the recorded span around its own
+    server_span: ServerSpan | None = None  # what the wrapped server's own lacks, where that makes one
     context: Context | None = None  # in which it is handled, or None for the one before
     token: Token[Context] | None = None  # restores the context before; None where that is still current
     own_token: Token[Context | None] | None = None  # for the variable of those who start from an empty context
@@ -102,14 +103,10 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
         """What observes the response: this, where the outcome is of use."""
         return self if self.is_recorded or self.listeners or self.unproven is not None else None
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> AbstractContextManager[None]:
         """Make its span the current one where it is not, for what we do ourselves in an `initialize`."""
-        token = contexts.attach(contexts.get_current() if self.context is None else self.context)
-        try:
-            yield
-        finally:
-            contexts.detach(token)
+        known, context = self.server_span, contexts.get_current() if self.context is None else self.context
+        return attached(context if known is None or known.taken is None else below(known.taken, context))
 
     def learn(self, server_id: str) -> None:
         """Take a transport session that the wrapped server names in its answer for the one of this message."""

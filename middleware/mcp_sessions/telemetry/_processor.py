@@ -91,7 +91,7 @@ class SessionSpanProcessor(SpanProcessor):
 
 def _of_server(span: Any, context: Context, scope: str | None, session: Session | None) -> Mapping[str, str]:
     """Return what the span of a server lacks of what is known of its message, and link what is not its parent."""
-    known = server_span_in(context, span.name) if scope in _SERVERS else None
+    known = server_span_in(context, span.name, span.get_span_context()) if scope in _SERVERS else None
     if known is not None:
         parent = None if span.parent is None else span.parent.span_id
         for link in known.links:

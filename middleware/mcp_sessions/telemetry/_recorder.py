@@ -163,10 +163,9 @@ class Telemetry:
         """Return a block in which spans belong to a session whose hook runs."""
         return hook_of(ref) if self._is_tracing else nullcontext()
 
-    def name_request(self, claims: Claims | None, server_id: str | None, scope: Scope) -> None:
-        """Name the session of a request without a message on the span around it."""
-        if self._is_tracing:
-            self._tracing.name_request(claims, server_id, scope)
+    def name_request(self, whose: Claims | str, scope: Scope) -> AbstractContextManager[None]:
+        """Name the session of a request without a message on the span around it, and in the block on what is below."""
+        return self._tracing.name_request(whose, scope) if self._is_tracing else nullcontext()
 
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Scope) -> None:
         """Record on the span around why a request without a message is refused."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
@@ -22,6 +23,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider, get
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
+from .._protocol.labels import client_of
 from .._session.claims import Claims, RedactedRepr
 from . import Spans, Trace, is_traced, takes_spans
 from . import _attributes as names
@@ -102,7 +104,7 @@ class Tracing:
         self._makes_server_spans: Final = makes_server_spans
         self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
         self._call: Final = lru_cache(maxsize=_CALLS)(partial(names.make_call, aliases))
-        self._server_sessions: Final[OrderedDict[str, None]] = OrderedDict()
+        self._server_sessions: Final[OrderedDict[str, str | None]] = OrderedDict()  # and their clients' names
         self._is_on: Final = spans != "off" and (tracer_provider is None or takes_spans(tracer_provider))
         # Without listeners, no message comes here unless this process traces.
         self._asks: Final = bool(listeners) and tracer_provider is None
@@ -161,6 +163,8 @@ class Tracing:
             request.token = attach(context)
             if request.span is None:
                 request.own_token = contexts.request_context.set(context)
+        elif request.server_span is not None:
+            request.token = attach(for_request(get_current(), None, None, known=request.server_span))
         return request
 
     def _call_of(self, request: RequestTelemetry, session: Claims | None, http_version: str | None) -> Call:
@@ -171,6 +175,8 @@ class Tracing:
         name = b"" if params.name is UNSET else bytes(params.name)
         if session is not None:
             client, trace = session.client, session.trace
+        elif request.ref is not None:
+            client = self._server_sessions[request.ref]
         if client is None:
             meta = params if message.method == INITIALIZE else params.meta
             client = None if meta is None or meta.client_info is UNSET else bytes(meta.client_info)
@@ -218,12 +224,11 @@ class Tracing:
         else:
             context = call.parent if origin is None else origin.for_server
             context = context if start is None else below(start, context)
-        known = None
         if is_native:
             attributes = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
-            links = links_to(call.start, contexts.SESSION_START)
-            known = ServerSpan(message.label, attributes, links if origin is None else [*origin.links, *links])
-        request.context = for_request(context, request.ref, request.span, around, who, known)
+            links = [*([] if origin is None else origin.links), *links_to(call.start, contexts.SESSION_START)]
+            request.server_span = ServerSpan(message.label, attributes, links)
+        request.context = for_request(context, request.ref, request.span, around, who, request.server_span)
 
     def _start(  # noqa: PLR0917  # as above
         self,
@@ -278,25 +283,29 @@ class Tracing:
         for span in contexts.spans_of_request():
             self._name(span, claims.ref)
 
-    def name_request(self, claims: Claims | None, server_id: str | None, scope: Mapping[str, Any]) -> None:
-        """Name the session of a request without a message on the span around it, and the one who sends it."""
-        ref = names.server_ref(server_id) if claims is None and server_id is not None else None
-        if claims is not None or ref in self._server_sessions:
-            client = {} if claims is None or claims.client is None else {names.CLIENT: claims.client}
-            who = _NOTHING if self._who is None else self._who(scope)
-            self._name(get_current_span(), str(ref if claims is None else claims.ref), {**client, **who})
+    def name_request(self, whose: Claims | str, scope: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
+        ref = names.server_ref(whose) if isinstance(whose, str) else whose.ref
+        if isinstance(whose, str) and ref not in self._server_sessions:
+            return nullcontext()
+        client = self._server_sessions[ref] if isinstance(whose, str) else whose.client
+        who: Mapping[str, Any] = _NOTHING if self._who is None else self._who(scope)
+        who = who if client is None else {**who, names.CLIENT: client}
+        self._name(get_current_span(), ref, who)
+        return contexts.attached(for_request(get_current(), ref, None, who=who))
 
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Mapping[str, Any]) -> None:
         """Record on the span around why a request without a message is refused, and who sent it."""
         span = get_current_span()
-        self.name_request(claims, None, scope)
-        if claims is None and self._who is not None and span.is_recording():
+        if claims is not None:
+            self.name_request(claims, scope)
+        elif self._who is not None and span.is_recording():
             span.set_attributes(self._who(scope))
         fail(span, Outcome(str(code), str(code), refusal.reason))
 
     def _prove(self, request: RequestTelemetry, ref: str) -> None:
         """Take a session of the wrapped server for one: the server has named it, or served it."""
-        self._server_sessions[ref] = None
+        self._server_sessions[ref] = client_of(request.message) or self._server_sessions.get(ref)
         self._server_sessions.move_to_end(ref)
         if len(self._server_sessions) > _SERVER_SESSIONS:
             self._server_sessions.popitem(last=False)
@@ -309,28 +318,22 @@ class Tracing:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         parent, linked = (Context(), get_current_span().get_span_context()) if self._in_session else (None, None)
         given = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.PARENT: claims.parent}
-        known = {name: value for name, value in given.items() if value is not None}
+        attributes = {**contexts.who_sent(), **{name: value for name, value in given.items() if value is not None}}
         context, links = with_session(claims.ref, parent), links_to(linked, contexts.TRANSPORT)
-        attributes = {**contexts.who_sent(), **known}
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
         return Start(span, self._named(claims.ref, _NOTHING, context))
 
     def end_session(self, ref: str, *, start: str | None, reason: str, seconds: float) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
         linked, role, context = start_of(start), contexts.SESSION_START, with_session(ref)
-        around = get_current_span()
-        own = attributes_on(around).get(names.CLIENT) if contexts.session_in(None) == ref else None
+        around, who = get_current_span(), contexts.who_sent()
+        client = {**attributes_on(around), **who}.get(names.CLIENT) if contexts.session_in(None) == ref else None
         if self._in_session and linked is not None:
             context, linked, role = below(linked, context), around.get_span_context(), contexts.TRANSPORT
-        attributes = {
-            **self._named(ref, _NOTHING, context),
-            **contexts.who_sent(),
-            **({} if own is None else {names.CLIENT: own}),
-            names.REASON: reason,
-            names.DURATION: seconds,
-        }
-        links = links_to(linked, role)
-        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
+        known = {names.CLIENT: client, names.REASON: reason, names.DURATION: seconds}
+        given = {**self._named(ref, _NOTHING, context), **who, **known}
+        attributes = {name: value for name, value in given.items() if value is not None}
+        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links_to(linked, role)).end()
 
 
 def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request

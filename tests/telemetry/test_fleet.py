@@ -1,0 +1,364 @@
+"""What an OTLP receiver gets from four kinds of server, two replicas each, whose clients use both replicas in turn.
+
+Each replica is a process of its own (`tests/support/fleet.py`). They share a Redis store and their keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import requires
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import redis_servers
+from apps import Server
+from clients import LEGACY, MODERN, Client
+from environments import needs
+from otlp import Received, Receiver, receiving
+
+from integration.servers import CELLS, FRAMEWORKS
+from mcp_sessions import __version__
+from mcp_sessions.telemetry._attributes import server_ref
+
+TESTS = Path(__file__).resolve().parents[1]
+KINDS = ("sdk", "fastmcp", "fastapi", "starlette")
+HTTP = {"starlette": "opentelemetry.instrumentation.asgi"}  # what makes spans of HTTP requests
+if any(needed.startswith("opentelemetry-api") for needed in requires("fastapi") or ()):  # pragma: no branch
+    HTTP["fastapi"] = "fastapi"  # as its newer versions do themselves
+NEW = {"sdk", "fastapi"} if any(cell.modern for cell in CELLS) else set()  # whose clients are of the modern era
+SILENT = {"fastmcp"} if FRAMEWORKS[1] == "fastmcp3" else set()  # which make no span of an `initialize`
+OURS = "mcp_sessions"
+
+CALLER, HEADER = ("ca" * 16, "ca" * 8), ("8a" * 16, "8a" * 8)  # the trace and the span that a request brings
+BY_META, BY_HEADER = ({"traceparent": f"00-{trace}-{span}-01"} for trace, span in (CALLER, HEADER))
+CLIENT_INFO = {"name": "kitchen", "version": "2"}
+NAMED = {"_meta": {"io.modelcontextprotocol/clientInfo": CLIENT_INFO}}
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT_INFO}
+CALL, LOOK = "tools/call", {"name": "look", "arguments": {}}
+# What is sent in a session, by the name of the step, which is the message's id: its method, params and headers.
+STEPS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "look": (CALL, LOOK, {}),
+    "buy": (CALL, {"name": "buy", "arguments": {"article": "hat"}}, {}),
+    "broken": (CALL, {"name": "buy", "arguments": {"article": "air"}}, {}),
+    "meta": (CALL, {**LOOK, "_meta": BY_META}, {}),
+    "header": (CALL, LOOK, BY_HEADER),
+    "both": (CALL, {**LOOK, "_meta": BY_META}, BY_HEADER),
+    "stolen": (CALL, LOOK, {"x-user": "bob"}),
+    "delete": ("sessions/delete", {}, {}),
+    "ended": (CALL, LOOK, {}),
+}
+MESSAGES = {*STEPS, "create", "refused", "initialize", "first"}
+LISTS = "tools/list"  # which FastMCP 3 asks itself before its first call
+
+
+class Visitor:
+    """A client that sends each request to the next replica."""
+
+    def __init__(self, http: httpx.Client, kind: str, ports: list[int]) -> None:
+        path = "/api/mcp" if kind in {"fastapi", "starlette"} else "/mcp"
+        self._http = http
+        self._urls = cycle([f"http://127.0.0.1:{port}{path}" for port in ports])
+        self._client = Client(Server(), modern=kind in NEW)  # whose messages are taken
+
+    def visit(self) -> list[str]:
+        """Live two sessions, one by messages and one by the header, and return their ids."""
+        held = self.post("create", "sessions/create", NAMED, {}).json()["result"]["session"]["sessionId"]
+        for step, (method, params, headers) in STEPS.items():
+            self.post(step, method, params, headers, {"sessionId": held})
+        self.post("refused", "sessions/create", NAMED, {"x-banned": "yes"})
+        (header,) = self.initialize()
+        assert [self.send(method, header) for method in ("GET", "DELETE", "DELETE")] == [405, 200, 404]
+        return [held, header]
+
+    def initialize(self) -> list[str]:
+        """Begin a session as clients of today do, make a call in it, and return its id."""
+        self._client = Client(Server(), modern=False)
+        header: str = self.post("initialize", "initialize", INITIALIZE, {}).headers["mcp-session-id"]
+        self.post("first", CALL, LOOK, {"mcp-session-id": header})
+        return [header]
+
+    def post(
+        self, step: str, method: str, params: dict[str, Any], headers: dict[str, str], session: Any = None
+    ) -> httpx.Response:
+        message = self._client.message(method, params, id=step, session=session)
+        usual = {name.decode(): value.decode() for name, value in self._client.headers(method)}
+        named = {"mcp-name": params["name"]} if "name" in params else {}
+        return self._http.post(next(self._urls), json=message, headers={**usual, **named, **headers})
+
+    def send(self, method: str, header: str) -> int:
+        """Send a request without a message."""
+        return self._http.request(method, next(self._urls), headers={"mcp-session-id": header}).status_code
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one kind of server has sent, and the session ids that its client held."""
+
+    kind: str
+    sent: Receiver
+    held: list[str]
+
+    @property
+    def ref(self) -> str:
+        """The session of the messages."""
+        return str(self.message("create").attributes["session.id"])
+
+    @property
+    def header_ref(self) -> str:
+        """The session of the header."""
+        (ref,) = {span.attributes.get("session.id") for span in self.sent.spans} - {None, self.ref}
+        return str(ref)
+
+    @property
+    def http(self) -> list[Received]:
+        """The spans of an HTTP instrumentation."""
+        return [span for span in self.sent.spans if span.scope == HTTP.get(self.kind)]
+
+    def message(self, step: str) -> Received:
+        """The span of a message, of its server's or of ours."""
+        (span,) = [one for one in self.sent.spans if one.attributes.get("jsonrpc.request.id") == step]
+        return span
+
+    def trace(self, step: str) -> list[Received]:
+        """The spans of a message's trace, the outermost first."""
+        spans = [one for one in self.sent.spans if one.trace == self.message(step).trace]
+        return sorted(spans, key=lambda one: one.parent in {other.id for other in spans})
+
+    def named(self, name: str, ref: str) -> Received:
+        """The one span of a name in a session."""
+        (span,) = [one for one in self.sent.spans if one.name == name and one.attributes.get("session.id") == ref]
+        return span
+
+    def link(self, ref: str) -> dict[str, dict[str, Any]]:
+        """The link to the start of a session."""
+        return {self.named("session start", ref).id: {"mcp_sessions.link": "start"}}
+
+
+@pytest.fixture(scope="module")
+def visits() -> Iterator[dict[str, Visit]]:
+    """Start all replicas, visit them, and end them, which sends the last of their telemetry."""
+    with ExitStack() as stack:
+        receivers = {kind: stack.enter_context(receiving()) for kind in (*KINDS, "stateful")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH", "")]),
+            "OTEL_SERVICE_NAME": "shop",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "120",
+            "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32),
+            "SHOP_REDIS": redis_servers.shared().url,
+            "SHOP_PREFIX": f"{uuid4().hex}:",
+        }
+        endpoints = json.dumps({kind: received.url for kind, received in receivers.items()})
+        command = [sys.executable, "-m", "fleet", endpoints]
+        with (
+            httpx.Client(timeout=60) as http,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as fleet,
+        ):
+            assert fleet.stdin is not None
+            assert fleet.stdout is not None
+            try:
+                ports = json.loads(fleet.stdout.readline())
+                held = {kind: Visitor(http, kind, ports[kind]).visit() for kind in KINDS}
+                held["stateful"] = Visitor(http, "stateful", ports["stateful"][:1]).initialize()
+            finally:
+                fleet.stdin.close()
+            assert fleet.wait() == 0
+        yield {kind: Visit(kind, received, held[kind]) for kind, received in receivers.items()}
+
+
+@pytest.fixture(params=KINDS)
+def one(request: pytest.FixtureRequest, visits: dict[str, Visit]) -> Visit:
+    return visits[request.param]
+
+
+def said(span: Received, *names: str) -> list[Any]:
+    return [span.attributes.get(name) for name in names]
+
+
+def test_the_replicas_of_each_kind_share_a_session(one: Visit) -> None:
+    """Each names itself, and each has handled messages of the session."""
+    within = [span.resource for span in one.sent.spans if said(span, "session.id") == [one.ref]]
+    assert {resource["service.name"] for resource in within} == {"shop"}
+    assert len({resource["service.instance.id"] for resource in within}) == 2
+
+
+# --- refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "user", "reason", "severities"),
+    [("stolen", "bob", "token_principal", [9, 13]), ("ended", "ann", "ended", [9])],
+)
+def test_a_refusal_is_in_its_session_and_so_are_its_lines(
+    one: Visit, step: str, user: str, reason: str, severities: list[int]
+) -> None:
+    """With who sent it and a link to the session's start; its lines in the log have the same session and trace."""
+    refused = one.message(step)
+    assert said(refused, "session.id", "error.type", "mcp_sessions.reason") == [one.ref, "-32043", reason]
+    assert said(refused, "user.id", "client.address", "mcp_sessions.client") == [user, "127.0.0.1", "kitchen 2"]
+    assert (refused.kind, refused.is_error, refused.links) == ("SERVER", True, one.link(one.ref))
+    lines = [line for line in one.sent.logs if line.trace == refused.trace]
+    assert [line.severity for line in lines] == severities
+    for line in lines:
+        assert reason in line.text
+        assert line.span == refused.id
+        assert [line.attributes[name] for name in ("session.id", "trace_id")] == [one.ref, refused.trace]
+
+
+def test_of_a_creation_that_is_refused_there_is_no_session(one: Visit) -> None:
+    """All that is sent is of the two sessions that began, or of none; the text for the client stays with it."""
+    refused = {span.name: span for span in one.trace("refused") if span.scope == OURS}
+    assert said(refused["sessions/create"], "error.type", "mcp_sessions.reason") == ["-31045", "create_refused"]
+    assert said(refused["session start"], "error.type", "session.id") == ["CreateRefused", None]
+    assert all(span.is_error for span in one.trace("refused"))
+    attributes = [span.attributes for span in one.sent.spans] + [line.attributes for line in one.sent.logs]
+    assert {names.get("session.id") for names in attributes} == {None, one.ref, one.header_ref}
+    assert not any(b"not you" in body for body in one.sent.bodies)
+
+
+# --- spans of requests -------------------------------------------------------------------------------
+
+ERRORS = {"broken": "tool_error", "stolen": "-32043", "ended": "-32043"}
+
+
+def test_the_outermost_span_says_what_the_request_was(one: Visit) -> None:
+    for step in STEPS.keys() - {"meta", "header", "both"}:
+        outer, (method, params, _), error = one.trace(step)[0], STEPS[step], ERRORS.get(step)
+        name = " ".join(filter(None, ["POST" if one.http else "", method, params.get("name", "")]))
+        assert (outer.name, outer.kind, outer.is_error) == (name, "SERVER", error is not None)
+        assert said(outer, "mcp.method.name", "gen_ai.tool.name") == [method, params.get("name")]
+        assert said(outer, "session.id", "error.type") == [one.ref, error]
+    for step, ref, error in (("create", one.ref, None), ("refused", None, "-31045")):
+        outer = one.trace(step)[0]
+        assert said(outer, "mcp.method.name", "session.id", "error.type") == ["sessions/create", ref, error]
+
+
+@pytest.mark.parametrize("kind", HTTP)
+@pytest.mark.parametrize(("method", "reasons"), [("GET", [None]), ("DELETE", ["ended", None])])
+def test_so_does_that_of_a_request_without_a_message(
+    visits: dict[str, Visit], kind: str, method: str, reasons: list[str | None]
+) -> None:
+    one, names = visits[kind], ("session.id", "user.id", "mcp_sessions.client", "error.type", "mcp_sessions.reason")
+    found = [said(span, *names) for span in one.http if span.name.startswith(method)]
+    who = [one.header_ref, "ann", "kitchen 2"]
+    assert sorted(found, key=str) == [[*who, reason and "-32043", reason] for reason in reasons]
+
+
+def test_nothing_of_our_own_plumbing_is_sent(one: Visit) -> None:
+    """No command of the store, of which there are many more than of the shop, and no second span of a request."""
+    redis = [span for span in one.sent.spans if span.scope == "opentelemetry.instrumentation.redis"]
+    assert [(span.name, *said(span, "session.id")) for span in redis] == [("PING", one.ref)] * 2
+    servers = [span for span in one.sent.spans if span.kind == "SERVER" and span.name != LISTS]
+    assert len(servers) == len(MESSAGES) - (one.kind in SILENT) + len(one.http)
+    assert len(one.http) == (len(MESSAGES) + 3 if one.kind in HTTP else 0)
+    roots = [span for span in one.sent.spans if span.scope == OURS and not span.parent]
+    assert not (one.http and roots)
+    apart = {span.name for span in roots if "mcp.method.name" not in span.attributes}
+    assert apart <= {"session end", *(["session start"] if one.kind in SILENT else [])}
+
+
+def test_every_span_says_who_sent_the_request(one: Visit) -> None:
+    """Ours and the server's, also those of a session's start and end, however it ends."""
+    spans = [span for span in one.sent.spans if span.scope == OURS or (span.kind == "SERVER" and span.name != LISTS)]
+    for span in spans:
+        user = "bob" if span in one.trace("stolen") else "ann"
+        assert said(span, "user.id", "client.address") == [user, "127.0.0.1"], span
+        assert span in one.http or said(span, "mcp_sessions.client") == ["kitchen 2"], span
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_header", [False, True])
+def test_what_runs_for_a_session_is_in_it(one: Visit, is_header: bool) -> None:
+    """Its hooks, and what says that it begins and ends, in the trace of the request that does it."""
+    ref, first = (one.header_ref, "initialize") if is_header else (one.ref, "create")
+    start, end = one.named("session start", ref), one.named("session end", ref)
+    began, ended = one.named("in on_create", ref), one.named("in on_end", ref)
+    (created,) = [line for line in one.sent.logs if line.text == f"session {ref} created"]
+    assert created.attributes["session.id"] == ref
+    if not (is_header and one.kind in SILENT):
+        above = one.message(first)
+        assert {start.trace, began.trace, created.trace} == {above.trace}
+        assert start.parent == above.id
+    if not is_header or one.http:  # else nothing is around
+        assert ended.trace == end.trace
+        assert is_header or end.parent == one.message("delete").id
+    assert end.links == one.link(ref)
+    assert said(end, "mcp_sessions.reason") == ["deleted"]
+    assert 0 <= end.attributes["mcp_sessions.duration"] < 600
+
+
+def test_a_thread_of_a_tool_is_in_the_session(one: Visit) -> None:
+    threads = [(span.parent, *said(span, "session.id")) for span in one.sent.spans if span.name == "in a thread"]
+    assert sorted(threads) == sorted((one.message(step).id, one.ref) for step in ("buy", "broken"))
+
+
+def test_the_caller_s_trace_context_is_the_parent_and_the_other_is_linked(one: Visit) -> None:
+    """The other is that of the HTTP headers, by way of an HTTP instrumentation where there is one."""
+    start, (look, by_meta, by_header, by_both) = one.link(one.ref), map(one.message, ("look", "meta", "header", "both"))
+    around = {span.id: span for span in one.http}
+    assert (look.parent in around, look.links) == (bool(one.http), start)
+    assert (by_meta.trace, by_meta.parent) == (by_both.trace, by_both.parent) == CALLER
+    assert (by_header.trace, by_header.links) == (HEADER[0], start)
+    above = around[by_header.parent].parent if one.http else by_header.parent
+    roles = {link["mcp_sessions.link"]: found for found, link in by_both.links.items()}
+    linked = around[roles["transport"]].parent if one.http else roles["transport"]
+    assert above == linked == HEADER[1]
+    assert {**by_both.links, **start} == by_both.links
+    assert len(by_both.links) == 2
+
+
+def test_a_session_of_the_server_s_own_is_named_by_its_hash(visits: dict[str, Visit]) -> None:
+    """For a client of today, without the bridge; its name is known from its `initialize`."""
+    look, ref = visits["stateful"].message("first"), server_ref(*visits["stateful"].held)
+    assert said(look, "session.id", "mcp.session.id", "mcp_sessions.source") == [ref, ref, "server"]
+    assert said(look, "user.id", "client.address", "mcp_sessions.client") == ["ann", "127.0.0.1", "kitchen 2"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "stateful"])
+def test_no_session_id_is_sent(visits: dict[str, Visit], kind: str) -> None:
+    for held in visits[kind].held:
+        secret = held.rpartition(".")[2].encode()
+        assert not any(secret in body for body in visits[kind].sent.bodies)
+
+
+# --- attributes ----------------------------------------------------------------------------------------
+
+
+def test_spans_have_what_the_conventions_ask_for(one: Visit) -> None:
+    """Also that of an `initialize`; what an HTTP instrumentation says of the network, the server's does not repeat."""
+    ours = {(span.version, span.schema) for span in one.sent.spans if span.scope == OURS}
+    assert ours == {(__version__, "https://opentelemetry.io/schemas/1.44.0")}
+    rows = (("look", MODERN if one.kind in NEW else LEGACY, "execute_tool"), ("initialize", LEGACY, None))
+    for step, version, operation in rows[: 1 if one.kind in SILENT else 2]:
+        span = one.message(step)
+        assert said(span, "mcp.protocol.version", "gen_ai.operation.name") == [version, operation]
+        network = said(span, "network.transport", "network.protocol.name", "network.protocol.version")
+        assert network == ([None] * 3 if one.http and span.scope != OURS else ["tcp", "http", "1.1"])
+        assert span.attributes["client.port"] > 0
+
+
+MAX_SPANS, MAX_BYTES = 2, 900
+TWICE = {"session.id", "mcp.method.name", "gen_ai.tool.name", "user.id", "client.address", "client.port"}
+
+
+@needs("mcp>=2")
+def test_a_call_takes_few_spans_and_bytes(one: Visit) -> None:
+    """Without what an HTTP instrumentation writes itself; of what is ours, little is on both spans."""
+    spans = one.trace("look")
+    assert len(spans) == (2 if one.http else 1) <= MAX_SPANS
+    theirs = sum(size for span in one.http for name, size in span.sizes.items() if span in spans and name not in TWICE)
+    assert sum(span.size for span in spans) - theirs <= MAX_BYTES
+    assert not one.http or set.intersection(*(set(span.sizes) for span in spans)) == TWICE
