@@ -87,7 +87,7 @@ def instant(seconds: int) -> str:
 
 def with_state(metadata: bytes, state: str) -> bytes:
     """Return the same JSON with a sealed state, whose characters need no escapes."""
-    return metadata[:-1] + b',"state":"' + state.encode("ascii") + b'"}'
+    return b"".join((metadata[:-1], b',"state":"', state.encode("ascii"), b'"}'))
 
 
 def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:

@@ -281,11 +281,15 @@ def _result(fn: Callable[[Any], Any], value: Any) -> Any:
     )
 
 
+_write: Final = msgspec.json.Encoder().encode
+_read: Final = msgspec.json.Decoder().decode
+
+
 def encode(value: Any) -> bytes:
     """Return the JSON of a value that comes back equal, or raise a `ValueError` that shows nothing of its content."""
     try:
-        encoded = msgspec.json.encode(value)
-        kept = decode(encoded)
+        encoded = _write(value)
+        kept = _read(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"it holds {_misfit(value)} that has no JSON form") from error
     if kept != value:  # NaN, dates, bytes, tuples and number keys would come back as something else
@@ -300,7 +304,7 @@ def _misfit(value: Any) -> str:
         one = left.pop()
         if type(one) not in {dict, list}:
             try:
-                is_kept = decode(msgspec.json.encode(one)) == one
+                is_kept = _read(_write(one)) == one
             except (TypeError, ValueError, OverflowError):
                 is_kept = False
             if not is_kept:
@@ -315,4 +319,4 @@ def _misfit(value: Any) -> str:
 
 def decode(encoded: bytes) -> Any:
     """Return the value that `encode` was given."""
-    return msgspec.json.decode(encoded)
+    return _read(encoded)

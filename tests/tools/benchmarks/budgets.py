@@ -71,7 +71,7 @@ BUDGETS: Final = (
     _counted("1. no session", "no session named", 42, held=45),
     _counted("2. a session, token seen before", "session", 90, held=104),
     _counted("3. the same, state sent and unchanged", "session, state unchanged", 92, held=108),
-    _counted("4. state changed", "session, state changed", 160, held=162),
+    _counted("4. state changed", "session, state changed", 160),
     _counted("5. `idle_timeout`", "session, idle_timeout", 140),
     _counted("6. one recorded span", "session, traced", 305, held=308),
     _counted("7. a forged token refused", "forged session refused", 280),
