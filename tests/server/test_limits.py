@@ -232,6 +232,9 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
     assert trio.run(take, clock=MockClock(autojump_threshold=0)) is passes
 
 
+BEGUN = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 @pytest.mark.parametrize(("options", "status"), [({"body_timeout": 1}, b"408"), ({"body_bytes": 8}, b"413")])
 async def test_what_is_answered_before_its_body_has_arrived_closes_the_connection(
@@ -242,8 +245,7 @@ async def test_what_is_answered_before_its_body_has_arrived_closes_the_connectio
         async with serving(sessions(bare(CELLS[0]), limits=Limits(**options))) as url:
             port = int(url.split(":")[2].removesuffix("/mcp"))
             async with await anyio.connect_tcp("127.0.0.1", port) as client:
-                head = "POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
-                await client.send(head.encode() + b"{")
+                await client.send(BEGUN)
                 answer = b"".join([part async for part in client])  # to its end
     assert answer.split()[1] == status
     assert b"connection: close" in answer.lower()
