@@ -10,7 +10,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from concurrent import futures
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -390,6 +393,36 @@ async def test_reads_and_changes_have_a_thread_each(path: Path, clock: Clock) ->
     assert len(threads) == 2
     await store.close()
     await gone(threads)
+
+
+class Looked(deque[Any]):
+    """Changes that wait. Who looks at the first one, in the event loop, is held up until the thread is through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_drained, self.is_looked_at = threading.Event(), threading.Event()
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        if threading.current_thread() is threading.main_thread():
+            self.is_looked_at.set()
+            futures.wait([found.future], 0.5)
+            time.sleep(0.05)  # in which the thread finds nothing more
+        elif not self.is_drained.is_set():
+            self.is_drained.set()
+            self.is_looked_at.wait(PATIENCE)
+        return found
+
+
+async def test_a_change_that_comes_as_the_last_one_is_taken_is_not_left_alone(store: SQLiteStore) -> None:
+    """It finds one that waits, and relies on the thread that takes that one to take both."""
+    waiting = store._changes._waiting = Looked()
+    async with anyio.create_task_group() as group:
+        group.start_soon(revoke, store, session("one"))
+        while not waiting.is_drained.is_set():
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(30):
+            await revoke(store, session("other"))
 
 
 async def test_several_tasks_may_close_a_store_at_once(store: SQLiteStore) -> None:

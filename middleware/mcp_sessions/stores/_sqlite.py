@@ -291,8 +291,9 @@ class ChangeThread(WorkerThread):
     def _take(self, until: float | None = None) -> list[_Change]:
         """Return the changes whose turn has come, or whose deadline has, but those that nobody waits for."""
         taken: list[_Change] = []
-        while self._waiting and len(taken) < GROUP and (until is None or self._waiting[0].deadline <= until):
-            change = self._waiting.popleft()
-            if change.future.set_running_or_notify_cancel():
-                taken.append(change)
+        with self._lock:  # who comes meanwhile would rely on one that is waiting, and then be left alone
+            while self._waiting and len(taken) < GROUP and (until is None or self._waiting[0].deadline <= until):
+                change = self._waiting.popleft()
+                if change.future.set_running_or_notify_cancel():
+                    taken.append(change)
         return taken
