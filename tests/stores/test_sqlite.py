@@ -408,7 +408,7 @@ class Looked(deque[Any]):
             self.is_looked_at.set()
             futures.wait([found.future], 0.5)
             time.sleep(0.05)  # in which the thread finds nothing more
-        elif not self.is_drained.is_set():
+        else:
             self.is_drained.set()
             self.is_looked_at.wait(PATIENCE)
         return found

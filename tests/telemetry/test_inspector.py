@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -23,6 +24,7 @@ from clients import Client
 from failing import Failing
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions._server import operator
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _inspector as inspecting
 from mcp_sessions.telemetry._feed import Began, Feed
@@ -269,8 +271,6 @@ async def test_a_recorded_session_is_shown_and_ended(port: int) -> None:
 
 
 async def test_the_roster_has_a_bound(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcp_sessions._server import operator
-
     monkeypatch.setattr(operator, "PAGE", 2)
     monkeypatch.setattr(operator, "MAX_LISTED", 3)
     async with serving(port, tracked=True) as app, opened(port) as page:
@@ -289,6 +289,14 @@ async def test_a_store_that_does_not_answer_ends_nothing(port: int, tracked: boo
         assert (await page.end(ref))[0] == 503
         store.failing = set()
         assert (await Client(app).tool(session=held)).result["content"] == ref
+
+
+async def test_while_the_store_does_not_answer_there_is_no_list() -> None:
+    unshown = SimpleNamespace(inspector=None, inspector_token=None)
+    options: Any = SimpleNamespace(audience="shop", tracked=True, telemetry=unshown)
+    terminator: Any = SimpleNamespace(store=Failing("roster"))
+    feed: Any = None
+    assert await operator.Watched(options, feed, terminator).recorded() is None
 
 
 @pytest.mark.parametrize(
