@@ -49,7 +49,7 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
             session = await open_transport(ctx, header, kind=kind)
             claims = session.claims
         else:
-            claims = _whose(ctx, header, kind)
+            claims = _verified_claims(ctx, header, kind)
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
@@ -73,8 +73,8 @@ async def handle_other(ctx: RequestContext) -> None:
         await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
 
 
-def _whose(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
-    """Return the claims of an id that is answered like any other, or None: a stolen or forged one is reported."""
+def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
+    """Return the claims of a valid session id, or report a stolen or forged one; every id gets the same answer."""
     runtime, now, principal = ctx.runtime, ctx.runtime.clock(), ctx.runtime.principal(ctx.scope)
     try:
         return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind)
