@@ -29,17 +29,15 @@ from mcp_sessions._protocol.decision import (
     Rules,
     Step,
     Subject,
-    any_of,
     check_envelope,
     decide,
     list_step,
-    ours_of,
     speaks_of_sessions,
     subject,
     subjects,
 )
 from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.headers import RequestHeaders, any_of, ours_of
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
 from mcp_sessions._session.claims import COOKIE, SESSION, Claims

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
 from .._errors import EraRefused, SessionNotFound, SessionRequired, refuse
-from .._session.claims import BESIDE, COOKIE, MODES, Kind, looks_like_session_id
+from .._session.claims import BESIDE, COOKIE, MODES, Kind
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
@@ -147,9 +146,15 @@ class Decision(msgspec.Struct, frozen=True):
     kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
+    attached: SessionMetadata | None = None  # the same as `metadata`, where the decision says no more than to attach it
 
 
 PASS: Final = Decision(FORWARD)  # on a message that concerns no session
+
+
+_TAIL: Final = 64  # bytes, by which a text is remembered: to hash all of it takes longer than all the rest
+_MAX_ATTACHED: Final = 1024
+_attached: Final[dict[bytes, tuple[bytes, Decision]]] = {}
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -164,6 +169,7 @@ class Rules(msgspec.Struct, frozen=True):
     bridges: bool  # whether every session header that clients send is one of ours
     kind_of: Callable[[str], Kind | None]  # what a token may be used as; None where it is not authentic
     sep1364: Sep1364 | None
+    decided: frozenset[str]  # the methods for which a session of the draft is not all that counts
     inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
     guards: bool  # whether anything depends on no message reaching the server undecided
@@ -176,6 +182,7 @@ class Rules(msgspec.Struct, frozen=True):
         inspects = rules["legacy_only"] or rules["sep1364"] is not None or rules["policy"].summary != "never"
         return cls(
             subjects=subjects,
+            decided=frozenset({*subjects, INITIALIZE}),
             inspected_methods=ADVERTISING | decided,
             inspects_all=inspects_all or inspects,
             guards=inspects or rules["bridges"],
@@ -200,14 +207,10 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
-    if (
-        (raw := message.session) is not None
-        and rules.attaches
-        and headers.session_id is None
-        and len(raw) <= MAX_CACHED_BYTES
-        and message.method not in rules.subjects
-    ):
-        return _attached(raw)
+    raw = message.session
+    if raw is not None and rules.attaches and headers.session_id is None and message.method not in rules.decided:
+        known = _attached.get(raw[-_TAIL:])
+        return known[1] if known is not None and known[0] == raw else _attach(raw)
     if rules.legacy_only and headers.is_modern:
         raise EraRefused
     return _decide(message, headers, rules)
@@ -248,10 +251,18 @@ def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision
     return Decision(step, metadata, header if is_transport else None, kind, fail_open, contradicts)
 
 
-@lru_cache(maxsize=1024)
-def _attached(raw: bytes) -> Decision:
+def _attach(raw: bytes) -> Decision:
     """Return the decision on all messages that name a session so: a client does with each request of it."""
-    return Decision(ATTACH, draft.parse_metadata(raw))
+    known = _attached.get(raw[-_TAIL:])
+    if known is not None and known[0] == raw:
+        return known[1]
+    metadata = draft.parse_metadata(raw)
+    decision = Decision(ATTACH, metadata, attached=metadata)
+    if len(raw) <= MAX_CACHED_BYTES:
+        if len(_attached) >= _MAX_ATTACHED:
+            _attached.clear()
+        _attached[raw[-_TAIL:]] = raw, decision
+    return decision
 
 
 def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
@@ -270,7 +281,7 @@ def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetad
     """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
     raw, metadata = message.session, None
     if raw is not None:
-        metadata = _attached(raw).metadata if len(raw) <= MAX_CACHED_BYTES else draft.parse_metadata(raw)
+        metadata = _attach(raw).metadata
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
 
 
@@ -328,23 +339,6 @@ def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
 def _is_required(message: Message, rules: Rules) -> bool:
     kind = message.kind
     return kind is not RESPONSE and rules.policy.requires(message.method, message.target, kind is NOTIFICATION)
-
-
-def ours_of(session_ids: Sequence[str]) -> str | None:
-    """Return what `any_of` does where it looks like ours, and must not reach the application, else None."""
-    found = any_of(session_ids)
-    return found if found is not None and looks_like_session_id(found) else None
-
-
-def any_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header, of which `session_ids` are all copies, or None where there is none.
-
-    Raises:
-        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
-    """
-    if len(session_ids) > 1:
-        raise refuse("duplicate_session_header")
-    return session_ids[0] if session_ids else None
 
 
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:

@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from .._session.claims import RedactedRepr
+from .._errors import refuse
+from .._session.claims import RedactedRepr, looks_like_session_id
 from . import _native
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
@@ -21,7 +22,7 @@ CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
 _METHOD: Final = b"mcp-method"
-_VERSION: Final = b"mcp-protocol-version"
+VERSION: Final = b"mcp-protocol-version"
 _TYPE: Final = b"content-type"
 
 Header = tuple[bytes, bytes]
@@ -35,6 +36,23 @@ def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable
     return kept
 
 
+def ours_of(session_ids: Sequence[str]) -> str | None:
+    """Return what `any_of` does where it looks like ours, and must not reach the application, else None."""
+    found = any_of(session_ids)
+    return found if found is not None and looks_like_session_id(found) else None
+
+
+def any_of(session_ids: Sequence[str]) -> str | None:
+    """Return the `Mcp-Session-Id` header, of which `session_ids` are all copies, or None where there is none.
+
+    Raises:
+        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
+    """
+    if len(session_ids) > 1:
+        raise refuse("duplicate_session_header")
+    return session_ids[0] if session_ids else None
+
+
 class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """The headers of one request. (A struct, which is made in a third of the time.)
 
@@ -43,7 +61,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    common: tuple[int, bytes] | None = None  # by the native reader, where no header concerns a session or the body
+    common: tuple[int, bytes | None] | None = (
+        None  # by the native reader, where no header concerns a session or the body
+    )
     found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
@@ -65,7 +85,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def first(self, name: bytes) -> str | None:
         """Return the first copy of a header, or None where there is none."""
-        by_name = self.found or self.by_name
+        by_name = self.found
+        if by_name is None:  # a property would take three times as long
+            self.found = by_name = dict(self.headers)
         if name not in by_name:
             return None
         return by_name[name].decode("latin-1") if len(by_name) == len(self.headers) else self.all(name)[0]
@@ -99,7 +121,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     @property
     def version(self) -> str | None:
-        return self.first(_VERSION)
+        return self.first(VERSION)
 
     @property
     def content_encoding(self) -> str | None:
@@ -109,7 +131,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     @property
     def is_modern(self) -> bool:
         """Whether the request belongs to the modern era, decided as by the official SDK: by this header alone."""
-        return _VERSION in (self.found or self.by_name) and self.first(_VERSION) not in HANDSHAKE_VERSIONS
+        return VERSION in (self.found or self.by_name) and self.first(VERSION) not in HANDSHAKE_VERSIONS
 
     @property
     def is_json(self) -> bool:

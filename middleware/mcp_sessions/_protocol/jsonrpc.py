@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Generic, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -185,6 +185,7 @@ _common = msgspec.json.Decoder(_Envelope[Meta]).decode
 _with_rare_meta = msgspec.json.Decoder(_Envelope[dict[str, Raw]]).decode  # as hosts put in what is their own
 
 
+@final
 class Batch(msgspec.Struct, frozen=True):
     """Several messages in one body (MCP 2025-03-26 only)."""
 
@@ -209,13 +210,15 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
-    native = None if _native.read is None else _native.read(body, max_nesting)
-    if native is not None:  # of the common form, and read alike
-        method, given_id, session = native
-        if given_id is None:
-            return Message(body, NOTIFICATION, method, UNSET, session, None)
-        return Message(body, REQUEST, method, given_id, session, None)
-    if len(body) > max_nesting and is_deeper(body, max_nesting):
+    if _native.read is not None:
+        native = _native.read(body, max_nesting)
+        if native is not None:  # of the common form, and read alike
+            method, given_id, session = native
+            if given_id is None:
+                return Message(body, NOTIFICATION, method, UNSET, session, None)
+            return Message(body, REQUEST, method, given_id, session, None)
+    size = len(body)
+    if size > max_nesting and is_deeper(body, max_nesting):
         raise refuse("nesting_too_deep")
     if not body.isascii():
         check_utf8(body)
@@ -224,13 +227,13 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
         found = _common(body)
     except DECODE_ERRORS:
         return _rare(body, max_batch)
-    joined = bytearray(len(body))
+    joined = bytearray(size)
     join_into(found, joined)
     # A null is not written again, and so comes out as too short, too.
-    if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
+    if not (size - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
-    params = NO_PARAMS if found.params is None else found.params
-    session = None if (meta := params.meta) is None or meta.session is UNSET else bytes(meta.session)
+    params = found.params or NO_PARAMS
+    session = None if (meta := params.meta) is None or meta.session is UNSET else join(meta.session)
     if found.id is UNSET:
         return Message(body, NOTIFICATION, found.method, UNSET, session, params)
     if found.id:

@@ -22,13 +22,12 @@ ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
 COPIED: Final = 8192  # bytes; a slice of a longer answer is a view, which takes longer to make than a short copy
 
 _ENVELOPE: Final = Names("result", "id", usual=("jsonrpc",))
-_RESULT: Final = Names(
-    *("_meta", "cacheScope", "ttlMs", "capabilities"),
-    usual=(
-        *("content", "structuredContent", "isError", "resultType", "protocolVersion", "serverInfo", "instructions"),
-        *("supportedVersions", "tools", "prompts", "resources", "resourceTemplates", "nextCursor", "contents"),
-    ),
+_USUAL: Final = (
+    *("content", "structuredContent", "isError", "resultType", "protocolVersion", "serverInfo", "instructions"),
+    *("supportedVersions", "tools", "prompts", "resources", "resourceTemplates", "nextCursor", "contents"),
 )
+_RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities", usual=_USUAL)
+_is_usual: Final = frozenset(_USUAL).issuperset  # of the names in a result
 _NOTHING: Final = Raw()
 _NO_META: Final = Meta()
 _BACKSLASH: Final = ord("\\")
@@ -37,11 +36,8 @@ _WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "meth
 
 # An answer up to the quote that opens the first name in its result, with a place for the id; and from the `_meta`
 # that ends its result, with a place for the value. By the character that shows how the server puts spaces.
-_SPELLINGS: Final = {
-    b'"': (b'{"jsonrpc":"2.0","id":%b,"result":{"', b'"_meta":%b}}'),
-    b" ": (b'{"jsonrpc": "2.0", "id": %b, "result": {"', b'"_meta": %b}}'),
-}
-_AFTER_COLON: Final = slice(len('{"jsonrpc":'), len('{"jsonrpc":') + 1)
+_COMPACT: Final = (b'{"jsonrpc":"2.0","id":', b',"result":{"', b'"_meta":%b}}')
+_SPACED: Final = (b'{"jsonrpc": "2.0", "id": ', b', "result": {"', b'"_meta": %b}}')
 _NEW_META: Final = b',"_meta":{"%b":' % SESSION_KEY.encode()
 _MORE_META: Final = b',"%b":' % SESSION_KEY.encode()
 
@@ -119,7 +115,7 @@ def _make_private(result: dict[str, Any]) -> bool:
     return has_hints
 
 
-def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
+def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> bytes | None:
     """Return the answer with the session merged into `result._meta`; its cache hints become private and stale.
 
     An answer as nearly every server writes it need not be taken apart: it holds `jsonrpc`, `id` and `result` in this
@@ -129,24 +125,28 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
-        session: Gives the JSON text of the session's metadata, and closes its state; called for that answer only.
+        session: The JSON text of the session's metadata; or gives it, and closes its state, for that answer only.
 
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    written = None if _native.echo is None else _native.echo(response, request_id, session)
-    if written is not None:
-        return written
-    spelling = _SPELLINGS.get(response[_AFTER_COLON])
-    if spelling is not None:
-        opening = spelling[0] % request_id
-        start = len(opening)
-        if response[:start] == opening and response[-2:] == b"}}":
-            text = response if len(response) < COPIED else memoryview(response)
-            member = _member(response, text[start - 2 : -1], spelling[1])
-            if member is not None:
-                return b"".join((text[: -2 if member is _NEW_META else -3], member, session(), b"}}}"))
+    if _native.echo is not None:
+        written = _native.echo(response, request_id, session)
+        if written is not None:
+            return written
+    before_id, before_result, ending = _COMPACT if response.startswith(_COMPACT[0]) else _SPACED
+    opening = b"".join((before_id, request_id, before_result))
+    if response.startswith(opening) and response.endswith(b"}}"):
+        text = response if len(response) < COPIED else memoryview(response)
+        member = _member(response, text[len(opening) - 2 : -1], ending)
+        if member is not None:
+            named = session if isinstance(session, bytes) else session()
+            return b"".join((text[: -2 if member is _NEW_META else -3], member, named, b"}}}"))
     return _echo(response, request_id, session)
+
+
+def _given(session: bytes | Callable[[], bytes]) -> bytes:
+    return session if isinstance(session, bytes) else session()
 
 
 def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> bytes | None:
@@ -158,11 +158,13 @@ def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> 
     """
     try:
         result = read_object(result_text)
+        if _is_usual(result):
+            return _NEW_META
         if "cacheScope" in result or "ttlMs" in result or (not _RESULT.has_only(result) and _RESULT.are_mixed(result)):
             return None
         if "_meta" not in result:
             return _NEW_META
-        value = bytes(result["_meta"])
+        value = join(result["_meta"])
         ending = ending % value
         at = len(response) - len(ending)
         if response[at:] != ending or response[at - 1] == _BACKSLASH:
@@ -173,7 +175,7 @@ def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> 
     return _MORE_META if meta and SESSION_KEY not in meta else None
 
 
-def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
+def _echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> bytes | None:
     found = _result(response, request_id)
     if found is None:
         return None
@@ -184,7 +186,7 @@ def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> b
         meta = _inner(result, "_meta")
     except Refusal:
         return None
-    meta[SESSION_KEY] = Raw(session())
+    meta[SESSION_KEY] = Raw(_given(session))
     return join(envelope)
 
 

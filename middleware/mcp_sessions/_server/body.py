@@ -12,21 +12,18 @@ import sys
 from collections.abc import Awaitable, Coroutine, Generator
 from io import BytesIO
 from types import CoroutineType, coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
-from .._errors import NOT_JSONRPC, InvalidRequest, refuse
-from .._protocol import _native, jsonrpc
-from .._protocol.decision import speaks_of_sessions
+from .._errors import Refusal, refuse
+from .._protocol import _native
+from .._protocol.decision import Rules, speaks_of_sessions
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
-from .._protocol.jsonrpc import Message
-
-if TYPE_CHECKING:
-    from .context import RequestContext
+from .._protocol.jsonrpc import Batch
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
@@ -66,7 +63,7 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
     except StopIteration as arrived:
         first = arrived.value
     if type(first) is not tuple:
-        if first["type"] == "http.request" and not first.get("more_body", False):
+        if first["type"] == "http.request" and not first.get("more_body"):
             body: bytes = first.get("body", b"")
             if len(body) <= max_bytes:
                 return body
@@ -74,26 +71,9 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
     return _read_on_asyncio(_suspended(steps, first[0], receive, max_bytes), timeout)
 
 
-def read_message(body: bytes, ctx: RequestContext) -> Message | None:
-    """Return the one message in a body, or None for a body that passes as it came: a batch, or not JSON-RPC.
-
-    Raises:
-        Refusal: Another parser may read something else in the body, or it is a batch that concerns a session.
-    """
-    limits = ctx.runtime.limits
-    try:
-        parsed = jsonrpc.parse(body, limits.batch, limits.nesting)
-    except InvalidRequest as refusal:
-        if ctx.strict or refusal.reason != NOT_JSONRPC:
-            raise
-    else:
-        if isinstance(parsed, Message):
-            return parsed
-        if any(speaks_of_sessions(item, ctx.runtime.rules) for item in parsed.items):
-            raise refuse("batch")
-    if ctx.headers.session_id is not None:
-        raise refuse("session_header_alone")
-    return None
+def refusal_of_batch(batch: Batch, rules: Rules) -> Refusal | None:
+    """Return why a batch is refused, or None: it is forwarded as it comes, so nothing in it may concern a session."""
+    return refuse("batch") if any(speaks_of_sessions(item, rules) for item in batch.items) else None
 
 
 def _check_length(declared: bytes, max_bytes: int) -> None:
@@ -167,7 +147,8 @@ class Replay(msgspec.Struct, eq=False):
     receive: Receive  # the server's own
 
     async def __call__(self) -> ASGIMessage:
-        if self.body is None:
+        body = self.body
+        if body is None:
             return await self.receive()
-        body, self.body = self.body, None
+        self.body = None
         return {"type": "http.request", "body": body, "more_body": False}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # ASGI extensions by which a body would leave without passing here
 BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+Given: TypeAlias = "tuple[Runtime, ASGIApp, Scope, Send, RequestHeaders, bool]"  # as in `RequestContext`
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 
 
@@ -82,13 +83,6 @@ class RequestContext(RedactedRepr, Replay):
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         return body
 
-    def keep_body_here(self) -> None:
-        """Keep the application from sending files around us."""
-        extensions = self.scope["extensions"]
-        if not BODY_AROUND_US.isdisjoint(extensions):
-            kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
-            self.scope["extensions"] = kept
-
     def translated(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
         headers, bridge = start.get("headers", ()), self.bridge
@@ -96,6 +90,13 @@ class RequestContext(RedactedRepr, Replay):
         if isinstance(bridge, Bridged) and named_ids(start) == [bridge.server_id]:
             kept.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
         return {**start, "headers": kept}
+
+
+def keep_body_here(scope: Scope) -> None:
+    """Keep the application from sending files around us."""
+    extensions = scope["extensions"]
+    if not BODY_AROUND_US.isdisjoint(extensions):
+        scope["extensions"] = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
 
 
 def named_ids(start: ASGIMessage) -> list[str]:

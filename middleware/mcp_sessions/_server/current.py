@@ -49,7 +49,7 @@ MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is
 EXPLAINED: Final = 20  # requests of one kind of client; a handler that asks for sessions does so in the first of them
 MAX_AGENTS: Final = 1000  # kinds of clients that are told apart
 _warned: Final[set[Hashable]] = set()
-_unexplained: Final[dict[bytes, int]] = {}  # how many of these requests are left, by the client's `User-Agent`
+_unexplained: Final[dict[bytes | None, int]] = {}  # how many of these requests are left, by the client's `User-Agent`
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -128,7 +128,8 @@ absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_ab
 
 def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, message: Message | None) -> None:
     """Keep why a request has no session, for the first requests of each kind of client: to do so for all is dear."""
-    agent = headers.common[1] if headers.common else (headers.found or headers.by_name).get(b"user-agent", b"")
+    found, common = headers.found, headers.common
+    agent = found.get(b"user-agent") if found is not None else None if common is None else common[1]
     left = _unexplained.get(agent, EXPLAINED)
     if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
         return

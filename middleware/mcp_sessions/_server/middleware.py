@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._errors import ConfigurationError, Refusal
-from .._protocol import _native, decision
+from .._protocol import _native
 from .._protocol.cookies import COOKIE
-from .._protocol.headers import SESSION_HEADER, RequestHeaders
+from .._protocol.headers import SESSION_HEADER, RequestHeaders, any_of, ours_of
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
 from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
-from .context import RequestContext
+from .context import Given, RequestContext
 from .current import PrincipalOf, from_scope, with_codes
 from .forms import Seconds
 from .lifecycle import Services
@@ -46,7 +46,7 @@ from .placement import Place, Routing
 from .request import handle_labelled_post, handle_post
 from .rewrites import take_cookie
 from .runtime import make_runtime
-from .transport import cross, handle_get_or_delete, handle_other
+from .transport import handle_get_or_delete, handle_other, in_context
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
@@ -137,9 +137,10 @@ class MCPSessionMiddleware:
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
-        self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
+        self._header_of: Final = any_of if self._options.bridges else ours_of
         services = (self._options.sweeper, self._options.census, self._options.watched)
         beside = [service for service in services if service is not None]
+        self._handle_post: Final = handle_post if self._options.conversation is None else handle_labelled_post
         self._has_services: Final = bool(beside)
         self.services: Final = Services(
             self._options.store, beside, closes=isinstance(store, str), check=self._check_started
@@ -181,11 +182,13 @@ class MCPSessionMiddleware:
         if scope["type"] != "http":
             await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
             return
-        is_usual = scope["path"] == self.path and not scope.get("root_path")
-        where: Place = "endpoint" if is_usual or self._is_at_endpoint else place(scope, self.path)
-        if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
-            await self.app(scope, receive, send)
-            return
+        is_at_endpoint = (scope["path"] == self.path and not scope.get("root_path")) or self._is_at_endpoint
+        if not is_at_endpoint:
+            where = place(scope, self.path)
+            if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
+                await self.app(scope, receive, send)
+                return
+            is_at_endpoint = where == "endpoint"
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
         if self._has_services:
@@ -193,21 +196,20 @@ class MCPSessionMiddleware:
         runtime, given = self._options, scope["headers"]
         common = None if _native.head is None else _native.head(given)
         headers = RequestHeaders(given, common, dict(given) if common is None else None)
-        ctx = RequestContext(None, receive, runtime, self._server, scope, send, headers, where == "endpoint")
-        if runtime.bridges:
-            ctx.app = partial(cross, ctx, ctx.app)
-        if headers.found is not None and (SESSION_HEADER in headers.found or COOKIE in headers.found):
+        request: Given = (runtime, self._server, scope, send, headers, is_at_endpoint)
+        found = headers.found
+        if found is not None and (SESSION_HEADER in found or COOKIE in found):
+            ctx = RequestContext(None, receive, *request)
             try:
                 self._take_session(ctx)
             except Refusal as refusal:
                 await refuse_bodyless(ctx, refusal)
                 return
-        if scope["method"] == "POST" and (where == "endpoint" or headers.is_json):
-            await (handle_post if runtime.conversation is None else handle_labelled_post)(ctx)
-        elif headers.session_id is not None:
-            await handle_get_or_delete(ctx)
-        else:
-            await handle_other(ctx)
+        if scope["method"] == "POST" and (is_at_endpoint or headers.is_json):
+            await self._handle_post(receive, request)
+            return
+        ctx = in_context(None, receive, request)
+        await (handle_other if headers.session_id is None else handle_get_or_delete)(ctx)
 
     def _check_started(self) -> None:
         if self._options.counts:

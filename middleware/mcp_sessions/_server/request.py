@@ -8,32 +8,32 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .._errors import Refusal, SessionNotFound, StoreUnavailable
+from .._errors import NOT_JSONRPC, Refusal, SessionNotFound, StoreUnavailable
+from .._errors import refuse as refusal_for
 from .._protocol import rewrite
-from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
+from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
-from .._protocol.strict_json import join
-from .._session.claims import COOKIE, SESSION, looks_like_session_id
+from .._protocol.headers import SESSION_HEADER, VERSION
+from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
+from .._session.claims import COOKIE, SESSION, Claims, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
-from .body import read_body, read_message
-from .context import Bridged, RequestContext, named_ids
+from .answers import answer, notify, refuse, refuse_at_once, refuse_unread
+from .body import Replay, read_body, refusal_of_batch
+from .context import Given, RequestContext, keep_body_here, named_ids
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
-from .response import ResponseFilter, Rewrite
-from .rewrites import new_cookie, passing_filter, rewrites_for
-from .sessions import ActiveSession, open_others, open_session, refused_claims
-from .streams import Origin, StreamGuard
+from .plain import PlainResponse
+from .response import ResponseFilter
+from .rewrites import new_cookie, passing_filter, response_filter
+from .sessions import ActiveSession, open_others, open_session, opened, refused_claims
+from .transport import in_context
 
 if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage
-    from starlette.types import Send
+    from starlette.types import Receive, Send
 
     from ..telemetry._outcome import RequestTelemetry
 
@@ -42,44 +42,111 @@ _EARLY: Final = frozenset({"initialize", "ping"})
 _UNRECORDED: Final = nullcontext()
 
 
-async def handle_post(ctx: RequestContext) -> None:
+async def handle_post(receive: Receive, given: Given) -> None:
     """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
-    runtime, headers = ctx.runtime, ctx.headers
+    runtime, app, scope, send, headers, _ = given
+    limits, body = runtime.limits, None
     try:
-        arriving = read_body(ctx.receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
+        arriving = read_body(receive, headers, limits.body_bytes, runtime.body_timeout)
         body = arriving if isinstance(arriving, bytes) else await arriving
-        message = read_message(body, ctx)
+        message = parse(body, limits.batch, limits.nesting)
     except Refusal as refusal:
-        await refuse_unread(ctx, refusal)
+        await _pass_or_refuse(body, receive, given, refusal)
         return
-    passes = message is None or (message.session is None and runtime.rules.passes(message, headers))
-    if message is None or (passes and not runtime.tells()):
-        ctx.body, scope = body, ctx.scope
-        scope["mcp_session"] = None
-        scope.setdefault("state", {})["mcp_session"] = None
-        note_absence(scope, runtime, headers, message)
-        if runtime.bridges or session_variable.get() is not None:
-            await _forward_untouched(ctx)
-        else:  # from here, since most requests are such
-            await ctx.app(scope, ctx.__call__, ctx.send)
+    if type(message) is Batch:
+        await _pass_or_refuse(body, receive, given, refusal_of_batch(message, runtime.rules))
         return
+    passes = message.session is None and runtime.rules.passes(message, headers)
+    if not passes or runtime.tells():
+        await _handle(message, body, receive, given, passes)
+        return
+    scope["mcp_session"] = None
+    try:
+        scope["state"]["mcp_session"] = None
+    except KeyError:
+        scope["state"] = {"mcp_session": None}
+    note_absence(scope, runtime, headers, message)
+    if runtime.bridges or session_variable.get() is not None:
+        await _forward_untouched(in_context(body, receive, given))
+    else:  # from here, since most requests are such
+        await app(scope, Replay(body, receive).__call__, send)
+
+
+async def _handle(message: Message, body: bytes, receive: Receive, given: Given, passes: bool) -> None:
+    """Handle a message that may concern a session, or is recorded."""
+    runtime, app, scope, _, headers, _ = given
     decision, session, refused = PASS, None, None
     try:
         if not passes:
             decision = decide(message, headers, runtime.rules)
-        if decision.transport_id is not None or decision.kind != SESSION:
-            session = await open_others(ctx, decision)
-        if decision.metadata is not None and decision.kind == SESSION:
-            session = await open_session(decision.metadata, runtime, runtime.principal(ctx.scope), decision.fail_open)
+        attached = decision.attached
+        if attached is not None:
+            principal = runtime.principal(scope)
+            session = opened(attached, runtime, principal) or await open_session(attached, runtime, principal)
     except Refusal as refusal:
-        refused, session = refusal, None
-    if runtime.tells():
+        refused = refusal
+    if session is None or not runtime.is_plain or message.kind is not REQUEST:
+        await _handle_specially(in_context(body, receive, given), message, decision, session, refused)
+        return
+    telemetry = _begin(message, session.claims, given) if runtime.tells() else None
+    scope["headers"] = headers.without_coding(scope["headers"])  # what is compressed cannot be changed
+    if "extensions" in scope and scope["extensions"]:  # noqa: RUF019  # a call takes three times as long
+        keep_body_here(scope)
+    scope["mcp_session"] = current = Session(session)
+    try:
+        scope["state"]["mcp_session"] = current
+    except KeyError:
+        scope["state"] = {"mcp_session": current}
+    response = PlainResponse(body, receive, given, message, session, telemetry)
+    token, failed = session_variable.set(current), None
+    try:
+        await app(scope, response.__call__, response.pass_on)
+    except BaseException as error:  # noqa: BLE001  # it is answered, or raised again
+        failed = error
+        await _failed(response.context, message, response.unsent, error)
+        failed = None
+    finally:
+        session_variable.reset(token)
+        if not session.is_shut or response.filter is not None:
+            response.close()
+        if telemetry is not None:
+            telemetry.end(failed)
+
+
+async def _handle_specially(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
+) -> None:
+    """Handle what is not a request in a session of the draft, or is in a deployment that does more with those."""
+    if session is None and refused is None:
+        try:
+            if decision.transport_id is not None or decision.kind != SESSION:
+                session = await open_others(ctx, decision)
+            if decision.metadata is not None and decision.kind == SESSION:
+                principal = ctx.runtime.principal(ctx.scope)
+                session = await open_session(decision.metadata, ctx.runtime, principal, decision.fail_open)
+        except Refusal as refusal:
+            refused, session = refusal, None
+    if ctx.runtime.tells():
         with _recorded(ctx, message, decision, session, refused):
             await _respond(ctx, message, decision, session, refused)
-    elif refused is None and decision.step is ATTACH:  # from here, since most requests in sessions are such
-        await _forward(ctx, message, decision, session)
     else:
         await _respond(ctx, message, decision, session, refused)
+
+
+async def _pass_or_refuse(body: bytes | None, receive: Receive, given: Given, refusal: Refusal | None) -> None:
+    """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
+    runtime, _, scope, _, headers, strict = given
+    if refusal is not None and refusal.reason == NOT_JSONRPC and not strict:
+        refusal = None  # the path serves other things, too
+    if refusal is None and headers.session_id is not None:
+        refusal = refusal_for("session_header_alone")
+    if refusal is not None:
+        await refuse_unread(RequestContext(None, receive, *given), refusal)
+        return
+    scope["mcp_session"] = None
+    scope.setdefault("state", {})["mcp_session"] = None
+    note_absence(scope, runtime, headers, None)
+    await _forward_untouched(in_context(body, receive, given))
 
 
 def _respond(
@@ -107,7 +174,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     """Forward a message to the application, with its session where handlers look for it, and filter the answer."""
     runtime, scope, step, is_handshake = ctx.runtime, ctx.scope, decision.step, message.method == INITIALIZE
     attached = Session(session) if session is not None and step is ATTACH else None
-    response = _response_filter(ctx, message, decision, session)
+    response = response_filter(ctx, message, decision, session)
     message = message if runtime.rules.sep1364 is None else await _plain(ctx, message)
     body = message.body
     # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
@@ -143,8 +210,10 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
 
 
-async def _failed(ctx: RequestContext, message: Message, response: ResponseFilter | None, error: Exception) -> None:
+async def _failed(ctx: RequestContext, message: Message, response: ResponseFilter | None, error: BaseException) -> None:
     """Answer a request whose handler left us the store's error; any other is for the server that we run in."""
+    if not isinstance(error, Exception):  # it was cancelled
+        raise error
     ctx.scope["mcp_session"] = ctx.scope["state"]["mcp_session"] = None  # what handles the error has no session
     if response is None or not isinstance(error, StoreUnavailable):
         raise error
@@ -152,11 +221,11 @@ async def _failed(ctx: RequestContext, message: Message, response: ResponseFilte
         raise error
 
 
-async def handle_labelled_post(ctx: RequestContext) -> None:
+async def handle_labelled_post(*request: Any) -> None:
     """Handle a POST where conversations are labelled, and leave no label behind."""
     token = correlation_variable.set(None)
     try:
-        await handle_post(ctx)
+        await handle_post(*request)
     finally:
         correlation_variable.reset(token)
 
@@ -177,81 +246,19 @@ async def _plain(ctx: RequestContext, message: Message) -> Message:
     return plain
 
 
-def _response_filter(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
-) -> ResponseFilter | None:
-    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
-    if message.kind is not REQUEST:
-        if message.method == CANCELLED and "requestId" in message.all_params:
-            ref = None if session is None else session.claims.ref
-            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
-        return passing_filter(ctx)
-    runtime, scope, echoed = ctx.runtime, ctx.scope, session if decision.step in ECHOES else None
-    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
-    if is_plain and (echoed is None or echoed.claims.kind == SESSION):
-        rewrites: tuple[Rewrite, ...] = ()
-    else:
-        rewrites = rewrites_for(ctx, message, session, echoed)
-    if echoed is None and not rewrites:
-        return passing_filter(ctx)
-    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
-    if scope.get("extensions"):
-        ctx.keep_body_here()
-    return ResponseFilter(
-        ctx.send,
-        join(message.given_id),
-        None if rewrites else echoed,
-        rewrites,
-        None if session is None else _guard,
-        runtime.limits.event_bytes,
-        inf if session is None else session.late_at,
-        runtime.clock,
-        None if ctx.telemetry is None else ctx.telemetry.observer,
-        guarded=(ctx, message, session, decision.fail_open),
-    )
-
-
-def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
-    return StreamGuard(
-        Origin(session.claims, message.id, message.label),
-        _upstream_id(ctx),
-        ctx.runtime.streams,
-        ctx.runtime.events,
-        refused=partial(refused_body, ctx, message),
-        survives_end=lambda: session.ended_by_own_request,
-        fail_open=fail_open,
-    )
-
-
-def _upstream_id(ctx: RequestContext) -> str | None:
-    """Return the id of the wrapped server's transport session that a request comes by, or None where it has none."""
-    if isinstance(ctx.bridge, Bridged):
-        return ctx.bridge.server_id
-    return ctx.server_id
-
-
 def _recorded(
     ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
 ) -> AbstractContextManager[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
-    recorder, is_forwarded = ctx.runtime.telemetry(), refused is None and decision.step not in ANSWERED
+    is_forwarded = refused is None and decision.step not in ANSWERED
     claims, server_id = None if session is None else session.claims, None
     if refused is not None:
         named = () if decision.metadata is None else (decision.metadata.session_id,)
         claims = refused_claims(ctx, refused, *named, decision.transport_id)
     if claims is None and not ctx.runtime.bridges:
         server_id = ctx.server_id
-    ctx.telemetry = recorder.begin(
-        message,
-        version=ctx.headers.version,
-        session=claims,
-        is_forwarded=is_forwarded,
-        scope=ctx.scope,
-        headers=ctx.headers.by_name,
-        server_id=server_id,
-    )
-    if recorder.wraps_handlers:
-        recorder.store_context(ctx.scope, message)
+    given: Given = (ctx.runtime, ctx.app, ctx.scope, ctx.send, ctx.headers, ctx.strict)
+    ctx.telemetry = _begin(message, claims, given, is_forwarded=is_forwarded, server_id=server_id)
     if ctx.telemetry is None:
         return _UNRECORDED
     if message.method == INITIALIZE and not ctx.runtime.bridges:
@@ -259,6 +266,25 @@ def _recorded(
     if not is_forwarded and ctx.telemetry.observer is not None:
         ctx.send = ResponseFilter(ctx.send, b"", None, (), observer=ctx.telemetry, is_passing=True)
     return ctx.telemetry
+
+
+def _begin(
+    message: Message, claims: Claims | None, given: Given, *, is_forwarded: bool = True, server_id: str | None = None
+) -> RequestTelemetry | None:
+    runtime, _, scope, _, headers, _ = given
+    recorder = runtime.telemetry()
+    begun = recorder.begin(
+        message,
+        version=headers.first(VERSION),
+        session=claims,
+        is_forwarded=is_forwarded,
+        scope=scope,
+        headers=headers.found or headers.by_name,
+        server_id=server_id,
+    )
+    if recorder.wraps_handlers:
+        recorder.store_context(scope, message)
+    return begun
 
 
 async def _learn_server_id(telemetry: RequestTelemetry, send: Send, message: ASGIMessage) -> None:

@@ -21,7 +21,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
 from .._errors import Refusal, StateError
-from .._protocol import _native, rewrite
+from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
@@ -35,13 +35,21 @@ Headers = list[tuple[bytes, bytes]]
 INTERNAL_ERROR: Final = -32603
 JSON: Final = b"application/json"
 EVENTS: Final = b"text/event-stream"
-_OF_THE_OLD_BODY: Final = frozenset(
+OF_ONE_BODY: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 _OK: Final = 200
-_OBSERVED: Final = 1 << 20  # bytes of one message that telemetry reads: an error has no more
+OBSERVED: Final = 1 << 20  # bytes of one message that telemetry reads: an error has no more
 _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
 _log: Final = logging.getLogger("mcp_sessions")
+
+
+def echo(text: bytes, request_id: bytes, session: ActiveSession | None) -> bytes | None:
+    """Return the answer with a session, or the error that takes its place where the state cannot be kept."""
+    try:
+        return None if session is None else rewrite.echo(text, request_id, session.metadata)
+    except StateError as error:
+        return rewrite.error(request_id, INTERNAL_ERROR, str(error))
 
 
 class Rewrite(msgspec.Struct, eq=False):
@@ -72,7 +80,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     echoed: ActiveSession | None  # the session to write into the answer where there are no rewrites
     rewrites: tuple[Rewrite, ...]  # what the answer needs, in this order; what translates ids comes first
     make_guard: Callable[..., StreamGuard] | None = None  # gives what ends the response before its time
-    max_event_bytes: int = _OBSERVED  # that are held; a longer event passes unchanged
+    max_event_bytes: int = OBSERVED  # that are held; a longer event passes unchanged
     late_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     clock: Callable[[], float] = time.time
     observer: RequestTelemetry | None = None  # what learns how the request ended
@@ -117,17 +125,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     # --- its start ---------------------------------------------------------------------------
 
     async def _begin(self, start: ASGIMessage) -> None:
-        known = None if self.rewrites or _native.kept is None else _native.kept(start.get("headers"))
-        if known is not None:
-            self.start, self.kept = start, known
-            return
         start = self._read_start(start) if self.rewrites else start
         media_type, coding, kept = b"", None, self.kept
         for header in start.get("headers", ()):
             name = header[0].lower()
             if name == b"content-type":
                 media_type = header[1]
-            elif name == b"content-length" or name in _OF_THE_OLD_BODY:  # comparing is a fifth of hashing
+            elif name == b"content-length" or name in OF_ONE_BODY:  # comparing is a fifth of hashing
                 continue
             elif name == b"content-encoding":
                 coding = header[1].lower()
@@ -159,7 +163,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
         media_type = types[0].partition(b";")[0].strip().lower() if types else b""
         if media_type == EVENTS:
-            self.events = EventStream(max_event_bytes=_OBSERVED)
+            self.events = EventStream(max_event_bytes=OBSERVED)
         elif media_type != JSON:
             self.observer = None
         await self.send(self._read_start(start) if self.rewrites else start)
@@ -211,7 +215,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             body = b"".join(pieces)
         changed = await self._cut_answer() if self.late_at <= self.clock() else None
         if changed is None:
-            changed = await self._rewritten(body) if self.rewrites else self.echo(body, self.echoed)
+            changed = await self._rewritten(body) if self.rewrites else echo(body, self.request_id, self.echoed)
             if self.is_over:
                 return
         start, self.start = self.start, None
@@ -250,7 +254,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             if text is not None and self.guard is not None and self.guard.is_in_doubt(text):
                 await self._cut_if_refused(self.guard)
             if text is not None:
-                changed = await self._rewritten(text) if self.rewrites else self.echo(text, self.echoed)
+                changed = await self._rewritten(text) if self.rewrites else echo(text, self.request_id, self.echoed)
                 self.last_text = text if changed is None else changed
                 self._observe(self.last_text)
             pieces.append(event.raw if changed is None else event.with_data(changed))
@@ -287,13 +291,6 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         for message in ({**start, "headers": [*start["headers"], *self.named]}, *waiting):
             await self.send(message)
 
-    def echo(self, text: bytes, session: ActiveSession | None) -> bytes | None:
-        """Return the answer with a session, or the error that takes its place where the state cannot be kept."""
-        try:
-            return None if session is None else rewrite.echo(text, self.request_id, session.metadata)
-        except StateError as error:
-            return rewrite.error(self.request_id, INTERNAL_ERROR, str(error))
-
     async def _rewritten(self, text: bytes) -> bytes | None:
         changed = None
         for change in self.rewrites:
@@ -308,7 +305,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         return text is self.answer or rewrite.is_answer(text, self.request_id)
 
     def _observe(self, text: bytes) -> None:
-        if self.observer is not None and len(text) <= _OBSERVED:
+        if self.observer is not None and len(text) <= OBSERVED:
             self.observer.read(text)
 
     def _observe_part(self, part: bytes, more: bool) -> None:
@@ -323,7 +320,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         pieces = self.pieces = self.pieces or []
         pieces.append(part)
         self.size += len(part)
-        if self.size > _OBSERVED:
+        if self.size > OBSERVED:
             self.observer = self.pieces = None
         elif not more:
             self.observer.read(b"".join(pieces))

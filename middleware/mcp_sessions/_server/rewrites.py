@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import ClassVar, Final
 from urllib.parse import quote
 
@@ -20,19 +21,21 @@ from starlette.types import Scope
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import SHARED_JAR
-from .._protocol.decision import ADVERTISING
+from .._protocol.decision import ADVERTISING, CANCELLED, ECHOES, Decision
 from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
-from .._protocol.jsonrpc import Message
+from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
+from .._protocol.strict_json import join
 from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
 from .answers import refuse_at_once, refused_body
-from .context import BridgedInitialize, RequestContext, named_ids
+from .context import Bridged, BridgedInitialize, RequestContext, keep_body_here, named_ids
 from .minting import initialize_session
-from .response import INTERNAL_ERROR, ResponseFilter, Rewrite
+from .response import INTERNAL_ERROR, ResponseFilter, Rewrite, echo
 from .sessions import ActiveSession, open_session
+from .streams import Origin, StreamGuard
 
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 _log: Final = logging.getLogger("mcp_sessions")
@@ -54,7 +57,7 @@ class EchoSession(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        return response.echo(text, self.session)
+        return echo(text, response.request_id, self.session)
 
 
 class SaveState(Rewrite, kw_only=True):
@@ -194,6 +197,59 @@ def passing_filter(ctx: RequestContext) -> ResponseFilter | None:
         return None
     rewrites = (TranslateIds(ctx=ctx),) if ctx.runtime.bridges else ()
     return ResponseFilter(ctx.send, b"", None, rewrites, observer=observer, is_passing=True)
+
+
+def response_filter(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
+) -> ResponseFilter | None:
+    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
+    if message.kind is not REQUEST:
+        if message.method == CANCELLED and "requestId" in message.all_params:
+            ref = None if session is None else session.claims.ref
+            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
+        return passing_filter(ctx)
+    runtime, scope, echoed = ctx.runtime, ctx.scope, session if decision.step in ECHOES else None
+    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
+    if is_plain and (echoed is None or echoed.claims.kind == SESSION):
+        rewrites: tuple[Rewrite, ...] = ()
+    else:
+        rewrites = rewrites_for(ctx, message, session, echoed)
+    if echoed is None and not rewrites:
+        return passing_filter(ctx)
+    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
+    if scope.get("extensions"):
+        keep_body_here(scope)
+    return ResponseFilter(
+        ctx.send,
+        join(message.given_id),
+        None if rewrites else echoed,
+        rewrites,
+        None if session is None else _guard,
+        runtime.limits.event_bytes,
+        inf if session is None else session.late_at,
+        runtime.clock,
+        None if ctx.telemetry is None else ctx.telemetry.observer,
+        guarded=(ctx, message, session, decision.fail_open),
+    )
+
+
+def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
+    return StreamGuard(
+        Origin(session.claims, message.id, message.label),
+        _upstream_id(ctx),
+        ctx.runtime.streams,
+        ctx.runtime.events,
+        refused=partial(refused_body, ctx, message),
+        survives_end=lambda: session.ended_by_own_request,
+        fail_open=fail_open,
+    )
+
+
+def _upstream_id(ctx: RequestContext) -> str | None:
+    """Return the id of the wrapped server's transport session that a request comes by, or None where it has none."""
+    if isinstance(ctx.bridge, Bridged):
+        return ctx.bridge.server_id
+    return ctx.server_id
 
 
 def rewrites_for(

@@ -81,6 +81,7 @@ class Runtime(msgspec.Struct, frozen=True):
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
     transport_lifetime: float
+    is_plain: bool  # whether the answer to a request in a session needs that session and nothing else, as a rule
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
     capability: bytes  # `capabilities.sessions`, as JSON
@@ -153,6 +154,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
         shares_cookies=transport.cookie == "shared",
         transport_lifetime=as_seconds(transport.lifetime),
+        is_plain=conversation is None and not (transport.bridge or options.dialects or options.telemetry.listen),
         bridges=transport.bridge,
         limits=limits,
         body_timeout=as_seconds(limits.body_timeout),

@@ -75,6 +75,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
     late_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
     known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
+    ready: bytes | None = None  # its metadata as JSON, unless its state has a part in that
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
     opened: RequestState | None = None  # its state, once it was looked at
@@ -211,50 +212,81 @@ async def open_session(
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
-    Raises `SessionNotFound`, `StateUnreadable` where the state is not this session's, or `StoreUnavailable`.
+    Raises as `opened`, or `StoreUnavailable`.
     """
-    now = runtime.clock()
-    known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
-    claims = known.claims
-    try:
-        at_once = runtime.status_now if claims.root is None else None
-        status = None if at_once is None else at_once(claims)
-        if status is None:
+    session = opened(metadata, runtime, principal, kind)
+    if session is None:
+        now = runtime.clock()
+        claims = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind).claims
+        try:
             status = await runtime.status(claims)
-    except StoreUnavailable as error:
-        if not fail_open:
-            error.ref = claims.ref
-            raise
-        _log.warning(
-            "accepting session %s without a revocation check: store unavailable (%s)",
-            claims.ref,
-            error.reason,
-            extra=about(claims.ref),
-        )
-    else:
-        if status is not LIVE:
-            raise refusal_of(status, claims)
-    payload, last_seen = None, claims.issued_at
-    if metadata.state is not None:
-        unsealed = _unsealed(metadata.state, known, runtime, now)
-        payload, last_seen = unsealed.payload, unsealed.last_seen
-    if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
-        last_seen = int(now)
-    ends_at = claims.expires_at  # which the token was held against
-    if runtime.idle_timeout is not None and not now < (ends_at := end_of(claims, runtime, last_seen)):
-        raise SessionExpired(ref=claims.ref)
-    session = ActiveSession(
-        metadata.session_id, claims, known.ring, runtime, principal, payload, ends_at, now + LATE, known
-    )
+        except StoreUnavailable as error:
+            if not fail_open:
+                error.ref = claims.ref
+                raise
+            _log.warning(
+                "accepting session %s without a revocation check: store unavailable (%s)",
+                claims.ref,
+                error.reason,
+                extra=about(claims.ref),
+            )
+            status = LIVE
+        session = opened(metadata, runtime, principal, kind, status)
+        assert session is not None
     if kind != SESSION:
         await session.load_state(fail_open=fail_open)
     return session
 
 
+def opened(
+    metadata: SessionMetadata,
+    runtime: Runtime,
+    principal: Principal | None,
+    kind: Kind = SESSION,
+    status: Standing | None = None,
+) -> ActiveSession | None:
+    """Return the session that a request names, or None where the store has to be asked for its status first.
+
+    Raises `SessionNotFound`, or `StateUnreadable` where the state is not this session's.
+    """
+    now = runtime.clock()
+    known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
+    claims = known.claims
+    if status is None:
+        at_once = runtime.status_now
+        if at_once is None or claims.root is not None:
+            return None
+        status = at_once(claims)
+    if status is not LIVE:
+        if status is None:
+            return None
+        raise refusal_of(status, claims)
+    payload, unsealed, ready, ends_at = None, None, None, claims.expires_at
+    if metadata.state is not None:
+        unsealed = _unsealed(metadata.state, known, runtime, now)
+        payload = unsealed.payload
+    if runtime.idle_timeout is not None:
+        last_seen = claims.issued_at if unsealed is None else unsealed.last_seen
+        if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
+            last_seen = int(now)
+        ends_at = end_of(claims, runtime, last_seen)
+        if not now < ends_at:
+            raise SessionExpired(ref=claims.ref)
+    elif known.metadata[0] == ends_at:
+        ready = known.metadata[1]
+    return ActiveSession(
+        metadata.session_id, claims, known.ring, runtime, principal, payload, ends_at, now + LATE, known, ready
+    )
+
+
 def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
-    for remembered in (known.opened, known.sealed):
-        if remembered is not None and remembered[0] == state and remembered[1].last_seen <= now + MAX_CLOCK_SKEW:
-            return remembered[1]
+    remembered = known.opened
+    if remembered is None or remembered[0] != state:
+        remembered = known.sealed
+        if remembered is not None and remembered[0] != state:
+            remembered = None
+    if remembered is not None and remembered[1].last_seen <= now + MAX_CLOCK_SKEW:
+        return remembered[1]
     claims, max_bytes = known.claims, runtime.limits.state_bytes
     try:
         unsealed = seal.open(known.ring, state, claims.jti, claims.subject, runtime.audience, max_bytes, now)

@@ -23,7 +23,7 @@ from .._session.events import RequestRefused
 from ..stores._base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
 from .body import Replay
-from .context import Bridged, BridgedInitialize, RequestContext
+from .context import Bridged, BridgedInitialize, Given, RequestContext
 from .placement import LAST_EVENT_ID
 from .response import ResponseFilter
 from .rewrites import TranslateIds, passing_filter
@@ -162,6 +162,14 @@ def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
     code = ctx.runtime.code(refusal)
     ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, refusal.ref))
     return rewrite.error(origin.id, code, refusal.client_message)
+
+
+def in_context(body: bytes | None, receive: Receive, given: Given) -> RequestContext:
+    """Return the context of a request, in which it crosses the bridge where there is one."""
+    ctx = RequestContext(body, receive, *given)
+    if ctx.runtime.bridges:
+        ctx.app = partial(cross, ctx, ctx.app)
+    return ctx
 
 
 async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -23,7 +23,7 @@ from ._base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record
 from ._memory_data import MINUTE, DataOfAll, ExpiryIndex, SortedNames
 
 _LOOKS: Final = 20  # at records, between which others have their turn
-_SPAN: Final = 3600  # seconds of expiry whose revocations are forgotten together
+_SPAN: Final = 12  # so many bits of the seconds of expiry: revocations of 68 minutes are forgotten together
 _DIGITS: Final = 11  # of a session's beginning in a list
 _SEP: Final = "\x1f"
 _END: Final = "~"  # comes after all names of a list
@@ -46,19 +46,22 @@ class _Revoked:
         return self._count + len(self._cut_offs)
 
     def has(self, ref: str, expires_at: int) -> bool:
-        return ref in self._refs.get(expires_at // _SPAN, ())
+        return ref in self._refs.get(expires_at >> _SPAN, ())
 
     def status(self, claims: Claims) -> Standing:
-        is_revoked = claims.ref in self._refs.get(claims.expires_at // _SPAN, ())
-        is_cut_off = self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience)
-        return Standing.ENDED if is_revoked or is_cut_off else LIVE
+        refs = self._refs.get(claims.expires_at >> _SPAN)
+        if refs is not None and claims.ref in refs:
+            return Standing.ENDED
+        if self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience):
+            return Standing.ENDED
+        return LIVE
 
     def moment_of(self, subject: str | None, audience: str) -> int:
         return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
 
     def add(self, ref: str, expires_at: int) -> None:
         self._check_room()
-        self._refs.setdefault(expires_at // _SPAN, {})[ref] = None
+        self._refs.setdefault(expires_at >> _SPAN, {})[ref] = None
         self._count += 1
 
     def cut_off(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
@@ -69,7 +72,7 @@ class _Revoked:
         self._cut_off_ends.put(key, max(until, self._cut_off_ends.moment(key)))
 
     def forget(self, over: float) -> None:
-        for span in [span for span in self._refs if span < over // _SPAN]:
+        for span in [span for span in self._refs if span < int(over) >> _SPAN]:
             self._count -= len(self._refs.pop(span))
         while (key := self._cut_off_ends.expired(over)) is not None:
             del self._cut_offs[key]

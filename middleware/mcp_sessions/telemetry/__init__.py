@@ -41,9 +41,9 @@ def is_traced() -> bool:
 
     A provider may be set at any time, so no answer is cached.
     """
-    api: Any = sys.modules.get(_API)
-    if api is None:
+    if _API not in sys.modules:
         return False
+    api: Any = sys.modules[_API]
     try:
         provider: object = api._TRACER_PROVIDER  # noqa: SLF001  # since the function looks into the environment
     except AttributeError:

@@ -24,6 +24,8 @@ from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
+from .._protocol.members import Meta, Params
+from .._protocol.strict_json import join
 from .._session.claims import Claims, RedactedRepr
 from . import Spans, Trace, is_traced, takes_spans
 from . import _attributes as names
@@ -167,19 +169,20 @@ class Tracing:
             request.token = attach(for_request(get_current(), None, None, known=request.server_span))
         return request
 
-    def _call_of(self, request: RequestTelemetry, session: Claims | None, http_version: str | None) -> Call:
+    def _call_of(
+        self, request: RequestTelemetry, params: Params[Meta], session: Claims | None, http_version: str | None
+    ) -> Call:
         """Return what a message has in common with others, by what was sent: what comes again is not even read."""
         message, version, trace = request.message, request.version, None
         client: str | bytes | None = None
-        params = message.params
-        name = b"" if params.name is UNSET else bytes(params.name)
+        name = b"" if params.name is UNSET else join(params.name)
         if session is not None:
             client, trace = session.client, session.trace
         elif request.ref is not None:
             client = self._server_sessions[request.ref]
         if client is None:
             meta = params if message.method == INITIALIZE else params.meta
-            client = None if meta is None or meta.client_info is UNSET else bytes(meta.client_info)
+            client = None if meta is None or meta.client_info is UNSET else join(meta.client_info)
         written = len(message.method) + len(name) + len(version or "") + len(client or "")
         call_of = self._call if written <= _MAX_KEY else self._call.__wrapped__
         return call_of(message.method, name, version, http_version, client, request.ref, trace)
@@ -193,8 +196,9 @@ class Tracing:
         headers: Mapping[bytes, bytes],
     ) -> None:
         """Start the span of a message, say on the one around it what it is, and make the context for its handler."""
-        message, call = request.message, self._call_of(request, session, scope.get("http_version"))
-        meta, kind, is_native = message.params.meta, self._kinds[not is_forwarded], is_forwarded and self._is_native
+        message, params = request.message, request.message.params
+        call = self._call_of(request, params, session, scope.get("http_version"))
+        meta, kind, is_native = params.meta, self._kinds[not is_forwarded], is_forwarded and self._is_native
         current, origin, around, text, is_http = get_current(), None, None, None, False
         if (
             current

@@ -20,6 +20,7 @@ from mcp_sessions._protocol.cookies import COOKIE
 from mcp_sessions._protocol.headers import ACCEPT_CODING, CODING, LENGTH, SESSION_HEADER, Header, RequestHeaders
 from mcp_sessions._protocol.jsonrpc import RESPONSE, Message
 from mcp_sessions._protocol.members import SESSION_KEY
+from mcp_sessions._server.plain import json_headers
 from mcp_sessions._server.response import ResponseFilter
 
 from . import jsonrpc as bodies
@@ -208,7 +209,7 @@ def judge_answer(text: bytes, request_id: bytes) -> str:
         Disagreement: They do not.
     """
     found = rewrite.echo(text, request_id, lambda: SESSION)
-    expected = in_python(lambda: rewrite.echo(text, request_id, lambda: SESSION))
+    expected = in_python(lambda: rewrite.echo(text, request_id, SESSION))  # given at once or when asked for
     if found != expected:
         raise Disagreement(f"native: written as {found!r}, and Python says {expected!r}: {request_id!r}, {text!r}")
     assert _native.echo is not None
@@ -221,12 +222,13 @@ def _head(given: list[Header]) -> tuple[Any, ...]:
     """Return what requests ask of their headers: whether more is to be looked at may differ between readers."""
     headers = RequestHeaders.of(given)
     edited = [list(headers.without_coding(each)) for each in (given, given[1:])]
-    agent = headers.by_name.get(b"user-agent", b"") if headers.common is None else headers.common[1]
+    agent = headers.by_name.get(b"user-agent") if headers.common is None else headers.common[1]
     return agent, edited, headers.by_name
 
 
 def _kept(given: list[Header]) -> tuple[Any, ...]:
-    """Return what a response filter holds after the start of a response, and what it has sent."""
+    """Return what is held of the start of a response, and what is said of a body that stays as it is."""
+    kept = (_native.kept or json_headers)(given)
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -235,7 +237,9 @@ def _kept(given: list[Header]) -> tuple[Any, ...]:
     response, start = ResponseFilter(send, b"7", None, ()), {"type": "http.response.start", "headers": given}
     with suppress(StopIteration):
         response._begin(start).send(None)
-    return response.start, response.start and response.kept, response.events is None, sent
+    if kept is not None and (response.start is not start or response.kept != kept):
+        raise Disagreement(f"plain: {kept} of {given}, of which a filter keeps {response.kept}")
+    return kept, response.start, response.kept, response.events is None, sent
 
 
 def judge_headers(given: list[Header]) -> str:

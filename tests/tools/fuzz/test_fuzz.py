@@ -104,6 +104,10 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
         with pytest.raises(Disagreement, match="None of"):
             native.judge_headers([])
     with monkeypatch.context() as patched:
+        patched.setattr("mcp_sessions._protocol._native.kept", lambda _: [(b"x", b"y")])
+        with pytest.raises(Disagreement, match="of which a filter keeps"):
+            native.judge_headers([])
+    with monkeypatch.context() as patched:
         patched.setattr("mcp_sessions._protocol._native.step", lambda _: None)
         with pytest.raises(Disagreement, match="native: None of a step to 7"):
             native.judge_step(7, waits=True)

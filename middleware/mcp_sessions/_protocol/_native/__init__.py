@@ -16,9 +16,9 @@ from ..._errors import ConfigurationError
 
 Read = Callable[[bytes, int], "tuple[str, int | str | None, bytes | None] | None"]
 """Given a body and how deep it may be nested, returns a message's method, id and session metadata, or None."""
-Echo = Callable[[bytes, bytes, Callable[[], bytes]], "bytes | None"]
-"""Given an answer, its request's id and what gives the session, returns the answer with the session in it, or None."""
-Head = Callable[[Any], "tuple[int, bytes] | None"]
+Echo = Callable[[bytes, bytes, "bytes | Callable[[], bytes]"], "bytes | None"]
+"""Given an answer, its request's id and the session, or what gives it, returns the answer with it in it, or None."""
+Head = Callable[[Any], "tuple[int, bytes | None] | None"]
 """Given a request's headers, returns where `accept-encoding` stands and `user-agent`, or None if more may matter."""
 Kept = Callable[[Any], "list[tuple[bytes, bytes]] | None"]
 """Given a response's headers, returns those that stay true of another JSON body, or None."""

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #define MEMBERS 24  /* of an object whose names are read */
+#define BLOCK 16    /* bytes that are looked at together */
 #define DEPTH 60    /* arrays and objects in each other; their kinds fit an integer of 64 bits */
 #define ID_BYTES 18 /* of an integer with its sign, which fits a `long long` */
 #define SESSION "io.modelcontextprotocol/session"
@@ -55,21 +56,18 @@ static int skip(Text *t, Slice expected) {
     return 1;
 }
 
-/* How many of eight bytes come before one that is a quote, a backslash, a control character or not ASCII. Each term has
- * a byte's high bit set for such a byte, and else at most above one; so the lowest that is set is right. */
+/* How many of a block of bytes come before one that is a quote, a backslash, a control character or not ASCII, which is
+ * negative here. Where compilers have no vectors, or the first byte is not the lowest, all are looked at one by one. */
 static int plain_bytes(const Byte *p) {
-    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
-    uint64_t word, quote, backslash;
-    memcpy(&word, p, sizeof word);
-    quote = word ^ ones * '"';
-    backslash = word ^ ones * '\\';
-    word |= ((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((word - ones * ' ') & ~word);
-    if (!(word &= highs))
-        return 8;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    return __builtin_ctzll(word) >> 3;
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    signed char bytes __attribute__((vector_size(BLOCK)));
+    uint64_t found[2];
+    memcpy(&bytes, p, BLOCK);
+    bytes = (bytes < ' ') | (bytes == '"') | (bytes == '\\');
+    memcpy(found, &bytes, BLOCK);
+    return found[0] ? __builtin_ctzll(found[0]) >> 3 : found[1] ? 8 + (__builtin_ctzll(found[1]) >> 3) : BLOCK;
 #else
-    return 0; /* they are looked at one by one */
+    return 0;
 #endif
 }
 
@@ -105,7 +103,7 @@ static Spelling read_string(Text *t, Slice *s) {
     if (*t->p != '"')
         return WRONG;
     for (;;) {
-        for (size = 8; size == 8 && t->end - p >= 8; p += size)
+        for (size = BLOCK; size == BLOCK && t->end - p >= BLOCK; p += size)
             size = plain_bytes(p);
         while (*p >= ' ' && *p < 0x80 && *p != '"' && *p != '\\')
             p++;
@@ -386,15 +384,15 @@ static PyObject *reader_read(PyObject *module, PyObject *const *given, Py_ssize_
     if (!text_of(given[0], nesting, &t) || !read_request(&t, &r))
         return none();
     id = !r.id.at ? none()
-        : r.has_text_id ? PyUnicode_DecodeUTF8(r.id.at, (Py_ssize_t)r.id.size, NULL)
+        : r.has_text_id ? PyUnicode_FromStringAndSize(r.id.at, (Py_ssize_t)r.id.size)
         : PyLong_FromLongLong(strtoll(r.id.at, NULL, 10)); /* which ends where the digits do */
     return Py_BuildValue("s#Ny#", r.method.at, (Py_ssize_t)r.method.size, id, r.session.at, (Py_ssize_t)r.session.size);
 }
 
 static char *append(char *to, Slice s) { return (char *)memcpy(to, s.at, s.size) + s.size; }
 
-/* `echo(answer, request_id, session)`: the answer with what `session()` returns among its metadata, or None for what is
- * not of the common form, or not the success for that id, as JSON. */
+/* `echo(answer, request_id, session)`: the answer with the session, or what it returns, among its metadata, or None for
+ * what is not of the common form, or not the success for that id, as JSON. */
 static PyObject *reader_echo(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     static const Slice NEW = LITERAL(",\"_meta\":{\"" SESSION "\":"), MORE = LITERAL(",\"" SESSION "\":");
     Slice id, before, member, named;
@@ -408,7 +406,8 @@ static PyObject *reader_echo(PyObject *module, PyObject *const *given, Py_ssize_
         return none();
     before.size -= (size_t)place;
     member = place == 2 ? NEW : MORE;
-    if (!(session = PyObject_CallNoArgs(given[2])))
+    session = PyBytes_CheckExact(given[2]) ? (Py_IncRef(given[2]), given[2]) : PyObject_CallNoArgs(given[2]);
+    if (!session)
         return NULL;
     if (!slice_of(session, &named))
         PyErr_SetString(PyExc_TypeError, "a session's metadata is bytes");
@@ -420,29 +419,28 @@ static PyObject *reader_echo(PyObject *module, PyObject *const *given, Py_ssize_
     return written;
 }
 
-/* Read one of the ASGI headers in a list. */
-static int read_header(PyObject *headers, Py_ssize_t at, Slice *name, Slice *value) {
-    PyObject *pair = PyList_GetItem(headers, at); /* no code of Python runs while a list is read */
-    return PyTuple_CheckExact(pair) && PyTuple_Size(pair) == 2 && slice_of(PyTuple_GetItem(pair, 0), name)
-        && slice_of(PyTuple_GetItem(pair, 1), value);
+/* Read one of the ASGI headers in a list: its value, or NULL. No code of Python runs while a list is read. */
+static PyObject *read_header(PyObject *headers, Py_ssize_t at, Slice *name) {
+    PyObject *pair = PyList_GetItem(headers, at);
+    PyObject *value = PyTuple_CheckExact(pair) && PyTuple_Size(pair) == 2 ? PyTuple_GetItem(pair, 1) : NULL;
+    return value && PyBytes_CheckExact(value) && slice_of(PyTuple_GetItem(pair, 0), name) ? value : NULL;
 }
 
-/* `head(headers)`: where a request's `accept-encoding` stands, or -1, and its last `user-agent`, or nothing; or
+/* `head(headers)`: where a request's `accept-encoding` stands, or -1, and its last `user-agent`, or None; or
  * None where a header may concern a session or the reading of the body, or there is one `accept-encoding` too many. */
 static PyObject *reader_head(PyObject *module, PyObject *headers) {
-    Py_ssize_t at, coding = -1;
-    Slice name, value, agent = LITERAL("");
-    if (!PyList_CheckExact(headers))
-        return none();
-    for (at = 0; at < PyList_Size(headers); at++) {
-        if (!read_header(headers, at, &name, &value) || IS(name, "mcp-session-id") || IS(name, "cookie")
-            || IS(name, "content-encoding") || (IS(name, "content-length") && value.size > 6)
+    Py_ssize_t at, size = PyList_CheckExact(headers) ? PyList_Size(headers) : -1, coding = -1;
+    PyObject *value, *agent = Py_None;
+    Slice name;
+    for (at = 0; at < size; at++) {
+        if (!(value = read_header(headers, at, &name)) || IS(name, "mcp-session-id") || IS(name, "cookie")
+            || IS(name, "content-encoding") || (IS(name, "content-length") && PyBytes_Size(value) > 6)
             || (IS(name, "accept-encoding") && coding >= 0))
             return none();
         coding = IS(name, "accept-encoding") ? at : coding;
         agent = IS(name, "user-agent") ? value : agent;
     }
-    return Py_BuildValue("ny#", coding, agent.at, (Py_ssize_t)agent.size);
+    return size < 0 ? none() : Py_BuildValue("nO", coding, agent);
 }
 
 /* As in `_server/response.py`: what is true of one body alone, after its coding and its type. */
@@ -457,12 +455,13 @@ static PyObject *reader_kept(PyObject *module, PyObject *headers) {
     PyObject *kept = PyList_New(0);
     Py_ssize_t at = 0, size = PyList_CheckExact(headers) ? PyList_Size(headers) : 0;
     int is_json = 0;
-    Slice name, value;
-    for (; kept && at < size && read_header(headers, at, &name, &value); at++) {
+    PyObject *value;
+    Slice name, type;
+    for (; kept && at < size && (value = read_header(headers, at, &name)); at++) {
         size_t i = 0;
         while (i < count && !is_same(name, BODY_NAMES[i]))
             i++;
-        is_json = i == 1 ? IS(value, "application/json") : is_json;
+        is_json = i == 1 ? slice_of(value, &type) && IS(type, "application/json") : is_json;
         if (i == 0 || (i == 1 && !is_json) || (i == count && IS_MIXED(name, BODY_NAMES)))
             break;
         if ((i == 1 || i == count) && PyList_Append(kept, PyList_GetItem(headers, at)) < 0)

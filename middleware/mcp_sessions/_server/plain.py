@@ -1,0 +1,138 @@
+"""The answer that most requests in sessions get: one JSON body, into which the session is written.
+
+Any other answer goes on in a `ResponseFilter`, from where it is; so here is only what most answers need, in one object
+that is the application's `receive`, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from starlette.types import Message as ASGIMessage
+
+from .._errors import StateError
+from .._protocol import _native, rewrite
+from .._protocol.decision import ATTACH, Decision
+from .._protocol.jsonrpc import Message
+from .._protocol.strict_json import join
+from .._session.claims import RedactedRepr
+from .body import Replay
+from .context import Given, RequestContext
+from .response import INTERNAL_ERROR, JSON, OBSERVED, OF_ONE_BODY, Headers, ResponseFilter
+from .rewrites import response_filter
+from .sessions import ActiveSession
+
+if TYPE_CHECKING:
+    from ..telemetry._outcome import RequestTelemetry
+
+_OK: Final = 200
+_ATTACHED: Final = Decision(ATTACH)
+_OF_A_BODY: Final = OF_ONE_BODY | {b"content-type", b"content-encoding"}
+
+
+class PlainResponse(RedactedRepr, Replay):
+    """The `receive` and, in `pass_on`, the `send` of one request that has a session."""
+
+    given: Given
+    message: Message
+    session: ActiveSession
+    telemetry: RequestTelemetry | None  # what records the message, if anything does
+    # The start of the answer and its headers that stay true, while they are held; then False.
+    held: tuple[ASGIMessage, Headers] | Literal[False] | None = None
+    filter: ResponseFilter | None = None  # where the answer goes on, if it needs more
+
+    @property
+    def context(self) -> RequestContext:
+        return RequestContext(None, self.receive, *self.given, self.telemetry)
+
+    def pass_on(self, part: ASGIMessage) -> Awaitable[None]:
+        """Take a part of the answer, as `send` does."""
+        held, kind = self.held, part["type"]
+        if held is None:
+            kept = (_native.kept or json_headers)(part.get("headers")) if kind == "http.response.start" else None
+            if kept is not None:
+                if self.telemetry is not None and part["status"] != _OK:
+                    self.telemetry.status = part["status"]
+                self.held = part, kept
+                return _NOTHING
+        elif held and kind == "http.response.body" and not part.get("more_body"):
+            session = self.session
+            if session.runtime.clock() < session.late_at:
+                self.held = False
+                return self._complete(held, part)
+        return self._pass_on(part)
+
+    async def _complete(self, held: tuple[ASGIMessage, Headers], part: ASGIMessage) -> None:
+        start, kept = held
+        session, request_id, send = self.session, join(self.message.given_id), self.given[3]
+        named: bytes | Callable[[], bytes]
+        if session.ready is not None and session.opened is None:
+            named, session.is_shut = session.ready, True
+        else:
+            named = session.metadata
+        try:
+            changed = rewrite.echo(part.get("body", b""), request_id, named)
+        except StateError as error:
+            changed = rewrite.error(request_id, INTERNAL_ERROR, str(error))
+        if changed is not None:
+            kept.append((b"content-length", join(len(changed))))
+            start, part = dict(start, headers=kept), {"type": "http.response.body", "body": changed}
+        if self.telemetry is not None and len(body := part.get("body", b"")) <= OBSERVED:
+            self.telemetry.read(body)
+        await send(start)
+        await send(part)
+
+    async def _pass_on(self, part: ASGIMessage) -> None:
+        held, self.held = self.held, False
+        if self.filter is None:
+            self.filter = response_filter(self.context, self.message, _ATTACHED, self.session)
+            assert self.filter is not None
+            if held:
+                await self.filter(held[0])
+        await self.filter(part)
+
+    @property
+    def unsent(self) -> ResponseFilter | None:
+        """What can still answer in the application's place, or None where its answer has left."""
+        if self.filter is None and self.held is not False:
+            return response_filter(self.context, self.message, _ATTACHED, self.session)
+        return self.filter
+
+    def close(self) -> None:
+        """Let nothing change the session any more, unless its client can resume the answer."""
+        if self.filter is not None and self.filter.guard is not None:
+            self.filter.finish(self.session)
+        elif not self.session.is_shut:
+            self.session.shut()
+
+
+def json_headers(headers: object) -> Headers | None:
+    """Return the headers of a response that stay true when its body, JSON, is changed; None where that is not certain.
+
+    In the common form they are a list, their names are in lower case, and the type has no parameters.
+    """
+    kept: Headers = []
+    is_json = False
+    for header in headers if isinstance(headers, list) else ():
+        name = header[0]
+        if name == b"content-type":
+            if header[1] != JSON:
+                return None
+            is_json = True
+        elif name in OF_ONE_BODY:
+            continue
+        elif name.lower() in _OF_A_BODY:
+            return None
+        kept.append(header)
+    return kept if is_json else None
+
+
+class _Nothing(tuple[()]):
+    """What can be awaited again and again, and is over at once: a coroutine has to be made each time."""
+
+    __slots__ = ()
+    __await__ = tuple.__iter__
+
+
+_NOTHING: Final = cast("Awaitable[None]", _Nothing())
