@@ -59,6 +59,11 @@ def _cheaper(peer: str, times: float) -> Budget:
     return Budget(f"8. times cheaper than {peer}", f"trivial/{peer}/times", times, "times", how, at_least=True)
 
 
+def _left_by_counts(reader: str, kind: str, part: float) -> Budget:
+    figure, how = f"instructions/ours, {kind}/throughput", "instructions without ours, in parts of those with it"
+    return Budget(f"8. the SDK's server, {reader}, by counts", figure, part, "", how, at_least=True)
+
+
 def _left(era: str, section: str) -> Budget:
     how = "of the bare server's throughput, in process"
     return Budget(f"8. the SDK's server, {era}", f"{section}/ours, session/throughput", 0.94, "", how, at_least=True)
@@ -85,6 +90,8 @@ BUDGETS: Final = (
     _cheaper(peers.READ, 1.3),
     _cheaper(peers.WRITE, 2),
     _cheaper(peers.SPANS, 9),
+    _left_by_counts("in Python", "session, SDK", 0.94),
+    _left_by_counts("with the native reader", "native, session, SDK", 0.96),
     _left("JSON", "sdk-json"),
     _left("SSE", "sdk-sse"),
     Budget("9. cost at the most sessions", "sessions/flatness", 1.1, "times", "against one, token cache off"),

@@ -43,6 +43,8 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
     vars(_sqlite_shared)["_LOOK"] = math.inf
     found["session, sqlite:"] = {"bare": _bare(visits), "ours": visits.serve}
+    named = message(session=await ours.created(on_file))
+    found["session, SDK"] = {way: partial(_within_sdk, named, way) for way in ("bare", "ours")}
     for name, spans in (("traced", "auto"), ("enriched", "enrich")):
         wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)
         visits = Visits.of(wrapped, message(session=await ours.unnamed()))
@@ -52,6 +54,13 @@ async def subjects() -> dict[str, dict[str, Serve]]:
 
 def _bare(visits: Visits) -> Serve:
     return replace(visits, app=PassThrough(apps.trivial)).serve
+
+
+async def _within_sdk(body: bytes, way: str, requests: int) -> None:
+    """Serve requests in a session to a new server of the official SDK, which lives in one event loop."""
+    async with apps.started(apps.sdk(json_response=True)) as server:
+        app = PassThrough(server) if way == "bare" else ours.wrap(server)
+        await Visits.of(app, body).serve(requests)
 
 
 async def traced(visits: Visits, requests: int, *, around: bool) -> None:

@@ -92,7 +92,7 @@ def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
 _BUDGETS: Final = {
     budget.figure.removeprefix("instructions/ours, ").removesuffix("/more"): budget.excepted or budget.limit
     for budget in BUDGETS
-    if budget.figure.startswith("instructions/")
+    if budget.figure.startswith("instructions/") and budget.figure.endswith("/more")
 }
 
 
@@ -134,6 +134,8 @@ async def instructions(size: Size) -> Report:
     if counts is None:
         return Report([Table(MISSING, ("",), ())])
     figures = {f"instructions/ours, {name}/more": float(number) for name, number in beyond(counts).items()}
+    kept = {f"instructions/ours, {name}/throughput": of["bare"] / of["ours"] for name, of in counts.items()}
+    figures |= kept
     return Report([table(counts, _baselines().get(HERE))], figures)
 
 
