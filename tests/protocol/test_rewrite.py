@@ -110,6 +110,7 @@ def test_a_result_with_cache_hints_becomes_private_and_stale(result: dict[str, A
         b'{"jsonrpc":"2.0","result":{}}',
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}',
         b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{},"result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"no"}}',
         ANSWER % b"[]",
         ANSWER % b"null",
         ANSWER % b'"{}"',

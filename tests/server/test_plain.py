@@ -33,6 +33,7 @@ BODIES = [
     b'{"id":1,"result":{"ttlMs":5,"cacheScope":"public"},"jsonrpc":"2.0"}',
     b'{"jsonrpc":"2.0","id":2,"result":{}}',
     b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}',
+    b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"no"}}',
     *(b"", b"not JSON", b"data: %b\n\n" % SUCCESS, b"id: 4\ndata: %b\n\n" % SUCCESS),
 ]
 HEADERS: list[list[Header]] = [

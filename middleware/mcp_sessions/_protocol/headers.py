@@ -81,7 +81,10 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
-        return [value.decode("latin-1") for other, value in self.headers if other == name]
+        by_name = self.found or self.by_name
+        if name in by_name and len(by_name) < len(self.headers):
+            return [value.decode("latin-1") for other, value in self.headers if other == name]
+        return [by_name[name].decode("latin-1")] if name in by_name else []
 
     def first(self, name: bytes) -> str | None:
         """Return the first copy of a header, or None where there is none."""

@@ -55,7 +55,7 @@ def same_id(left: bytes, right: bytes) -> bool:
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     """Whether a message with these members is the success that answers a request, by the JSON text of its id."""
-    if "result" not in members or "method" in members or "id" not in members:
+    if "result" not in members or "id" not in members or "error" in members or "method" in members:
         return False
     found = members["id"]
     return bytes(found) == request_id or same_id(found, request_id)
@@ -265,8 +265,8 @@ def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, 
     """Return an error for an id, as JSON text, or for null; a lone surrogate in the message becomes `?`."""
     members: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if data is not None:
-        members["data"] = dict(data)
-    return join({"jsonrpc": "2.0", "id": Raw(request_id or b"null"), "error": members})
+        members["data"] = data
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id or b"null", join(members))
 
 
 def notification(method: str) -> bytes:
@@ -281,5 +281,5 @@ def ping(message: Message, request_id: bytes, method: str) -> bytes:
     if meta is not None:
         names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]
         asked = {name: meta[name] for name in names}
-    params = {} if asked == _NO_META or not asked else {"params": {"_meta": asked}}
-    return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})
+    params = b"" if asked == _NO_META or not asked else b',"params":{"_meta":%b}' % join(asked)
+    return b'{"jsonrpc":"2.0","id":%b,"method":"%b"%b}' % (request_id, method.encode(), params)

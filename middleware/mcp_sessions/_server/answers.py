@@ -119,7 +119,7 @@ def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
 
 
 async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:
-    """Answer a request that is refused for its session header, whatever its body holds."""
+    """Answer a request that is refused for its session header or its body, of which nothing was read as a message."""
     if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _also_admitted(ctx)):
         await refuse_unread(ctx, refusal)
 
@@ -234,8 +234,7 @@ async def _ask(app: ASGIApp, question: Scope, receive: Receive, found: Answer) -
 
 def _question(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
-    kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
-    kept.append((b"content-length", b"%d" % len(body)))
+    kept = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", b"%d" % len(body)),))
     return {**scope, "mcp_session": None, "state": {**scope.get("state", {}), "mcp_session": None}, "headers": kept}
 
 
@@ -266,10 +265,10 @@ class Answer(msgspec.Struct):
 
     def _is_admission(self, text: bytes) -> bool:
         request_id = self.request_id
+        if rewrite.is_answer(text, request_id):
+            return True
         try:
             message = members(text)
-            if rewrite.answers(message, request_id):
-                return True
             error = members(bytes(message["error"]))
             return bytes(error["code"]) == _METHOD_NOT_FOUND and rewrite.same_id(bytes(message["id"]), request_id)
         except (Refusal, KeyError):

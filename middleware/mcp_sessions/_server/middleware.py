@@ -22,6 +22,7 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
+from .body import read_body
 from .context import Given, RequestContext
 from .current import PrincipalOf, from_scope, with_codes
 from .forms import Seconds
@@ -197,19 +198,21 @@ class MCPSessionMiddleware:
         common = None if _native.head is None else _native.head(given)
         headers = RequestHeaders(given, common, dict(given) if common is None else None)
         request: Given = (runtime, self._server, scope, send, headers, is_at_endpoint)
-        found = headers.found
-        if found is not None and (SESSION_HEADER in found or COOKIE in found):
-            ctx = RequestContext(None, receive, *request)
-            try:
-                self._take_session(ctx)
-            except Refusal as refusal:
-                await refuse_bodyless(ctx, refusal)
-                return
-        if scope["method"] == "POST" and (is_at_endpoint or headers.is_json):
-            await self._handle_post(receive, request)
+        found, body = headers.found, None
+        try:
+            if found is not None and (SESSION_HEADER in found or COOKIE in found):
+                self._take_session(RequestContext(None, receive, *request))
+            if scope["method"] == "POST" and (is_at_endpoint or headers.is_json):
+                arriving = read_body(receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
+                body = arriving if isinstance(arriving, bytes) else await arriving
+        except Refusal as refusal:
+            await refuse_bodyless(RequestContext(None, receive, *request), refusal)
             return
-        ctx = in_context(None, receive, request)
-        await (handle_other if headers.session_id is None else handle_get_or_delete)(ctx)
+        if body is not None:
+            await self._handle_post(body, receive, request)
+        else:
+            ctx = in_context(None, receive, request)
+            await (handle_other if headers.session_id is None else handle_get_or_delete)(ctx)
 
     def _check_started(self) -> None:
         if self._options.counts:

@@ -67,19 +67,20 @@ class PlainResponse(RedactedRepr, Replay):
         start, kept = held
         session, request_id, send = self.session, join(self.message.given_id), self.given[3]
         named: bytes | Callable[[], bytes]
+        echoed = None
         if session.ready is not None and session.opened is None:
             named, session.is_shut = session.ready, True
         else:
             named = session.metadata
         try:
-            changed = rewrite.echo(part.get("body", b""), request_id, named)
+            changed = echoed = rewrite.echo(part.get("body", b""), request_id, named)
         except StateError as error:
             changed = rewrite.error(request_id, INTERNAL_ERROR, str(error))
         if changed is not None:
             kept.append((b"content-length", join(len(changed))))
             start, part = dict(start, headers=kept), {"type": "http.response.body", "body": changed}
         if self.telemetry is not None and len(body := part.get("body", b"")) <= OBSERVED:
-            self.telemetry.read(body)
+            self.telemetry.read(body, echoed is not None)
         await send(start)
         await send(part)
 
@@ -99,12 +100,19 @@ class PlainResponse(RedactedRepr, Replay):
             return response_filter(self.context, self.message, _ATTACHED, self.session)
         return self.filter
 
-    def close(self) -> None:
-        """Let nothing change the session any more, unless its client can resume the answer."""
-        if self.filter is not None and self.filter.guard is not None:
-            self.filter.finish(self.session)
-        elif not self.session.is_shut:
-            self.session.shut()
+    def close(self, error: BaseException | None) -> None:
+        """Let nothing change the session any more; `error` is the application's, where it goes on to the server."""
+        close_session(self.session, self.filter)
+        if self.telemetry is not None:
+            self.telemetry.end(error)
+
+
+def close_session(session: ActiveSession, response: ResponseFilter | None) -> None:
+    """Let nothing change a session any more, unless its client can resume the answer."""
+    if response is not None and response.guard is not None:
+        response.finish(session)
+    elif not session.is_shut:
+        session.shut()
 
 
 def json_headers(headers: object) -> Headers | None:

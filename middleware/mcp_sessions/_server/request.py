@@ -1,4 +1,4 @@
-"""One POST to the MCP endpoint, station by station: body, message, decision, session, and then answered or forwarded.
+"""One POST to the MCP endpoint, station by station: message, decision, session, and then answered or forwarded.
 
 What happens to a message is decided in `_protocol.decision`, from a table; what its answer needs, in `rewrites`.
 """
@@ -21,11 +21,11 @@ from .._session.claims import COOKIE, SESSION, Claims, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread
-from .body import Replay, read_body, refusal_of_batch
+from .body import Replay, refusal_of_batch
 from .context import Given, RequestContext, keep_body_here, named_ids
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
-from .plain import PlainResponse
+from .plain import PlainResponse, close_session
 from .response import ResponseFilter
 from .rewrites import new_cookie, passing_filter, response_filter
 from .sessions import ActiveSession, open_others, open_session, opened, refused_claims
@@ -42,24 +42,19 @@ _EARLY: Final = frozenset({"initialize", "ping"})
 _UNRECORDED: Final = nullcontext()
 
 
-async def handle_post(receive: Receive, given: Given) -> None:
-    """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
+def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
+    """Return what handles one POST to the MCP endpoint, up to the last byte of the response. (No coroutine: dear.)"""
     runtime, app, scope, send, headers, _ = given
-    limits, body = runtime.limits, None
+    limits = runtime.limits
     try:
-        arriving = read_body(receive, headers, limits.body_bytes, runtime.body_timeout)
-        body = arriving if isinstance(arriving, bytes) else await arriving
         message = parse(body, limits.batch, limits.nesting)
     except Refusal as refusal:
-        await _pass_or_refuse(body, receive, given, refusal)
-        return
+        return _pass_or_refuse(body, receive, given, refusal)
     if type(message) is Batch:
-        await _pass_or_refuse(body, receive, given, refusal_of_batch(message, runtime.rules))
-        return
+        return _pass_or_refuse(body, receive, given, refusal_of_batch(message, runtime.rules))
     passes = message.session is None and runtime.rules.passes(message, headers)
     if not passes or runtime.tells():
-        await _handle(message, body, receive, given, passes)
-        return
+        return _handle(message, body, receive, given, passes)
     scope["mcp_session"] = None
     try:
         scope["state"]["mcp_session"] = None
@@ -67,9 +62,8 @@ async def handle_post(receive: Receive, given: Given) -> None:
         scope["state"] = {"mcp_session": None}
     note_absence(scope, runtime, headers, message)
     if runtime.bridges or session_variable.get() is not None:
-        await _forward_untouched(in_context(body, receive, given))
-    else:  # from here, since most requests are such
-        await app(scope, Replay(body, receive).__call__, send)
+        return _forward_untouched(in_context(body, receive, given))
+    return app(scope, Replay(body, receive).__call__, send)
 
 
 async def _handle(message: Message, body: bytes, receive: Receive, given: Given, passes: bool) -> None:
@@ -84,7 +78,7 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given,
             principal = runtime.principal(scope)
             session = opened(attached, runtime, principal) or await open_session(attached, runtime, principal)
     except Refusal as refusal:
-        refused = refusal
+        refused = refusal.with_traceback(None)  # which would be a circle, since it has this frame
     if session is None or not runtime.is_plain or message.kind is not REQUEST:
         await _handle_specially(in_context(body, receive, given), message, decision, session, refused)
         return
@@ -101,16 +95,15 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given,
     token, failed = session_variable.set(current), None
     try:
         await app(scope, response.__call__, response.pass_on)
-    except BaseException as error:  # noqa: BLE001  # it is answered, or raised again
-        failed = error
-        await _failed(response.context, message, response.unsent, error)
-        failed = None
+    except BaseException as error:
+        if not await _answers_failure(response.context, message, response.unsent, error):
+            failed = error
+            raise
     finally:
         session_variable.reset(token)
-        if not session.is_shut or response.filter is not None:
-            response.close()
-        if telemetry is not None:
-            telemetry.end(failed)
+        if telemetry is not None or response.filter is not None or not session.is_shut:
+            response.close(failed)
+        del failed  # for the same reason
 
 
 async def _handle_specially(
@@ -125,7 +118,7 @@ async def _handle_specially(
                 principal = ctx.runtime.principal(ctx.scope)
                 session = await open_session(decision.metadata, ctx.runtime, principal, decision.fail_open)
         except Refusal as refusal:
-            refused, session = refusal, None
+            refused, session = refusal.with_traceback(None), None
     if ctx.runtime.tells():
         with _recorded(ctx, message, decision, session, refused):
             await _respond(ctx, message, decision, session, refused)
@@ -133,7 +126,7 @@ async def _handle_specially(
         await _respond(ctx, message, decision, session, refused)
 
 
-async def _pass_or_refuse(body: bytes | None, receive: Receive, given: Given, refusal: Refusal | None) -> None:
+async def _pass_or_refuse(body: bytes, receive: Receive, given: Given, refusal: Refusal | None) -> None:
     """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
     runtime, _, scope, _, headers, strict = given
     if refusal is not None and refusal.reason == NOT_JSONRPC and not strict:
@@ -196,29 +189,28 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     ctx.body = body
     try:
         await ctx.app(scope, ctx.__call__, ctx.send if response is None else response.__call__)
-    except Exception as error:  # noqa: BLE001  # it is answered, or raised again
-        await _failed(ctx, message, response, error)
+    except Exception as error:
+        if not await _answers_failure(ctx, message, response, error):
+            raise
     finally:
         session_variable.reset(token)
         if around is not None:
             absence_variable.reset(around)
-        if session is not None and response is not None and response.guard is not None:
-            response.finish(session)
-        elif session is not None and not session.is_shut:
-            session.shut()
+        if session is not None:
+            close_session(session, response)
         if is_handshake and attached is not None:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
 
 
-async def _failed(ctx: RequestContext, message: Message, response: ResponseFilter | None, error: BaseException) -> None:
+async def _answers_failure(
+    ctx: RequestContext, message: Message, response: ResponseFilter | None, error: BaseException
+) -> bool:
     """Answer a request whose handler left us the store's error; any other is for the server that we run in."""
-    if not isinstance(error, Exception):  # it was cancelled
-        raise error
-    ctx.scope["mcp_session"] = ctx.scope["state"]["mcp_session"] = None  # what handles the error has no session
+    if isinstance(error, Exception):  # else it was cancelled
+        ctx.scope["mcp_session"] = ctx.scope["state"]["mcp_session"] = None  # what handles the error has no session
     if response is None or not isinstance(error, StoreUnavailable):
-        raise error
-    if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
-        raise error
+        return False
+    return await response.fail(partial(refuse_at_once, ctx, message, error), error)
 
 
 async def handle_labelled_post(*request: Any) -> None:

@@ -117,13 +117,14 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
         self.refusal = Outcome(str(code), str(code), refusal.reason, refusal.message)
         self._fail_around(self.refusal)
 
-    def read(self, text: bytes) -> None:
-        """Take the outcome from one JSON-RPC message of the response; most need not be decoded."""
+    def read(self, text: bytes, succeeds: bool = False) -> None:
+        """Take the outcome from one message of the response, which may be known to succeed; most are not decoded."""
         if self.listeners and self.message.method == "tools/list" and (tools := listed_tools(text)):
             self.outcome = Outcome(tools=tools)
             return
         # `in` would take twice as long: it first asks whether it is given a number.
-        may_fail = (text.find(b"true") >= 0 and text.find(b'"isError"') >= 0) or text.find(b'"error"') >= 0
+        may_fail = text.find(b"true") >= 0 and text.find(b'"isError"') >= 0
+        may_fail = may_fail or not (succeeds or text.find(b'"error"') < 0)
         if not may_fail and self.contents is None:
             return
         outcome = _read_outcome(text) if may_fail or b'"method"' in text else SUCCESS
