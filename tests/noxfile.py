@@ -40,6 +40,7 @@ SLOW = (
     "tests/stores/test_redis_durability.py",
     "tests/stores/test_tenants.py",
     "tests/support/test_leaks.py",
+    "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_recipes.py",
     "tests/test_advisories.py",
     "tests/test_noxfile.py",

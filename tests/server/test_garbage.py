@@ -87,7 +87,7 @@ async def test_a_request_that_fails_leaves_nothing_to_the_garbage_collector(kind
             await REQUESTS[kind](client, session)
 
     await send()
-    gc.collect()
+    gc.freeze()  # what there is so far, which takes long to look through
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -98,4 +98,5 @@ async def test_a_request_that_fails_leaves_nothing_to_the_garbage_collector(kind
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+        gc.unfreeze()
     assert not [code for code in left if "mcp_sessions" in code]

@@ -153,6 +153,25 @@ async def test_older_workers_go_on_while_a_newer_one_migrates(
     assert facts == [(NEXT, 1)]
 
 
+async def test_a_migration_gives_way_to_a_transaction_that_would_wait_for_it(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
+) -> None:
+    """Each has a table that the other one needs. The migration lets go before the other call's time is up."""
+    await make_store().open()
+    with psycopg.connect(postgres_servers.shared().url) as other, monkeypatch.context() as newest:
+        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
+        other.execute(f"SELECT FROM {schema}.items")
+        other.execute("SET LOCAL statement_timeout = '900ms'")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(make_store().open)
+            waits = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.items'::regclass"
+            while postgres_servers.shared().execute(waits) == [(0,)]:  # noqa: ASYNC110  # the server tells nobody
+                await anyio.sleep(0.01)
+            await anyio.to_thread.run_sync(other.execute, f"SELECT FROM {schema}.revoked")
+            other.commit()
+    assert postgres_servers.shared().execute(f"SELECT version FROM {schema}.facts") == [(NEXT,)]
+
+
 async def test_tables_of_a_later_version_are_refused_with_the_remedy(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,7 @@ FULL: Final = "store_full_disk"
 FORBIDDEN: Final = "store_forbidden"
 NO_DATABASE: Final = "store_no_database"
 NO_TABLES: Final = "store_no_tables"
+_PAUSES: Final = (0.1, 0.2, 0.3, 0.4, 0.5)  # seconds between the tries of a migration
 _DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL says goes first
     "application_name": "mcp-sessions",
     "target_session_attrs": "read-write",
@@ -226,15 +227,26 @@ class PostgresStore(SQLStore):
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             *_, is_replica, is_safe = connection.execute(_GREET, [self._patience] * 2).fetchall()[0]
             self._check(is_replica=is_replica, is_safe=is_safe)
-            # What tables that vanished were given within this second is lost as well.
-            now = self._clock()
-            if migrate(connection, self._schema, fence=math.floor(now) + 1 if self._was_there else math.ceil(now)):
+            if self._migrate(connection):
                 logger.warning("the session store's tables are new: sessions issued before now may be refused")
         except BaseException:
             connection.close()
             raise
         self._was_there = True
         return connection
+
+    def _migrate(self, connection: Connection[Any]) -> bool:
+        """Bring the tables up to date; a migration gives way to calls that need what it holds, and tries again."""
+        from psycopg.errors import LockNotAvailable
+
+        # What tables that vanished were given within this second is lost as well.
+        now = self._clock()
+        fence = math.floor(now) + 1 if self._was_there else math.ceil(now)
+        for pause in _PAUSES:
+            with suppress(LockNotAvailable):
+                return migrate(connection, self._schema, fence=fence)
+            time.sleep(pause)
+        return migrate(connection, self._schema, fence=fence)
 
     def _check(self, *, is_replica: bool, is_safe: bool) -> None:
         if is_replica:  # it would answer, from the past

@@ -230,7 +230,7 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
             run("SET LOCAL statement_timeout = 0")
             run(_LOCK, ["facts"])
             version, oldest = versions()  # another worker may have migrated meanwhile
-            run("SET LOCAL lock_timeout = '2s'")  # a migration that waits for a table keeps others from it
+            run("SET LOCAL lock_timeout = '200ms'")  # one that waits keeps others from the tables that it has
             if run("SELECT 1 FROM pg_namespace WHERE nspname = '~'").fetchone() is None:
                 run("CREATE SCHEMA ~")
             for still_fits, sql in MIGRATIONS[version:]:
