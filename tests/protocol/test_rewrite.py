@@ -81,6 +81,12 @@ def test_what_is_not_ours_keeps_its_bytes(value: bytes) -> None:
         assert value in echoed
 
 
+def test_an_error_of_null_is_none() -> None:
+    """As servers write it whose language has no absent members."""
+    echoed = json.loads(echo(b'{"jsonrpc":"2.0","id":1,"result":{},"error":null}') or b"")
+    assert echoed == {"jsonrpc": "2.0", "id": 1, "result": {"_meta": {SESSION_KEY: json.loads(SESSION)}}, "error": None}
+
+
 @pytest.mark.parametrize(
     ("result", "private"),
     [

@@ -29,6 +29,7 @@ _USUAL: Final = (
 _RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities", usual=_USUAL)
 _is_usual: Final = frozenset(_USUAL).issuperset  # of the names in a result
 _NOTHING: Final = Raw()
+_NULL: Final = Raw(b"null")
 _NO_META: Final = Meta()
 _BACKSLASH: Final = ord("\\")
 _WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
@@ -55,7 +56,9 @@ def same_id(left: bytes, right: bytes) -> bool:
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     """Whether a message with these members is the success that answers a request, by the JSON text of its id."""
-    if "result" not in members or "id" not in members or "error" in members or "method" in members:
+    if "result" not in members or "id" not in members or "method" in members:
+        return False
+    if "error" in members and members["error"] != _NULL:  # some servers always write it
         return False
     found = members["id"]
     return bytes(found) == request_id or same_id(found, request_id)

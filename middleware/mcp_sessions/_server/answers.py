@@ -119,7 +119,7 @@ def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
 
 
 async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:
-    """Answer a request that is refused for its session header or its body, of which nothing was read as a message."""
+    """Answer a request that is refused for its session header or its body, in which no message was read."""
     if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _also_admitted(ctx)):
         await refuse_unread(ctx, refusal)
 

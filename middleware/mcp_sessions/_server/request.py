@@ -43,7 +43,7 @@ _UNRECORDED: Final = nullcontext()
 
 
 def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
-    """Return what handles one POST to the MCP endpoint, up to the last byte of the response. (No coroutine: dear.)"""
+    """Return what handles one POST to the MCP endpoint, to be awaited. (Each further coroutine costs every request.)"""
     runtime, app, scope, send, headers, _ = given
     limits = runtime.limits
     try:
@@ -103,7 +103,7 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given,
         session_variable.reset(token)
         if telemetry is not None or response.filter is not None or not session.is_shut:
             response.close(failed)
-        del failed  # for the same reason
+        del failed  # which has this frame, too
 
 
 async def _handle_specially(

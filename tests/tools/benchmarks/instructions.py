@@ -37,6 +37,8 @@ READERS: Final = {"0": "", **({"1": "native, "} if reader() == "native" else {})
 """What the switch is set to, and what that puts before the names of subjects; the native one where it is built."""
 SQLITE: Final = "session, sqlite:"
 MOST_OVER_MEMORY: Final = 12_000  # instructions, 3 us, by which a session on SQLite costs more than one in memory
+FORGED: Final = "forged session refused"
+VERIFIED: Final = "session, no token cache"  # than which a forged one must not take more
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
 PROGRAM: Final = "from tests.tools.benchmarks import counted; counted.main()"
 _COUNTED: Final = re.compile(r"^(\d+) (\d+) (bare|ours) (.+)$", re.MULTILINE)
@@ -86,6 +88,8 @@ def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
     for name in limits.keys() & {f"{prefix}{SQLITE}" for prefix in READERS.values()}:
         in_memory = beyond(counts)[name.removesuffix(SQLITE) + "session"]
         limits[name] = min(limits[name], in_memory + MOST_OVER_MEMORY)
+    if FORGED in limits and VERIFIED in counts:
+        limits[FORGED] = min(limits[FORGED], beyond(counts)[VERIFIED])
     return limits
 
 
@@ -136,6 +140,9 @@ async def instructions(size: Size) -> Report:
     figures = {f"instructions/ours, {name}/more": float(number) for name, number in beyond(counts).items()}
     kept = {f"instructions/ours, {name}/throughput": of["bare"] / of["ours"] for name, of in counts.items()}
     figures |= kept
+    for forged, verified in ((f"{prefix}{FORGED}", f"{prefix}{VERIFIED}") for prefix in READERS.values()):
+        if {forged, verified} <= counts.keys():
+            figures[f"instructions/ours, {forged}/times"] = beyond(counts)[forged] / beyond(counts)[verified]
     return Report([table(counts, _baselines().get(HERE))], figures)
 
 

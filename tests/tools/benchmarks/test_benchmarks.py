@@ -52,7 +52,9 @@ def test_every_budget_reads_a_figure_that_a_section_finds(reports: Mapping[str, 
     """The instructions are counted by a process of their own; each budget names a row whose count is held."""
     lacking = {budget.figure for budget in budgets.BUDGETS} - Report.all(reports.values()).figures.keys()
     held = json.loads(instructions.BASELINE.read_text("utf-8"))["CPython 3.11 x86_64"]
-    assert lacking <= {f"instructions/ours, {name}/{figure}" for name in held for figure in ("more", "throughput")}
+    assert lacking <= {
+        f"instructions/ours, {name}/{figure}" for name in held for figure in ("more", "throughput", "times")
+    }
     assert {budget.name.split(".")[0] for budget in budgets.BUDGETS} == set(map(str, range(1, 12)))
 
 
