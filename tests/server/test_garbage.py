@@ -26,7 +26,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     name, session = message.get("params", {}).get("name"), scope["mcp_session"]
     if name == "fails":
         raise ZeroDivisionError
-    if name == "needs the store":
+    if name == "refuses":
         raise StoreUnavailable
     if name == "writes":
         session.state["text"] = "x" * 10_000
@@ -61,7 +61,7 @@ REQUESTS: dict[str, Request] = {
     "a state of another": lambda client, session: client.tool(session={**session, "state": "v1.AAAAAAAA.AAAA"}),
     "a handler that fails": lambda client, session: client.tool("fails", session=session),
     "one that fails without a session": lambda client, _session: client.tool("fails"),
-    "one that needs the store": lambda client, session: client.tool("needs the store", session=session),
+    "one that refuses": lambda client, session: client.tool("refuses", session=session),
     "one that writes too much": lambda client, session: client.tool("writes", session=session),
     "ended": lambda client, session: client.tool(session=session),
     "a fork whose status the store does not know": lambda client, session: client.tool(session=session),

@@ -172,6 +172,21 @@ async def test_a_migration_gives_way_to_a_transaction_that_would_wait_for_it(
     assert postgres_servers.shared().execute(f"SELECT version FROM {schema}.facts") == [(NEXT,)]
 
 
+async def test_a_migration_that_never_gets_its_turn_is_given_up(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
+) -> None:
+    """The store does not answer then, as it says, and the next call tries again."""
+    await make_store().open()
+    monkeypatch.setattr(postgres, "_PAUSES", (0.0,))
+    monkeypatch.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
+    newer = make_store()
+    with psycopg.connect(postgres_servers.shared().url) as other:
+        other.execute(f"SELECT FROM {schema}.items")
+        with refused("store_locked"):
+            await newer.open()
+    await newer.open()
+
+
 async def test_tables_of_a_later_version_are_refused_with_the_remedy(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

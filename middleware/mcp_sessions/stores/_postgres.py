@@ -242,11 +242,14 @@ class PostgresStore(SQLStore):
         # What tables that vanished were given within this second is lost as well.
         now = self._clock()
         fence = math.floor(now) + 1 if self._was_there else math.ceil(now)
-        for pause in _PAUSES:
-            with suppress(LockNotAvailable):
+        pauses = iter(_PAUSES)
+        while True:
+            try:
                 return migrate(connection, self._schema, fence=fence)
-            time.sleep(pause)
-        return migrate(connection, self._schema, fence=fence)
+            except LockNotAvailable:
+                if (pause := next(pauses, None)) is None:
+                    raise
+                time.sleep(pause)
 
     def _check(self, *, is_replica: bool, is_safe: bool) -> None:
         if is_replica:  # it would answer, from the past

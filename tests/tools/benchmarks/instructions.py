@@ -137,13 +137,18 @@ async def instructions(size: Size) -> Report:
     counts = count(size)
     if counts is None:
         return Report([Table(MISSING, ("",), ())])
-    figures = {f"instructions/ours, {name}/more": float(number) for name, number in beyond(counts).items()}
-    kept = {f"instructions/ours, {name}/throughput": of["bare"] / of["ours"] for name, of in counts.items()}
-    figures |= kept
+    return Report([table(counts, _baselines().get(HERE))], figures(counts))
+
+
+def figures(counts: Counts) -> dict[str, float]:
+    """Return what budgets read of the counts, by its name."""
+    more = beyond(counts)
+    found = {f"instructions/ours, {name}/more": float(number) for name, number in more.items()}
+    found |= {f"instructions/ours, {name}/throughput": of["bare"] / of["ours"] for name, of in counts.items()}
     for forged, verified in ((f"{prefix}{FORGED}", f"{prefix}{VERIFIED}") for prefix in READERS.values()):
         if {forged, verified} <= counts.keys():
-            figures[f"instructions/ours, {forged}/times"] = beyond(counts)[forged] / beyond(counts)[verified]
-    return Report([table(counts, _baselines().get(HERE))], figures)
+            found[f"instructions/ours, {forged}/times"] = more[forged] / more[verified]
+    return found
 
 
 def gate(size: Size, *, write: bool) -> int:

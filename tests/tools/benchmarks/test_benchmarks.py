@@ -167,13 +167,18 @@ def test_a_rise_of_more_than_five_per_cent_is_shown() -> None:
 
 
 def test_what_is_over_its_budget_is_shown() -> None:
-    """Also where the baseline is; a session on SQLite is held against one in memory."""
+    """Also where the baseline is; a session on SQLite is held against one in memory, a forged one against any."""
     over = {"no session named": {"bare": 100_000, "ours": 200_000}}
     assert len(instructions.risen(over, over)) == 1
     on_file = {"session": {"bare": 100_000, "ours": 150_000}, "session, sqlite:": {"bare": 100_000, "ours": 162_001}}
     assert instructions.risen(on_file, on_file) == [
         "session, sqlite:: 62,001 instructions per request where at most 62,000 are allowed"
     ]
+    forged = {instructions.FORGED: {"bare": 1, "ours": 152}, instructions.VERIFIED: {"bare": 1, "ours": 101}}
+    assert instructions.risen(forged, forged) == [
+        "forged session refused: 151 instructions per request where at most 100 are allowed"
+    ]
+    assert instructions.figures(forged)["instructions/ours, forged session refused/times"] == 1.51
 
 
 def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
