@@ -152,7 +152,7 @@ class Decision(msgspec.Struct, frozen=True):
 PASS: Final = Decision(FORWARD)  # on a message that concerns no session
 
 
-_TAIL: Final = 64  # bytes, by which a text is remembered: to hash all of it takes longer than all the rest
+_TAIL: Final = slice(-64, None)  # of a text, by which it is remembered: to hash all takes longer than all the rest
 _MAX_ATTACHED: Final = 1024
 _attached: Final[dict[bytes, tuple[bytes, Decision]]] = {}
 
@@ -209,7 +209,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     """
     raw = message.session
     if raw is not None and rules.attaches and headers.session_id is None and message.method not in rules.decided:
-        known = _attached.get(raw[-_TAIL:])
+        known = _attached.get(raw[_TAIL])
         return known[1] if known is not None and known[0] == raw else _attach(raw)
     if rules.legacy_only and headers.is_modern:
         raise EraRefused
@@ -253,7 +253,7 @@ def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision
 
 def _attach(raw: bytes) -> Decision:
     """Return the decision on all messages that name a session so: a client does with each request of it."""
-    known = _attached.get(raw[-_TAIL:])
+    known = _attached.get(raw[_TAIL])
     if known is not None and known[0] == raw:
         return known[1]
     metadata = draft.parse_metadata(raw)
@@ -261,7 +261,7 @@ def _attach(raw: bytes) -> Decision:
     if len(raw) <= MAX_CACHED_BYTES:
         if len(_attached) >= _MAX_ATTACHED:
             _attached.clear()
-        _attached[raw[-_TAIL:]] = raw, decision
+        _attached[raw[_TAIL]] = raw, decision
     return decision
 
 

@@ -61,9 +61,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    common: tuple[int, bytes | None] | None = (
-        None  # by the native reader, where no header concerns a session or the body
-    )
+    common: tuple[int, bytes | None] | None = None  # the native reader's, where none concerns a session or the body
     found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at

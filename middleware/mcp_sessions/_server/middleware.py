@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,7 +46,7 @@ from .options import (
 from .placement import Place, Routing
 from .request import handle_labelled_post, handle_post
 from .rewrites import take_cookie
-from .runtime import make_runtime
+from .runtime import Runtime, make_runtime
 from .transport import handle_get_or_delete, handle_other, in_context
 
 if TYPE_CHECKING:
@@ -133,7 +133,6 @@ class MCPSessionMiddleware:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app: ASGIApp = forms.application(app)
-        self._random_keys = keys is None
         options = Options(**given)
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
@@ -142,6 +141,9 @@ class MCPSessionMiddleware:
         services = (self._options.sweeper, self._options.census, self._options.watched)
         beside = [service for service in services if service is not None]
         self._handle_post: Final = handle_post if self._options.conversation is None else handle_labelled_post
+        self._served: ASGIApp | None = None  # the wrapped application, once this may serve
+        # Found once, as it may log a warning. (Not a cached property: with one, all attributes take longer to look up.)
+        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._options, random_keys=keys is None))
         self._has_services: Final = bool(beside)
         self.services: Final = Services(
             self._options.store, beside, closes=isinstance(store, str), check=self._check_started
@@ -158,26 +160,18 @@ class MCPSessionMiddleware:
         """
         return cls(app, **from_env(**options))
 
-    @cached_property
-    def _server(self) -> ASGIApp:
-        return with_codes(self.app, self._options.code)
+    def _serve(self) -> ASGIApp:
+        if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
+            raise ConfigurationError(fault)
+        self._served = served = with_codes(self.app, self._options.code)
+        return served
 
-    @cached_property
+    @property
     def fault(self) -> str | None:
-        """Why this must not serve, with the remedy, or None. Found at the start, and again at the first request."""
+        """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
         if self._options.principal is from_scope and placement.authenticates(self.app, self.path):
             return placement.MISPLACED
-        return placement.TWICE if placement.repeats(self.app, self.path) else self._fault_of_workers
-
-    @cached_property
-    def _fault_of_workers(self) -> str | None:  # found once, as it may log a warning
-        runtime = self._options
-        of_transport = runtime.transport or runtime.bridges
-        return placement.fault(
-            random_keys=self._random_keys,
-            memory_store=runtime.store.reach is Reach.PROCESS,
-            keeps_state=of_transport or runtime.cookie_name is not None or runtime.rules.sep1364 is not None,
-        )
+        return placement.TWICE if placement.repeats(self.app, self.path) else self._fault_of_workers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -190,15 +184,14 @@ class MCPSessionMiddleware:
                 await self.app(scope, receive, send)
                 return
             is_at_endpoint = where == "endpoint"
-        if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
-            raise ConfigurationError(self.fault)
+        app, runtime, handle = self._served or self._serve(), self._options, self._handle_post
         if self._has_services:
             self.services.started()
-        runtime, given = self._options, scope["headers"]
+        given = scope["headers"]
         common = None if _native.head is None else _native.head(given)
-        headers = RequestHeaders(given, common, dict(given) if common is None else None)
-        request: Given = (runtime, self._server, scope, send, headers, is_at_endpoint)
-        found, body = headers.found, None
+        found, body = dict(given) if common is None else None, None
+        headers = RequestHeaders(given, common, found)
+        request: Given = (runtime, app, scope, send, headers, is_at_endpoint)
         try:
             if found is not None and (SESSION_HEADER in found or COOKIE in found):
                 self._take_session(RequestContext(None, receive, *request))
@@ -209,7 +202,7 @@ class MCPSessionMiddleware:
             await refuse_bodyless(RequestContext(None, receive, *request), refusal)
             return
         if body is not None:
-            await self._handle_post(body, receive, request)
+            await handle(body, receive, request)
         else:
             ctx = in_context(None, receive, request)
             await (handle_other if headers.session_id is None else handle_get_or_delete)(ctx)
@@ -233,7 +226,7 @@ class MCPSessionMiddleware:
             await send({"type": "lifespan.startup.failed", "message": fault})
             raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
         placement.log_unserved(self.app, self.path)
-        del self.fault  # the application may add routes while it starts: look again at the first request
+        self._served = None  # the application may add routes while it starts: look again at the first request
         await self.services.run(self.app, scope, receive, send)
 
     def _take_session(self, ctx: RequestContext) -> None:
@@ -244,6 +237,12 @@ class MCPSessionMiddleware:
         headers.session_id = self._header_of(headers.session_ids)
         if headers.session_id is not None:
             ctx.edit_headers({SESSION_HEADER})
+
+
+def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
+    keeps_state = runtime.transport or runtime.bridges or runtime.cookie_name or runtime.rules.sep1364
+    in_memory = runtime.store.reach is Reach.PROCESS
+    return placement.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
 
 
 def place(scope: Scope, endpoint: str | None) -> Place:

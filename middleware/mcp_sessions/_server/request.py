@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
 _UNRECORDED: Final = nullcontext()
+# Found once, since an imported name's attributes are looked up at every call.
+_current_session: Final = session_variable.get
+_set_session: Final = session_variable.set
+_reset_session: Final = session_variable.reset
 
 
 def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
@@ -61,7 +65,7 @@ def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
     except KeyError:
         scope["state"] = {"mcp_session": None}
     note_absence(scope, runtime, headers, message)
-    if runtime.bridges or session_variable.get() is not None:
+    if runtime.bridges or _current_session() is not None:
         return _forward_untouched(in_context(body, receive, given))
     return app(scope, Replay(body, receive).__call__, send)
 
@@ -92,7 +96,7 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given,
     except KeyError:
         scope["state"] = {"mcp_session": current}
     response = PlainResponse(body, receive, given, message, session, telemetry)
-    token, failed = session_variable.set(current), None
+    token, failed = _set_session(current), None
     try:
         await app(scope, response.__call__, response.pass_on)
     except BaseException as error:
@@ -100,7 +104,7 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given,
             failed = error
             raise
     finally:
-        session_variable.reset(token)
+        _reset_session(token)
         if telemetry is not None or response.filter is not None or not session.is_shut:
             response.close(failed)
         del failed  # which has this frame, too
@@ -156,11 +160,11 @@ def _respond(
 
 async def _forward_untouched(ctx: RequestContext) -> None:
     """Forward a body that concerns no session, where a session is around or ids have to be translated."""
-    token = session_variable.set(None)
+    token = _set_session(None)
     try:
         await ctx.app(ctx.scope, ctx, passing_filter(ctx) or ctx.send)
     finally:
-        session_variable.reset(token)
+        _reset_session(token)
 
 
 async def _forward(ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None) -> None:
@@ -185,7 +189,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         scope[ABSENCE_KEY] = absence = Absence(runtime, ctx.headers, None if why == "handshake" else message, why)
         around = absence_variable.set(absence)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    token = session_variable.set(None if is_handshake else attached)
+    token = _set_session(None if is_handshake else attached)
     ctx.body = body
     try:
         await ctx.app(scope, ctx.__call__, ctx.send if response is None else response.__call__)
@@ -193,7 +197,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         if not await _answers_failure(ctx, message, response, error):
             raise
     finally:
-        session_variable.reset(token)
+        _reset_session(token)
         if around is not None:
             absence_variable.reset(around)
         if session is not None:

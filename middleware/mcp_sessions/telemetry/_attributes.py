@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from opentelemetry import baggage
 from opentelemetry.context import Context, create_key, get_current, set_value
-from opentelemetry.trace import Span, SpanContext, get_current_span
+from opentelemetry.trace import SpanContext, get_current_span
 
 from .._errors import Refusal
 from .._protocol.jsonrpc import REQUEST, TARGETS, Message
@@ -28,7 +28,7 @@ from .._protocol.labels import client_of
 from .._protocol.members import Meta, Params
 from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
 from . import User
-from ._context import start_of, with_session
+from ._context import SPAN, start_of, with_session
 
 SCOPE: Final = "mcp_sessions"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -72,6 +72,7 @@ _MAX_ID_BITS: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 _FOREIGN: Final = create_key("mcp_sessions.foreign")
+_BAGGAGE: Final = next(iter(baggage.set_baggage("any", "", Context())))  # the API's own key
 _SERVERS: Final = "srv_"
 _REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
 _log: Final = logging.getLogger("mcp_sessions")
@@ -118,45 +119,41 @@ def has_foreign_session_id(span: Mapping[str, Any], ref: str, context: Context |
     parents, found = get_current() if context is None else context, span.get(SESSION_ID)
     if not parents:  # so neither baggage nor a parent
         return bool(found and found != ref)
-    if parents.get(_FOREIGN):
+    if _FOREIGN in parents:
         return True
-    found = found or baggage.get_baggage(SESSION_ID, parents)
+    if not found and _BAGGAGE in parents:
+        found = baggage.get_baggage(SESSION_ID, parents)
     if found:
         return bool(found != ref)
-    parent = attributes_on(get_current_span(parents))
+    parent = attributes_on(parents.get(SPAN))
     above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
     if above is None:  # a parent that was left without it: the baggage that decided so may have ended there
         return bool(ours_above == ref)
     return bool(above not in (ref, ours_above))
 
 
-def attributes_on(span: object) -> Mapping[str, Any]:
-    """Return the attributes of a span; nothing for one of another process."""
-    attributes = getattr(span, "attributes", None)
-    if attributes is None:
-        return {}
+def attributes_on(span: Any) -> Mapping[str, Any]:
+    """Return the attributes of a span as they are, and as they become; nothing for one of another process."""
     try:
-        found: Mapping[str, Any] = attributes.copy()  # as quick as one look into the SDK's
+        found = span._attributes._dict  # noqa: SLF001  # the SDK's; the view that it gives takes six times as long
     except AttributeError:
-        return cast("Mapping[str, Any]", attributes)
-    return found
+        found = getattr(span, "attributes", None)
+    return {} if found is None else cast("Mapping[str, Any]", found)
 
 
-def write(span: Span, attributes: Mapping[str, str]) -> None:
+def write(span: Any, attributes: Mapping[str, str]) -> None:
     """Write short texts on a span.
 
     OpenTelemetry's SDK takes some 6,000 instructions for each, to look at its type and at limits. Where it keeps a
     plain dictionary and has no limit that they could reach, they are put there at once.
     """
-    held = getattr(span, "_attributes", None)
-    kept = getattr(held, "_dict", None)
-    if (
-        type(kept) is dict
-        and held is not None
-        and not held._immutable  # noqa: SLF001  # the span has not ended
-        and held.max_value_len is None
-        and (held.maxlen is None or len(kept) + len(attributes) <= held.maxlen)
-    ):
+    try:
+        held = span._attributes  # noqa: SLF001
+        kept, most = held._dict, held.maxlen  # noqa: SLF001
+        is_open = not held._immutable and held.max_value_len is None  # noqa: SLF001  # the span has not ended
+    except AttributeError:
+        kept, most, is_open = None, None, False
+    if is_open and type(kept) is dict and (most is None or len(kept) + len(attributes) <= most):
         kept.update(attributes)
     else:
         span.set_attributes(attributes)

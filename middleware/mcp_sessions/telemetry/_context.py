@@ -37,7 +37,7 @@ _HOOK: Final = create_key("mcp_sessions.hook")
 _REQUEST: Final = create_key("mcp_sessions.request")
 _WHO: Final = create_key("mcp_sessions.who")
 _AROUND: Final = create_key("mcp_sessions.around")
-_SPAN: Final = next(iter(set_span_in_context(trace.INVALID_SPAN, Context())))  # the API's own key
+SPAN: Final = next(iter(set_span_in_context(trace.INVALID_SPAN, Context())))  # the API's own key
 _NOBODY: Final[Mapping[str, Any]] = {}
 
 request_context: Final[ContextVar[Context | None]] = ContextVar("mcp_sessions_context", default=None)
@@ -74,7 +74,7 @@ class ServerSpan(RedactedRepr, msgspec.Struct):
 
 def origin_of(meta: Meta | None, headers: Mapping[bytes, bytes], current: Context) -> Origin:
     """Return where a message comes from, by its `_meta`, its HTTP headers and the current context."""
-    span = cast("Span", current.get(_SPAN, trace.INVALID_SPAN))
+    span = cast("Span", current.get(SPAN, trace.INVALID_SPAN))
     transport, around = span.get_span_context(), span if span.is_recording() else None
     if not transport.is_valid and TRACEPARENT in headers:
         named = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _TRACE_CONTEXT}
@@ -172,7 +172,7 @@ def for_request(  # noqa: PLR0917  # names cost more at every request
 
     The span is the message's, or None for that of the context; `known` is what the span of the wrapped server lacks.
     """
-    found: dict[str, object] = {} if span is None else {_SPAN: span}
+    found: dict[str, object] = {} if span is None else {SPAN: span}
     if ref is not None:
         found[_REF] = ref
     if around is not None or who or known is not None:

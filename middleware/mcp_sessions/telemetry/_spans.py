@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ class Tracing:
         listeners: Receive each message when it has been handled.
         contents: Writes a call's arguments and result.
         who: Returns who sends a request, or None where no span says so.
-        makes_server_spans: Whether the wrapped server makes server spans itself; called once, at the first message.
+        makes_server_spans: Whether the wrapped server makes server spans itself; called once, when it gets a message.
         tracer_provider: Where spans go; None is the process's own.
     """
 
@@ -97,28 +97,19 @@ class Tracing:
         makes_server_spans: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        self._spans: Final[Spans] = spans
+        # (Cached properties would make all attributes take longer to look up.)
+        self._kind_of: Final = cache(partial(_kind_of, spans, makes_server_spans))
         self._in_session: Final = trace == "session"
         self._aliases: Final = aliases
         self._listeners: Final = listeners
         self._contents: Final = contents
         self._who: Final = who
-        self._makes_server_spans: Final = makes_server_spans
         self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
         self._call: Final = lru_cache(maxsize=_CALLS)(partial(names.make_call, aliases))
         self._server_sessions: Final[OrderedDict[str, str | None]] = OrderedDict()  # and their clients' names
         self._is_on: Final = spans != "off" and (tracer_provider is None or takes_spans(tracer_provider))
         # Without listeners, no message comes here unless this process traces.
         self._asks: Final = bool(listeners) and tracer_provider is None
-
-    @cached_property
-    def _is_native(self) -> bool:
-        return self._makes_server_spans()
-
-    @cached_property
-    def _kinds(self) -> tuple[SpanKind | None, SpanKind | None]:
-        forwarded, answered = _KINDS[self._spans]
-        return (None if self._is_native and self._spans == "auto" else forwarded), answered
 
     def begin(
         self,
@@ -198,7 +189,7 @@ class Tracing:
         """Start the span of a message, say on the one around it what it is, and make the context for its handler."""
         message, params = request.message, request.message.params
         call = self._call_of(request, params, session, scope.get("http_version"))
-        meta, kind, is_native = params.meta, self._kinds[not is_forwarded], is_forwarded and self._is_native
+        meta, (kind, is_native) = params.meta, self._kind_of(is_forwarded)
         current, origin, around, text, is_http = get_current(), None, None, None, False
         if (
             current
@@ -338,6 +329,15 @@ class Tracing:
         given = {**self._named(ref, _NOTHING, context), **who, **known}
         attributes = {name: value for name, value in given.items() if value is not None}
         self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links_to(linked, role)).end()
+
+
+def _kind_of(spans: Spans, makes_server_spans: Callable[[], bool], is_forwarded: bool) -> tuple[SpanKind | None, bool]:
+    """Return the kind of our span for a message, or None for no span, and whether the wrapped server makes its own."""
+    forwarded, answered = _KINDS[spans]
+    if not is_forwarded:
+        return answered, False
+    is_native = makes_server_spans()
+    return (None if is_native and spans == "auto" else forwarded), is_native
 
 
 def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request
