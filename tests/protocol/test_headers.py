@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mcp_sessions._protocol import _native
-from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, RequestHeaders
+from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, METHOD, SESSION_HEADER, VERSION, RequestHeaders
 
 
 def test_a_request_without_headers_has_an_empty_head() -> None:
     head = RequestHeaders.of([])
-    assert (head.version, head.content_encoding, head.first(LENGTH)) == (None, None, None)
-    assert (head.session_ids, head.methods) == ([], [])
+    assert (head.first(VERSION), head.content_encoding, head.first(LENGTH)) == (None, None, None)
+    assert (head.all(SESSION_HEADER), head.all(METHOD)) == ([], [])
     assert not head.is_modern
     assert not head.is_json
 
@@ -30,14 +30,14 @@ def test_every_header_that_decides_something_is_read() -> None:
             (b"mcp-method", b"ping"),
         ]
     )
-    assert (head.version, head.content_encoding, head.first(LENGTH)) == ("2026-07-28", "gzip", "12")
-    assert (head.session_ids, head.methods, head.is_json) == (["one"], ["ping"], True)
+    assert (head.first(VERSION), head.content_encoding, head.first(LENGTH)) == ("2026-07-28", "gzip", "12")
+    assert (head.all(SESSION_HEADER), head.all(METHOD), head.is_json) == (["one"], ["ping"], True)
 
 
 def test_the_first_copy_of_a_header_counts() -> None:
     """As in the official SDK: a second version or type changes nothing."""
     head = RequestHeaders.of([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
-    assert head.version == ""
+    assert head.first(VERSION) == ""
     assert head.is_modern
 
 
@@ -46,8 +46,8 @@ def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
     head = RequestHeaders.of(
         [(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")]
     )
-    assert head.session_ids == ["a", "\xff"]
-    assert head.methods == ["x", "y"]
+    assert head.all(SESSION_HEADER) == ["a", "\xff"]
+    assert head.all(METHOD) == ["x", "y"]
 
 
 def test_a_second_content_type_does_not_hide_the_first() -> None:

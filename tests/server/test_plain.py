@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._protocol import _native
 from mcp_sessions._server.plain import json_headers
+from mcp_sessions._server.response import OBSERVED
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"9")
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
@@ -168,7 +170,7 @@ BODY = (
 )
 
 
-def visited(plan: Plan, plain: bool, scope: dict[str, Any], **options: Any) -> list[object]:
+def visited(plan: Plan, plain: bool, scope: dict[str, Any], **options: Any) -> list[Any]:
     return asyncio.run(World(plan, plain=plain, **options).visit(scope))
 
 
@@ -190,6 +192,58 @@ def test_both_ways_let_out_the_same(plan: Plan, scope: dict[str, Any], idle_time
     """Whatever the application does, and whenever it fails."""
     ways = [visited(plan, plain, scope, idle_timeout=idle_timeout) for plain in (True, False)]
     assert ways[0] == ways[1]
+
+
+LONG = b'{"jsonrpc":"2.0","id":1,"result":{"content":["%b"]}}' % (b"x" * OBSERVED)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("body", "is_common"),
+    [
+        (LONG, True),
+        (LONG.replace(b"]}}", b'],"_meta":{"a":1}}}'), True),
+        (LONG.replace(b'"content"', b'"ttlMs":5,"content"'), False),
+        (LONG.replace(b'"result"', b'"error"'), False),
+        (LONG[:-1], False),
+    ],
+)
+def test_a_long_answer_leaves_in_pieces(body: bytes, is_common: bool, state: str) -> None:
+    """Where the session is only added to it. What arrives is the same."""
+    plan = Plan(bodies=[body], state=state)
+    short, long = (visited(plan, plain, {}) for plain in (True, False))
+    for here, there in zip(short, long, strict=True):
+        pieces = [part.pop("body") for part in here[0] if "body" in part]
+        assert b"".join(pieces) == b"".join(part.pop("body") for part in there[0] if "body" in part)
+        is_short = is_common and state != "without a JSON form"
+        assert (max(map(len, pieces)) <= 256 * 1024) == (is_short or len(b"".join(pieces)) < OBSERVED)
+        assert here[1:] == there[1:]
+
+
+def test_a_long_answer_is_not_copied() -> None:
+    """Beside it there is one piece at a time, and they have the length that is announced."""
+    app, most, left = World(Plan(bodies=[LONG]), plain=True).app, 0, 0
+
+    async def sent(message: Message) -> None:
+        nonlocal most, left
+        most = max(most, tracemalloc.get_traced_memory()[1])
+        left -= len(message.get("body", b""))
+        left += int(dict(message.get("headers", ())).get(b"content-length", 0))
+
+    async def visit() -> None:
+        client = Client(app)
+        session = await client.create()
+        text = BODY.replace(b"SESSION", session["sessionId"].encode())
+        request = http(headers=client.headers("tools/call"))
+        tracemalloc.start()
+        try:
+            await app(request, Incoming(*chunks(text)), sent)
+        finally:
+            tracemalloc.stop()
+
+    asyncio.run(visit())
+    assert 0 < most < len(LONG)
+    assert left == 0
 
 
 @pytest.mark.parametrize("read_headers", [_native.kept or json_headers, json_headers], ids=["as built", "in Python"])

@@ -151,7 +151,6 @@ class Decision(msgspec.Struct, frozen=True):
 
 PASS: Final = Decision(FORWARD)  # on a message that concerns no session
 
-
 _TAIL: Final = slice(-64, None)  # of a text, by which it is remembered: to hash all takes longer than all the rest
 _MAX_ATTACHED: Final = 1024
 _attached: Final[dict[bytes, tuple[bytes, Decision]]] = {}

@@ -21,9 +21,8 @@ SESSION_HEADER: Final = b"mcp-session-id"
 CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
-_METHOD: Final = b"mcp-method"
+METHOD: Final = b"mcp-method"
 VERSION: Final = b"mcp-protocol-version"
-_TYPE: Final = b"content-type"
 
 Header = tuple[bytes, bytes]
 
@@ -113,18 +112,6 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return edit(headers, drop=(ACCEPT_CODING,))
 
     @property
-    def session_ids(self) -> list[str]:
-        return self.all(SESSION_HEADER)
-
-    @property
-    def methods(self) -> list[str]:
-        return self.all(_METHOD)
-
-    @property
-    def version(self) -> str | None:
-        return self.first(VERSION)
-
-    @property
     def content_encoding(self) -> str | None:
         """All codings of the body, in order, or None."""
         return ", ".join(self.all(CODING)) if CODING in self.by_name else None
@@ -137,4 +124,4 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     @property
     def is_json(self) -> bool:
         """Whether a server might take the body for JSON: some do when the type only begins or lists it."""
-        return any("json" in kind.lower() for kind in self.all(_TYPE))
+        return any("json" in kind.lower() for kind in self.all(b"content-type"))

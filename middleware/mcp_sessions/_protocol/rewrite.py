@@ -137,6 +137,15 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
         written = _native.echo(response, request_id, session)
         if written is not None:
             return written
+    found = continuation(response, request_id, session)
+    if found is None:
+        return _echo(response, request_id, session)
+    size, more = found
+    return b"".join((response[:size] if size < COPIED else memoryview(response)[:size], more))
+
+
+def continuation(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> tuple[int, bytes] | None:
+    """Return how many bytes of an answer of the common form `echo` keeps, and what it puts after them, else None."""
     before_id, before_result, ending = _COMPACT if response.startswith(_COMPACT[0]) else _SPACED
     opening = b"".join((before_id, request_id, before_result))
     if response.startswith(opening) and response.endswith(b"}}"):
@@ -144,12 +153,8 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
         member = _member(response, text[len(opening) - 2 : -1], ending)
         if member is not None:
             named = session if isinstance(session, bytes) else session()
-            return b"".join((text[: -2 if member is _NEW_META else -3], member, named, b"}}}"))
-    return _echo(response, request_id, session)
-
-
-def _given(session: bytes | Callable[[], bytes]) -> bytes:
-    return session if isinstance(session, bytes) else session()
+            return len(response) - (2 if member is _NEW_META else 3), b"".join((member, named, b"}}}"))
+    return None
 
 
 def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> bytes | None:
@@ -189,7 +194,7 @@ def _echo(response: bytes, request_id: bytes, session: bytes | Callable[[], byte
         meta = _inner(result, "_meta")
     except Refusal:
         return None
-    meta[SESSION_KEY] = Raw(_given(session))
+    meta[SESSION_KEY] = Raw(session if isinstance(session, bytes) else session())
     return join(envelope)
 
 

@@ -21,7 +21,7 @@ from starlette.types import Message as ASGIMessage
 
 from .._errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import decision, rewrite
-from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
+from .._protocol.headers import HANDSHAKE_VERSIONS, METHOD, SESSION_HEADER, VERSION, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -35,7 +35,6 @@ from .sessions import ActiveSession, refused_claims
 
 Method = Callable[[], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
-_NONE: Final = frozenset[int]()
 _NAMELESS: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
@@ -136,7 +135,7 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
     if isinstance(refusal, EraRefused):
-        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
+        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.first(VERSION)}
     if not isinstance(refusal, SessionNotFound):
         return None
     sep1364, named = ctx.runtime.rules.sep1364, None
@@ -175,16 +174,16 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 
 def _also_admitted(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
-    is_stopped = ctx.runtime.bridges and ctx.bridge is None and ctx.headers.session_ids
-    return _NAMELESS if is_stopped else _NONE
+    is_stopped = ctx.runtime.bridges and ctx.bridge is None and ctx.headers.all(SESSION_HEADER)
+    return _NAMELESS if is_stopped else frozenset()
 
 
-async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = _NONE) -> bool:
+async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = frozenset()) -> bool:
     """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
     modern = ctx.headers.is_modern
     if modern and message.kind is REQUEST:
         try:
-            decision.check_envelope(message, version=ctx.headers.version, methods=tuple(ctx.headers.methods))
+            decision.check_envelope(message, version=ctx.headers.first(VERSION), methods=tuple(ctx.headers.all(METHOD)))
         except Refusal as refusal:
             await refuse_at_once(ctx, message, refusal)
             return False

@@ -234,7 +234,7 @@ class MCPSessionMiddleware:
         headers, cookie_name = ctx.headers, ctx.runtime.cookie_name
         if cookie_name is not None:
             take_cookie(ctx, cookie_name)
-        headers.session_id = self._header_of(headers.session_ids)
+        headers.session_id = self._header_of(headers.all(SESSION_HEADER))
         if headers.session_id is not None:
             ctx.edit_headers({SESSION_HEADER})
 

@@ -92,7 +92,6 @@ _GREET: Final = b"""
 """
 _QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect", "filling"}
 
-
 _ROWS_AT_ONCE: Final = 1000
 _ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
 _FORGET: Final = (
