@@ -137,35 +137,37 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
         written = _native.echo(response, request_id, session)
         if written is not None:
             return written
-    found = continuation(response, request_id, session)
-    if found is None:
+    member = _member(response, request_id)
+    if member is None:
         return _echo(response, request_id, session)
-    size, more = found
-    return b"".join((response[:size] if size < COPIED else memoryview(response)[:size], more))
+    text = response if len(response) < COPIED else memoryview(response)
+    named = session if isinstance(session, bytes) else session()
+    return b"".join((text[: -2 if member is _NEW_META else -3], member, named, b"}}}"))
 
 
 def continuation(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> tuple[int, bytes] | None:
     """Return how many bytes of an answer of the common form `echo` keeps, and what it puts after them, else None."""
-    before_id, before_result, ending = _COMPACT if response.startswith(_COMPACT[0]) else _SPACED
-    opening = b"".join((before_id, request_id, before_result))
-    if response.startswith(opening) and response.endswith(b"}}"):
-        text = response if len(response) < COPIED else memoryview(response)
-        member = _member(response, text[len(opening) - 2 : -1], ending)
-        if member is not None:
-            named = session if isinstance(session, bytes) else session()
-            return len(response) - (2 if member is _NEW_META else 3), b"".join((member, named, b"}}}"))
-    return None
+    member = _member(response, request_id)
+    if member is None:
+        return None
+    named = session if isinstance(session, bytes) else session()
+    return len(response) - (2 if member is _NEW_META else 3), b"".join((member, named, b"}}}"))
 
 
-def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> bytes | None:
+def _member(response: bytes, request_id: bytes) -> bytes | None:
     """Return what comes before the session in an answer of the common form, or None in any other.
 
     What stands between the opening and the last brace is the result, as the decoder reads one object and nothing more.
     The text that comes last may look like `_meta` and yet lie deeper, or within a string. It does neither: its first
     quote would have to be escaped, or the rest would not be JSON; and its value ends just before the result does.
     """
+    before_id, before_result, ending = _COMPACT if response.startswith(_COMPACT[0]) else _SPACED
+    opening = b"".join((before_id, request_id, before_result))
+    if not (response.startswith(opening) and response.endswith(b"}}")):
+        return None
+    text = response if len(response) < COPIED else memoryview(response)
     try:
-        result = read_object(result_text)
+        result = read_object(text[len(opening) - 2 : -1])
         if _is_usual(result):
             return _NEW_META
         if "cacheScope" in result or "ttlMs" in result or (not _RESULT.has_only(result) and _RESULT.are_mixed(result)):

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from starlette.types import Message as ASGIMessage
-from starlette.types import Send
 
 from .._errors import StateError
 from .._protocol import _native, rewrite
@@ -76,7 +75,7 @@ class PlainResponse(RedactedRepr, Replay):
             named = session.metadata
         try:
             if len(text) > OBSERVED and (found := rewrite.continuation(text, request_id, named)) is not None:
-                await _send_long(send, dict(start, headers=kept), text, *found)
+                await self._send_long(dict(start, headers=kept), text, *found)
                 return
             changed = echoed = rewrite.echo(text, request_id, named)
         except StateError as error:
@@ -89,6 +88,15 @@ class PlainResponse(RedactedRepr, Replay):
             self.telemetry.read(body, echoed is not None)
         await send(start)
         await send(part)
+
+    async def _send_long(self, start: ASGIMessage, text: bytes, size: int, more: bytes) -> None:
+        """Send so many bytes of a body and more after them, in pieces: to copy all takes half as long as to read it."""
+        start["headers"].append((b"content-length", join(size + len(more))))
+        await self.given[3](start)
+        for at in range(0, size, _PIECE):
+            piece = text[at : min(at + _PIECE, size)]
+            await self.given[3]({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.given[3]({"type": "http.response.body", "body": more})
 
     async def _pass_on(self, part: ASGIMessage) -> None:
         held, self.held = self.held, False
@@ -111,15 +119,6 @@ class PlainResponse(RedactedRepr, Replay):
         close_session(self.session, self.filter)
         if self.telemetry is not None:
             self.telemetry.end(error)
-
-
-async def _send_long(send: Send, start: ASGIMessage, text: bytes, size: int, more: bytes) -> None:
-    """Send so many bytes of a body and more after them, in pieces: to copy all takes half as long as to read it."""
-    start["headers"].append((b"content-length", join(size + len(more))))
-    await send(start)
-    for at in range(0, size, _PIECE):
-        await send({"type": "http.response.body", "body": text[at : min(at + _PIECE, size)], "more_body": True})
-    await send({"type": "http.response.body", "body": more})
 
 
 def close_session(session: ActiveSession, response: ResponseFilter | None) -> None:

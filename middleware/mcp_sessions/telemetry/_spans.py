@@ -97,7 +97,6 @@ class Tracing:
         makes_server_spans: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        # (Cached properties would make all attributes take longer to look up.)
         self._kind_of: Final = cache(partial(_kind_of, spans, makes_server_spans))
         self._in_session: Final = trace == "session"
         self._aliases: Final = aliases
