@@ -73,6 +73,8 @@ JAVASCRIPT = (
 # What reads requests and answers, and the corpus, which sends thousands through all the rest.
 READING = ("tests/corpus", "tests/native", "tests/protocol")
 MEASURED_READING = ",".join(("middleware/mcp_sessions/_protocol", *READING))
+# What serves requests.
+SERVING = ("tests/integration", "tests/server", "tests/session", "tests/telemetry")
 
 # pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
@@ -106,12 +108,12 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def reader(session: nox.Session) -> None:
-    """The tests of what reads requests and answers, without the native reader; its branches are measured.
+    """The tests in which requests are read or served, without the native reader; branches of what reads are measured.
 
-    Both readers return the same, byte by byte, which the corpus holds; what comes after them cannot tell one from the
-    other.
+    Both readers return the same, byte by byte, which the corpus holds.
     """
-    run_pytest(session, sys.executable, only=READING, measured=MEASURED_READING, native=False)
+    only = (*READING, *SERVING)
+    run_pytest(session, sys.executable, only=only, without=SLOW, measured=MEASURED_READING, native=False)
 
 
 @nox.session(python=False, requires=["legacy", "main", "reader"])
