@@ -118,16 +118,17 @@ class Refusal(MCPSessionsError):
     def __init__(
         self,
         reason: str | None = None,
-        *,
         ref: str | None = None,
         message: str | None = None,
         http_status: int | None = None,
     ) -> None:
-        self.message = self.client_message = message or self.message
-        super().__init__(self.message)
-        self.reason = reason or self.reason
-        self.http_status = http_status or self.http_status
-        self.ref = ref
+        if message is not None:
+            self.message = message
+        if http_status is not None:
+            self.http_status = http_status
+        self.reason, self.ref = reason or self.reason, ref
+        self.client_message = self.message
+        self.args: tuple[Any, ...] = (self.message,)  # in a third of the time that `super().__init__` takes
 
 
 class ParseError(Refusal):
@@ -248,7 +249,7 @@ class CreateRefused(Refusal):
 
     def __init__(self, message: str = message) -> None:
         super().__init__()
-        self.args: tuple[Any, ...] = (message,)
+        self.args = (message,)
         self.client_message: str = str(message)
 
 

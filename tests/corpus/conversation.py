@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint
 from opentelemetry.sdk.trace import ReadableSpan
 from starlette.authentication import SimpleUser
@@ -225,7 +225,7 @@ class Conversation:
         came = {
             "arrived": [_unlike(one, usual) for one in self._arrived],
             "facts": [
-                {"is": type(fact).__name__, **_unlike(dataclasses.asdict(fact), _NO_NEWS)} for fact in self._facts
+                {"is": type(fact).__name__, **_unlike(msgspec.structs.asdict(fact), _NO_NEWS)} for fact in self._facts
             ],
             "log": list(self._levels.names),
             "spans": sorted(map(_span, self._spans.ended), key=str),

@@ -288,7 +288,7 @@ class TestEnvelope:
 
     def check(self, meta: str, *methods: str, version: str | None = VERSION) -> None:
         text = f'{{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{{"_meta":{meta}}}}}'
-        check_envelope(message(text), version=version, methods=methods)
+        check_envelope(message(text), version=version, methods=list(methods))
 
     def test_a_whole_envelope_passes(self) -> None:
         self.check(f"{{{self.FULL}}}", "sessions/create")

@@ -152,7 +152,7 @@ def test_a_tool_call_without_a_session() -> None:
 
 @pytest.mark.parametrize(
     ("method", "params", "most"),
-    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 64), ("tools/call", {"name": "t", "forged": True}, 48)],
+    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 65), ("tools/call", {"name": "t", "forged": True}, 48)],
     ids=["sessions/create", "initialize", "a refusal"],
 )
 def test_what_is_answered_or_begun_here(method: str, params: dict[str, Any], most: int) -> None:

@@ -340,7 +340,7 @@ def _is_required(message: Message, rules: Rules) -> bool:
     return kind is not RESPONSE and rules.policy.requires(message.method, message.target, kind is NOTIFICATION)
 
 
-def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
+def check_envelope(message: Message, *, version: str | None, methods: list[str]) -> None:
     """Make the modern era's checks on a request that we answer ourselves, in the specification's order.
 
     Raises:
@@ -354,7 +354,7 @@ def check_envelope(message: Message, *, version: str | None, methods: tuple[str,
         raise refuse("envelope_incomplete")
     if stated != version:
         raise refuse("version_header_mismatch")
-    if methods != (message.method,):
+    if methods != [message.method]:
         raise refuse("method_header_mismatch")
 
 

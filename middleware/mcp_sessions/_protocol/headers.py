@@ -112,14 +112,14 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return edit(headers, drop=(ACCEPT_CODING,))
 
     @property
-    def content_encoding(self) -> str | None:
-        """All codings of the body, in order, or None."""
-        return ", ".join(self.all(CODING)) if CODING in self.by_name else None
+    def modern_version(self) -> str | None:
+        """The version that a request of the modern era states, told as by the official SDK: by this header alone."""
+        version = self.first(VERSION)
+        return None if version in HANDSHAKE_VERSIONS else version
 
     @property
     def is_modern(self) -> bool:
-        """Whether the request belongs to the modern era, decided as by the official SDK: by this header alone."""
-        return VERSION in (self.found or self.by_name) and self.first(VERSION) not in HANDSHAKE_VERSIONS
+        return self.modern_version is not None
 
     @property
     def is_json(self) -> bool:

@@ -163,7 +163,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def label(self) -> str:
         """The method for logs, where it is spelt as methods are: a client may write anything there, even an id."""
-        return self.method if _LABEL.fullmatch(self.method) else "(unusual method)"
+        return self.method if self.method in TARGETS or _LABEL.fullmatch(self.method) else "(unusual method)"
 
     def __repr__(self) -> str:  # without the body, which holds credentials
         return f"<Message {self.kind.value} {self.label}>"

@@ -21,7 +21,7 @@ from starlette.types import Message as ASGIMessage
 
 from .._errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import decision, rewrite
-from .._protocol.headers import HANDSHAKE_VERSIONS, METHOD, SESSION_HEADER, VERSION, Header, edit
+from .._protocol.headers import HANDSHAKE_VERSIONS, METHOD, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -135,7 +135,7 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
     if isinstance(refusal, EraRefused):
-        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.first(VERSION)}
+        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.modern_version}
     if not isinstance(refusal, SessionNotFound):
         return None
     sep1364, named = ctx.runtime.rules.sep1364, None
@@ -152,7 +152,7 @@ async def respond(
     send: Send, status: int, body: bytes, retry_after: int | None = None, header: Header | None = None
 ) -> None:
     """Send a JSON answer of our own, with the seconds after which it may be tried again, and one more header."""
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    headers = [_JSON, (b"content-length", join(len(body))), _NO_STORE]
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
     if header is not None:
@@ -174,27 +174,26 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 
 def _also_admitted(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
-    is_stopped = ctx.runtime.bridges and ctx.bridge is None and ctx.headers.all(SESSION_HEADER)
-    return _NAMELESS if is_stopped else frozenset()
+    return _NAMELESS if ctx.runtime.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER) else frozenset()
 
 
 async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = frozenset()) -> bool:
     """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
-    modern = ctx.headers.is_modern
-    if modern and message.kind is REQUEST:
+    version = ctx.headers.modern_version
+    if version is not None and message.kind is REQUEST:
         try:
-            decision.check_envelope(message, version=ctx.headers.first(VERSION), methods=tuple(ctx.headers.all(METHOD)))
+            decision.check_envelope(message, version=version, methods=ctx.headers.all(METHOD))
         except Refusal as refusal:
             await refuse_at_once(ctx, message, refusal)
             return False
     if not ctx.runtime.asks:
         return True
-    method = "server/discover" if modern else "ping"
+    method = "ping" if version is None else "server/discover"
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = join(message.given_id) if message.kind is REQUEST else b'"admission-%b"' % token_hex(8).encode()
     body = rewrite.ping(message, request_id, method)
     question = _question(ctx.scope, body)
-    if modern:
+    if version is not None:
         question["headers"].append((b"mcp-method", method.encode()))
     found = Answer(request_id)
     ask = partial(_ask, ctx.app) if "opentelemetry.trace" in sys.modules else ctx.app
@@ -233,8 +232,8 @@ async def _ask(app: ASGIApp, question: Scope, receive: Receive, found: Answer) -
 
 def _question(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
-    kept = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", b"%d" % len(body)),))
-    return {**scope, "mcp_session": None, "state": {**scope.get("state", {}), "mcp_session": None}, "headers": kept}
+    kept = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", join(len(body))),))
+    return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=kept)
 
 
 class Answer(msgspec.Struct):

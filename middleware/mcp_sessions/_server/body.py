@@ -47,7 +47,7 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
     """
     if headers.common is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
         by_name = headers.found or headers.by_name
-        if CODING in by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
+        if CODING in by_name and (", ".join(headers.all(CODING)) or "identity").strip().lower() != "identity":
             raise refuse("content_encoding")
         declared = by_name.get(LENGTH)  # the last copy, since servers refuse a second one
         if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it

@@ -207,7 +207,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
 
         feed = Feed(where, options.clock)
     tells, telemetry = _telemetry(app, options, feed)
-    emit = Facts(given.listen, tells, telemetry)
+    emit = Facts(given.listen, tells, telemetry).__call__
     store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
     namespace, data = _places(store, options)
     streams = Streams(store)

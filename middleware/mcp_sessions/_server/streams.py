@@ -151,7 +151,7 @@ class Origin(msgspec.Struct, eq=False):
     def is_settled_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
         if not self.is_settled and self.id is not None:
-            self.is_settled = rewrite.is_response(last, self.id)
+            self.is_settled = rewrite.response_to(last, self.id) is not None
         return self.is_settled
 
 

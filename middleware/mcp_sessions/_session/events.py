@@ -6,11 +6,11 @@ Each is frozen, holds no credential and no message body, and names a session by 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class SessionCreated:
+class SessionCreated(msgspec.Struct, frozen=True):
     """A session was created; its id is about to be sent to the client."""
 
     ref: str
@@ -18,16 +18,14 @@ class SessionCreated:
     parent: str | None = None  # the session that it was forked from
 
 
-@dataclass(frozen=True, slots=True)
-class SessionUsed:
+class SessionUsed(msgspec.Struct, frozen=True):
     """A request of a live session was forwarded to the application."""
 
     ref: str
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionDeleted:
+class SessionDeleted(msgspec.Struct, frozen=True):
     """A session was ended, or, where sessions are tracked, expired. Every worker refuses it."""
 
     ref: str
@@ -36,8 +34,7 @@ class SessionDeleted:
     trace: str | None = None  # the traceparent of its start, where that is known
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(msgspec.Struct, frozen=True):
     """A request was answered with an error. `ref` is set only if the session id is authentic."""
 
     reason: str
