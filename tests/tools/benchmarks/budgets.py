@@ -56,6 +56,11 @@ def _counted(name: str, kind: str, thousands: float, held: float | None = None) 
     return Budget(name, f"instructions/ours, {kind}/more", 1000 * thousands, "", how, excepted=excepted)
 
 
+def _enriched(reader: str, kind: str) -> Budget:
+    how = "instructions beyond a session without tracing"
+    return Budget(f"6. `enrich`, {reader}", f"instructions/ours, {kind}/over untraced", 20_000, "", how)
+
+
 def _against_verified(reader: str, kind: str) -> Budget:
     how = "instructions beyond a pass-through, of a token that is not remembered"
     return Budget(f"7. a forged token, {reader}", f"instructions/ours, {kind}/times", 1, "of a verified one", how)
@@ -86,6 +91,7 @@ BUDGETS: Final = (
     _counted("4. state changed", "session, state changed", 160),
     _counted("5. `idle_timeout`", "session, idle_timeout", 140),
     _counted("6. one recorded span", "session, traced", 305),
+    _enriched("in Python", "session, enriched"),
     _counted("7. a forged token refused", "forged session refused", 280),
     _against_verified("in Python", "forged session refused"),
     # Exceptions: what is left is Python, in about 370 byte codes without a session and 880 with one.
@@ -95,6 +101,7 @@ BUDGETS: Final = (
     _counted("4. with the native reader", "native, session, state changed", 135),
     _counted("5. with the native reader", "native, session, idle_timeout", 115),
     _counted("6. with the native reader", "native, session, traced", 270),
+    _enriched("with the native reader", "native, session, enriched"),
     _counted("7. with the native reader", "native, forged session refused", 260),
     _against_verified("with the native reader", "native, forged session refused"),
     _cheaper(peers.READ, 1.3, native=2),

@@ -39,6 +39,8 @@ SQLITE: Final = "session, sqlite:"
 MOST_OVER_MEMORY: Final = 12_000  # instructions, 3 us, by which a session on SQLite costs more than one in memory
 FORGED: Final = "forged session refused"
 VERIFIED: Final = "session, no token cache"  # than which a forged one must not take more
+_FORGED: Final = [(f"{prefix}{FORGED}", f"{prefix}{VERIFIED}") for prefix in READERS.values()]
+_ENRICHED: Final = [(f"{prefix}session, enriched", f"{prefix}session") for prefix in READERS.values()]
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
 PROGRAM: Final = "from tests.tools.benchmarks import counted; counted.main()"
 _COUNTED: Final = re.compile(r"^(\d+) (\d+) (bare|ours) (.+)$", re.MULTILINE)
@@ -88,8 +90,9 @@ def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
     for name in limits.keys() & {f"{prefix}{SQLITE}" for prefix in READERS.values()}:
         in_memory = beyond(counts)[name.removesuffix(SQLITE) + "session"]
         limits[name] = min(limits[name], in_memory + MOST_OVER_MEMORY)
-    if FORGED in limits and VERIFIED in counts:
-        limits[FORGED] = min(limits[FORGED], beyond(counts)[VERIFIED])
+    for forged, verified in _FORGED:
+        if forged in limits and verified in counts:
+            limits[forged] = min(limits[forged], beyond(counts)[verified])
     return limits
 
 
@@ -145,9 +148,12 @@ def figures(counts: Counts) -> dict[str, float]:
     more = beyond(counts)
     found = {f"instructions/ours, {name}/more": float(number) for name, number in more.items()}
     found |= {f"instructions/ours, {name}/throughput": of["bare"] / of["ours"] for name, of in counts.items()}
-    for forged, verified in ((f"{prefix}{FORGED}", f"{prefix}{VERIFIED}") for prefix in READERS.values()):
+    for forged, verified in _FORGED:
         if {forged, verified} <= counts.keys():
             found[f"instructions/ours, {forged}/times"] = more[forged] / more[verified]
+    for enriched, untraced in _ENRICHED:
+        if {enriched, untraced} <= counts.keys():
+            found[f"instructions/ours, {enriched}/over untraced"] = float(more[enriched] - more[untraced])
     return found
 
 

@@ -51,10 +51,9 @@ def test_a_section_gives_tables_and_figures(section: str, reports: Mapping[str, 
 def test_every_budget_reads_a_figure_that_a_section_finds(reports: Mapping[str, Report]) -> None:
     """The instructions are counted by a process of their own; each budget names a row whose count is held."""
     lacking = {budget.figure for budget in budgets.BUDGETS} - Report.all(reports.values()).figures.keys()
+    figures = ("more", "throughput", "times", "over untraced")
     held = json.loads(instructions.BASELINE.read_text("utf-8"))["CPython 3.11 x86_64"]
-    assert lacking <= {
-        f"instructions/ours, {name}/{figure}" for name in held for figure in ("more", "throughput", "times")
-    }
+    assert lacking <= {f"instructions/ours, {name}/{figure}" for name in held for figure in figures}
     assert {budget.name.split(".")[0] for budget in budgets.BUDGETS} == set(map(str, range(1, 12)))
 
 
@@ -174,11 +173,13 @@ def test_what_is_over_its_budget_is_shown() -> None:
     assert instructions.risen(on_file, on_file) == [
         "session, sqlite:: 62,001 instructions per request where at most 62,000 are allowed"
     ]
-    forged = {instructions.FORGED: {"bare": 1, "ours": 152}, instructions.VERIFIED: {"bare": 1, "ours": 101}}
-    assert instructions.risen(forged, forged) == [
-        "forged session refused: 151 instructions per request where at most 100 are allowed"
-    ]
-    assert instructions.figures(forged)["instructions/ours, forged session refused/times"] == 1.51
+    for prefix in instructions.READERS.values():
+        forged, verified = f"{prefix}{instructions.FORGED}", f"{prefix}{instructions.VERIFIED}"
+        counts = {forged: {"bare": 1, "ours": 152}, verified: {"bare": 1, "ours": 101}}
+        assert instructions.risen(counts, counts) == [
+            f"{forged}: 151 instructions per request where at most 100 are allowed"
+        ]
+        assert instructions.figures(counts)[f"instructions/ours, {forged}/times"] == 1.51
 
 
 def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
