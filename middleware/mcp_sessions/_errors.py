@@ -122,13 +122,11 @@ class Refusal(MCPSessionsError):
         message: str | None = None,
         http_status: int | None = None,
     ) -> None:
-        if message is not None:
-            self.message = message
+        self.message = self.client_message = message or self.message
         if http_status is not None:
             self.http_status = http_status
         self.reason, self.ref = reason or self.reason, ref
-        self.client_message = self.message
-        self.args: tuple[Any, ...] = (self.message,)  # in a third of the time that `super().__init__` takes
+        self.args: tuple[Any, ...] = (self.message,)  # `super().__init__` takes longer
 
 
 class ParseError(Refusal):

@@ -191,6 +191,8 @@ def test_another_id_is_another_id(ours: bytes, theirs: bytes) -> None:
         (b'{"id":2,"result":1}', False),
         (b'{"id":2,"id":1,"result":1}', True),
         (b'{"\\u0069d":1,"result":1}', True),
+        (b'{"id":1,"result":1,"more":1}', True),
+        (b'{"id":1,"result":1,"\xff":1}', False),
         (b'{"id":1,"result":"\\ud800"}', True),
         (b'{"id":1,"result":"\\ud800","error":{}}', False),
         (b'{"result":"\\ud800"}', False),

@@ -55,10 +55,11 @@ def same_id(left: bytes, right: bytes) -> bool:
         return False
 
 
-class Response(msgspec.Struct, gc=False):
-    """The members that show what a message answers, and how, each value as sent. (To read all takes twice as long.)"""
+class Response(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The members that an answer has, each value as sent. (To read any members takes longer.)"""
 
     id: Raw
+    jsonrpc: Value = UNSET
     result: Value = UNSET
     error: Value = UNSET  # some servers always write it, as null where there is none
     method: Value = UNSET
@@ -91,10 +92,10 @@ def is_answer(text: bytes, request_id: bytes) -> bool:
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
     if not is_answer(text, request_id):
         return None
-    envelope: dict[str, Any] = last_members(text)
-    if not _ENVELOPE.has_only(envelope) and _ENVELOPE.are_mixed(envelope):
-        return None
     try:
+        envelope: dict[str, Any] = last_members(text)
+        if not _ENVELOPE.has_only(envelope) and _ENVELOPE.are_mixed(envelope):
+            return None
         result = last_members(envelope["result"])
     except Refusal:
         return None
