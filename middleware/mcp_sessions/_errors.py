@@ -125,7 +125,8 @@ class Refusal(MCPSessionsError):
         self.message = self.client_message = message or self.message
         if http_status is not None:
             self.http_status = http_status
-        self.reason, self.ref = reason or self.reason, ref
+        self.reason = reason or self.reason
+        self.ref = ref
         self.args: tuple[Any, ...] = (self.message,)  # `super().__init__` takes longer
 
 
@@ -247,7 +248,7 @@ class CreateRefused(Refusal):
 
     def __init__(self, message: str = message) -> None:
         super().__init__()
-        self.args = (message,)
+        self.args: tuple[Any, ...] = (message,)
         self.client_message: str = str(message)
 
 

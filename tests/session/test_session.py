@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -108,11 +107,11 @@ FACTS: list[Fact] = [
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_cannot_be_changed(fact: Fact) -> None:
     """Several listeners get the same object."""
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
     allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
-    assert {field.name for field in fields(fact)} <= allowed
+    assert {*fact.__struct_fields__} <= allowed
