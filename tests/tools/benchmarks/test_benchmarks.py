@@ -182,6 +182,11 @@ def test_what_is_over_its_budget_is_shown() -> None:
         assert instructions.figures(counts)[f"instructions/ours, {forged}/times"] == 1.51
 
 
+def test_what_enriching_costs_is_counted_over_a_session_without_tracing() -> None:
+    counts = {"session": {"bare": 100, "ours": 300}, "session, enriched": {"bare": 110, "ours": 350}}
+    assert instructions.figures(counts)["instructions/ours, session, enriched/over untraced"] == 40
+
+
 def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
     """The text around them stays; the plot is SVG, and stays where a run has not measured it."""
     full, short = tmp_path / page.PAGE, tmp_path / page.SHORT
