@@ -287,13 +287,7 @@ class Rule:
 
 # The report and the documentation are rendered from this table.
 RULES: Final = (
-    Rule(
-        "advertised",
-        "the capabilities advertise sessions",
-        "draft: Capabilities",
-        _advertised,
-        needs_sessions=False,
-    ),
+    Rule("advertised", "the capabilities advertise sessions", "draft: Capabilities", _advertised, needs_sessions=False),
     Rule("create", "a session is created; its id is visible ASCII", "draft: Creating Sessions, Data Types", _create),
     Rule("unique", "no two sessions share an id", "draft: Data Types", _unique),
     Rule("hint", "expiresAt is an ISO 8601 time", "draft: Schema", _hint),

@@ -27,7 +27,6 @@ LAYOUT: Final = {"key": 2, "id": 26, "expiry": 7, "tag": 13}
 MAX_CHARS: Final = 64
 BODY_CHARS: Final = sum(LAYOUT.values())
 MAX_TYPE_CHARS: Final = MAX_CHARS - 1 - BODY_CHARS
-MAX_EXPIRY: Final = (1 << BITS * LAYOUT["expiry"]) - 1  # Unix seconds, in the year 3058
 
 _TYPE: Final = r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
 _CLASS: Final = "[0-9a-hjkmnp-tv-z]"

@@ -80,13 +80,7 @@ def sealed_size(payload_bytes: int) -> int:
 
 
 def seal(  # noqa: PLR0917  # as above
-    key: Key,
-    payload: bytes,
-    jti: str,
-    subject: str | None,
-    audience: str,
-    last_seen: int,
-    nonce: bytes | None = None,
+    key: Key, payload: bytes, jti: str, subject: str | None, audience: str, last_seen: int, nonce: bytes | None = None
 ) -> str:
     """Return the state token of a session for a JSON object, sealed by the ring's signing key at a time, Unix seconds.
 
