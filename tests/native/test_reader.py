@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module, reload
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_message_of_the_common_form_is_read(
     assert isinstance(message, Message)
     assert message.read_params is None
     found = message.params, message.meta, message.session
-    monkeypatch.setattr(_native, "read", None)
+    monkeypatch.setattr(_native, "read", _native.left)
     again = jsonrpc.parse(body)
     assert isinstance(again, Message)
     assert again.read_params is not None
@@ -142,7 +142,7 @@ def test_the_session_is_written_into_an_answer(
 ) -> None:
     """The answer becomes what the Python code makes of it."""
     found = reader.echo(answer, b"7", lambda: NAMED)
-    monkeypatch.setattr(_native, "echo", None)
+    monkeypatch.setattr(_native, "echo", _native.left)
     assert found == rewrite.echo(answer, b"7", lambda: NAMED) == (written or found)
 
 
@@ -216,9 +216,8 @@ CODING, AGENT = (b"accept-encoding", b"gzip"), (b"user-agent", b"b/1")
         *(
             [
                 ([(b"a",)], None),
-                ([(b"a", "b")], None),
                 ([("a", b"b")], None),
-                ([(b"a", bytearray())], None),
+                ([(b"content-length", bytearray())], None),
                 (None, None),
             ]
         ),
@@ -241,17 +240,31 @@ def test_what_stays_true_of_another_body_is_kept(headers: object, kept: object) 
     assert reader.kept(headers) == kept
 
 
+class Waits:
+    """Awaits 7, as a future does: not by itself, but by an iterator."""
+
+    def __await__(self) -> Iterator[int]:
+        return iter([7])
+
+
 def test_a_first_step_returns_at_once_or_what_is_waited_for() -> None:
     """An error is the waiter's own."""
 
     async def returns(value: object) -> object:
         return value
 
+    async def waits() -> object:
+        return await Waits()  # type: ignore[misc]  # which has no end
+
     async def fails() -> None:
         raise ZeroDivisionError
 
     assert reader.step(returns(7)) == 7
-    assert reader.step(iter([7])) == (7,)
+    steps, awaited = reader.step(Waits())
+    assert (awaited, [*steps]) == (7, [])
+    coroutine = waits()
+    assert reader.step(coroutine) == (coroutine, 7)
+    coroutine.close()
     with pytest.raises(ZeroDivisionError):
         reader.step(fails())
     with pytest.raises(AttributeError):
@@ -278,7 +291,7 @@ def test_what_is_no_text_is_left_to_python() -> None:
         *(lambda: reader.read(REQUEST, 9), lambda: reader.read(REQUEST[1:], 9)),
         *(lambda: reader.echo(ANSWER, b"7", lambda: NAMED), lambda: reader.echo(ANSWER, b"7", lambda: "text")),
         *(lambda: reader.head([*PLAIN]), lambda: reader.kept([*PLAIN]), lambda: reader.kept([*PLAIN, CODING, []])),
-        lambda: reader.step(iter([7])),
+        lambda: reader.step(Waits()),
     ],
 )
 def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
@@ -307,6 +320,7 @@ def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
 OUT_OF_MEMORY = """
 import sys, _testcapi
 from mcp_sessions._protocol._native import _reader
+WAITS = type("Waits", (), {"__await__": lambda self: iter([7])})()
 function, make = getattr(_reader, sys.argv[1]), eval(sys.argv[2])
 outcomes, held = [], []
 while outcomes[-1:] != ["found"]:
@@ -330,7 +344,7 @@ BIG_ID, TEXT_ID = (REQUEST.replace(b'"id":7', b'"id":' + name) for name in (b"12
     ("function", "arguments"),
     [
         *(("read", f"{BIG_ID!r}, 9"), ("read", f"{TEXT_ID!r}, 9"), ("echo", f"{ANSWER!r}, b'7', bytes")),
-        *(("head", f"{[*PLAIN * 100, CODING, AGENT]!r},"), ("kept", f"{PLAIN * 9!r},"), ("step", "iter([7]),")),
+        *(("head", f"{[*PLAIN * 100, CODING, AGENT]!r},"), ("kept", f"{PLAIN * 9!r},"), ("step", "WAITS,")),
     ],
 )
 def test_memory_that_runs_out_is_an_error_and_no_crash(function: str, arguments: str) -> None:
@@ -378,7 +392,7 @@ def test_without_it_the_python_code_reads(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "mcp_sessions._protocol._native._reader", None)
     with pytest.raises(ImportError):
         import_module("mcp_sessions._protocol._native._reader")
-    monkeypatch.setattr(_native, "read", None)
+    monkeypatch.setattr(_native, "read", _native.left)
     assert _native.reader() == "python"
     message = jsonrpc.parse(REQUEST)
     assert isinstance(message, Message)

@@ -33,7 +33,7 @@ def rules(require: Any = "never", **given: Any) -> Rules:
 def headers(session_id: str | None = None, *, modern: bool = False, cookie: str | None = None) -> RequestHeaders:
     """The headers of a request of an era, with a session header of ours or none."""
     named = [] if session_id is None else [(b"mcp-session-id", session_id.encode())]
-    found = RequestHeaders.of([*named, *([MODERN] if modern else [])])
+    found = RequestHeaders([*named, *([MODERN] if modern else [])])
     found.session_id = session_id
     found.cookie = cookie
     return found

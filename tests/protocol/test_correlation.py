@@ -45,7 +45,7 @@ def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Corr
     params = {} if meta is None else {"_meta": meta}
     message = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": params}).encode())
     assert isinstance(message, Message)
-    head = RequestHeaders.of(
+    head = RequestHeaders(
         [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
     )
     return Correlate(sources or DEFAULT_CHAIN).find(message.meta, head.first)
@@ -93,7 +93,7 @@ def test_a_header_is_found_by_its_name() -> None:
     assert found(None, "header:X-Conversation-Id", x_conversation_id="c1") == Correlation(
         "c1", "header:X-Conversation-Id"
     )
-    head = RequestHeaders.of([(b"x-chat", b"first"), (b"x-chat", b"second")])
+    head = RequestHeaders([(b"x-chat", b"first"), (b"x-chat", b"second")])
     assert Correlate(["header:x-chat"]).find(None, head.first) == Correlation("first", "header:x-chat")
 
 

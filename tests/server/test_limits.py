@@ -223,7 +223,7 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
 
     async def take() -> bool:
         try:
-            body = read_body(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
+            body = read_body(receive, RequestHeaders([]), max_bytes=10, timeout=30)
             return not isinstance(body, bytes) and await body == b"ab"
         except Refusal as refusal:
             assert refusal.reason == "body_timeout"

@@ -190,10 +190,9 @@ class Rules(msgspec.Struct, frozen=True):
         )
 
     def passes(self, message: Message, headers: RequestHeaders) -> bool:
-        """Whether a message concerns no session, so that it is forwarded as it came: `decide` would return `PASS`."""
+        """Whether a message that names no session concerns none, and is forwarded: `decide` would return `PASS`."""
         return not (
-            message.session is not None
-            or headers.session_id is not None
+            headers.session_id is not None
             or headers.cookie is not None
             or self.inspects_all
             or message.method in self.inspected_methods

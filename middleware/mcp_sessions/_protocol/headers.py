@@ -13,7 +13,6 @@ import msgspec
 
 from .._errors import refuse
 from .._session.claims import RedactedRepr, looks_like_session_id
-from . import _native
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """The legacy era: these versions, or no version header at all. Any other version is modern."""
@@ -64,10 +63,6 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
-
-    @classmethod
-    def of(cls, headers: Sequence[Header]) -> RequestHeaders:
-        return cls(headers, None if _native.head is None else _native.head(headers))
 
     @property
     def by_name(self) -> dict[bytes, bytes]:

@@ -210,13 +210,12 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
-    if _native.read is not None:
-        native = _native.read(body, max_nesting)
-        if native is not None:  # of the common form, and read alike
-            method, given_id, session = native
-            if given_id is None:
-                return Message(body, NOTIFICATION, method, UNSET, session, None)
-            return Message(body, REQUEST, method, given_id, session, None)
+    native = _native.read(body, max_nesting)
+    if native is not None:  # of the common form, and read alike
+        method, given_id, session = native
+        if given_id is None:
+            return Message(body, NOTIFICATION, method, UNSET, session, None)
+        return Message(body, REQUEST, method, given_id, session, None)
     size = len(body)
     if size > max_nesting and is_deeper(body, max_nesting):
         raise refuse("nesting_too_deep")

@@ -134,10 +134,9 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    if _native.echo is not None:
-        written = _native.echo(response, request_id, session)
-        if written is not None:
-            return written
+    written = _native.echo(response, request_id, session)
+    if written is not None:
+        return written
     member = _member(response, request_id)
     if member is None:
         return _echo(response, request_id, session)

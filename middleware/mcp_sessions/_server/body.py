@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Coroutine, Generator
 from io import BytesIO
-from types import CoroutineType, coroutine
+from types import coroutine
 from typing import Any, Final
 
 import anyio
@@ -28,7 +28,9 @@ from .._protocol.jsonrpc import Batch
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
 _FEW_DIGITS: Final = 6  # to read the length of every body would cost each request
-_FEW: Final = 10**_FEW_DIGITS
+FEW: Final = 10**_FEW_DIGITS
+"""Where bodies may have so many bytes, headers may be read in C, which passes over a length of few digits."""
+_modules: Final = sys.modules
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
@@ -45,30 +47,26 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
         Refusal: `content_encoding`, compressed, so others may read something else in it; `body_too_large`, as declared
             or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
-    if headers.common is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
+    if headers.common is None:  # else there is no coding, and a length of few digits
         by_name = headers.found or headers.by_name
         if CODING in by_name and (", ".join(headers.all(CODING)) or "identity").strip().lower() != "identity":
             raise refuse("content_encoding")
         declared = by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-        if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it
+        if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < FEW):  # else it is below it
             _check_length(declared, max_bytes)
-    if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
+    if not _HAS_TIMEOUT or ("trio" in _modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
     # No timer where the body came with the headers: one costs as much as all the rest.
-    arriving = receive()
-    first: Any
-    steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
+    first = _native.step(receive())
+    if type(first) is tuple:
+        return _read_on_asyncio(_suspended(receive, max_bytes, *first), timeout)
     try:
-        first = (steps.send(None),) if _native.step is None else _native.step(steps)
-    except StopIteration as arrived:
-        first = arrived.value
-    if type(first) is not tuple:
-        if first["type"] == "http.request" and not first.get("more_body"):
-            body: bytes = first.get("body", b"")
-            if len(body) <= max_bytes:
-                return body
-        return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
-    return _read_on_asyncio(_suspended(steps, first[0], receive, max_bytes), timeout)
+        body: bytes = first["body"]
+        if first["type"] == "http.request" and not first["more_body"] and len(body) <= max_bytes:
+            return body
+    except KeyError:  # both may be left out
+        pass
+    return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
 
 
 def refusal_of_batch(batch: Batch, rules: Rules) -> Refusal | None:
@@ -107,7 +105,7 @@ async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> 
         raise
 
 
-async def _suspended(steps: Steps, pending: Any, receive: Receive, max_bytes: int) -> bytes:
+async def _suspended(receive: Receive, max_bytes: int, steps: Steps, pending: Any) -> bytes:
     return await _rest(await _resume(steps, pending), receive, max_bytes)
 
 

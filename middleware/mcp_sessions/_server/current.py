@@ -50,6 +50,7 @@ EXPLAINED: Final = 20  # requests of one kind of client; a handler that asks for
 MAX_AGENTS: Final = 1000  # kinds of clients that are told apart
 _warned: Final[set[Hashable]] = set()
 _unexplained: Final[dict[bytes | None, int]] = {}  # how many of these requests are left, by the client's `User-Agent`
+explained: Final[set[bytes | None]] = set()  # those of which none is left, to be asked before `note_absence` is called
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -108,10 +109,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
             return "cookies are off", 'set transport="auto"'
         if cookies.is_cross_site(self.headers):
             return "a page of another site sent the request, so its cookies are ignored", WITH_SESSIONS
-        return (
-            "it keeps no cookies, or sent no server/discover",
-            f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")',
-        )
+        return "it keeps no cookies, or sent no server/discover", f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")'
 
     @property
     def _legacy_cause(self) -> tuple[str, str]:
@@ -134,6 +132,8 @@ def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, messag
     if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
         return
     _unexplained[agent] = left - 1
+    if left == 1:
+        explained.add(agent)
     scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
     absence_variable.set(absence)
 

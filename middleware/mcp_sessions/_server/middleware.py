@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,7 +22,7 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
-from .body import read_body
+from .body import FEW, read_body
 from .context import Given, RequestContext
 from .current import PrincipalOf, from_scope, with_codes
 from .forms import Seconds
@@ -137,14 +137,15 @@ class MCPSessionMiddleware:
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
+        self._read_head: Final = _native.head if options.limits.body_bytes >= FEW else _native.left
         self._header_of: Final = any_of if self._options.bridges else ours_of
         services = (self._options.sweeper, self._options.census, self._options.watched)
         beside = [service for service in services if service is not None]
         self._handle_post: Final = handle_post if self._options.conversation is None else handle_labelled_post
-        self._served: ASGIApp | None = None  # the wrapped application, once this may serve
+        self._checked: ASGIApp | None = None  # the wrapped application, once this may serve
+        self._served: ASGIApp | None = None  # the same, where nothing has to begin to work beside it
         # Found once, as it may log a warning. (Not a cached property: with one, all attributes take longer to look up.)
         self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._options, random_keys=keys is None))
-        self._has_services: Final = bool(beside)
         self.services: Final = Services(
             self._options.store, beside, closes=isinstance(store, str), check=self._check_started
         )
@@ -161,10 +162,13 @@ class MCPSessionMiddleware:
         return cls(app, **from_env(**options))
 
     def _serve(self) -> ASGIApp:
-        if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
-            raise ConfigurationError(fault)
-        self._served = served = with_codes(self.app, self._options.code)
-        return served
+        if self._checked is None:
+            if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
+                raise ConfigurationError(fault)
+            self._checked = with_codes(self.app, self._options.code)
+        self.services.started()
+        self._served = None if self.services.beside else self._checked
+        return self._checked
 
     @property
     def fault(self) -> str | None:
@@ -177,27 +181,29 @@ class MCPSessionMiddleware:
         if scope["type"] != "http":
             await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
             return
-        is_at_endpoint = (scope["path"] == self.path and not scope.get("root_path")) or self._is_at_endpoint
-        if not is_at_endpoint:
+        try:
+            is_at_endpoint = scope["path"] == self.path and not scope["root_path"]
+        except KeyError:  # servers may leave it out
+            is_at_endpoint = scope["path"] == self.path
+        if not is_at_endpoint and not (is_at_endpoint := self._is_at_endpoint):
             where = place(scope, self.path)
             if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
                 await self.app(scope, receive, send)
                 return
             is_at_endpoint = where == "endpoint"
         app, runtime, handle = self._served or self._serve(), self._options, self._handle_post
-        if self._has_services:
-            self.services.started()
-        given = scope["headers"]
-        common = None if _native.head is None else _native.head(given)
-        found, body = dict(given) if common is None else None, None
-        headers = RequestHeaders(given, common, found)
+        given, read_head = scope["headers"], self._read_head  # (To call an attribute that is no method takes longer.)
+        common = read_head(given)
+        headers, body = RequestHeaders(given, common), None
         request: Given = (runtime, app, scope, send, headers, is_at_endpoint)
         try:
-            if found is not None and (SESSION_HEADER in found or COOKIE in found):
-                self._take_session(RequestContext(None, receive, *request))
+            if common is None:
+                headers.found = found = dict(given)
+                if SESSION_HEADER in found or COOKIE in found:
+                    self._take_session(RequestContext(None, receive, *request))
             if scope["method"] == "POST" and (is_at_endpoint or headers.is_json):
-                arriving = read_body(receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
-                body = arriving if isinstance(arriving, bytes) else await arriving
+                arriving: Any = read_body(receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
+                body = arriving if type(arriving) is bytes else await arriving
         except Refusal as refusal:
             await refuse_bodyless(RequestContext(None, receive, *request), refusal)
             return
@@ -226,7 +232,7 @@ class MCPSessionMiddleware:
             await send({"type": "lifespan.startup.failed", "message": fault})
             raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
         placement.log_unserved(self.app, self.path)
-        self._served = None  # the application may add routes while it starts: look again at the first request
+        self._checked = self._served = None  # the application may add routes while it starts: look again
         await self.services.run(self.app, scope, receive, send)
 
     def _take_session(self, ctx: RequestContext) -> None:

@@ -82,7 +82,7 @@ class PlainResponse(RedactedRepr, Replay):
             changed = rewrite.error(request_id, INTERNAL_ERROR, str(error))
         if changed is not None:
             kept.append((b"content-length", join(len(changed))))
-            start, part = dict(start), {"type": "http.response.body", "body": changed}
+            start, part = start.copy(), {"type": "http.response.body", "body": changed}  # type: ignore[attr-defined]
             start["headers"] = kept
         if self.telemetry is not None and len(body := part.get("body", b"")) <= OBSERVED:
             self.telemetry.read(body, echoed is not None)

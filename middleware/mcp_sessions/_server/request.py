@@ -23,7 +23,7 @@ from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread
 from .body import Replay, refusal_of_batch
 from .context import Given, RequestContext, keep_body_here, named_ids
-from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
+from .current import ABSENCE_KEY, Absence, Why, absence_variable, explained, note_absence
 from .methods import METHODS, MethodCall
 from .plain import PlainResponse, close_session
 from .response import ResponseFilter
@@ -49,34 +49,33 @@ _reset_session: Final = session_variable.reset
 def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
     """Return what handles one POST to the MCP endpoint, to be awaited. (Each further coroutine costs every request.)"""
     runtime, app, scope, send, headers, _ = given
-    limits = runtime.limits
     try:
-        message = parse(body, limits.batch, limits.nesting)
+        message = parse(body, runtime.batch, runtime.nesting)
     except Refusal as refusal:
         return _pass_or_refuse(body, receive, given, refusal)
     if type(message) is Batch:
         return _pass_or_refuse(body, receive, given, refusal_of_batch(message, runtime.rules))
-    passes = message.session is None and runtime.rules.passes(message, headers)
-    if not passes or runtime.tells():
-        return _handle(message, body, receive, given, passes)
+    if message.session is not None or not runtime.rules.passes(message, headers) or runtime.tells():
+        return _handle(message, body, receive, given)
     scope["mcp_session"] = None
     try:
         scope["state"]["mcp_session"] = None
     except KeyError:
         scope["state"] = {"mcp_session": None}
-    note_absence(scope, runtime, headers, message)
+    common = headers.common
+    if common is None or common[1] not in explained:
+        note_absence(scope, runtime, headers, message)
     if runtime.bridges or _current_session() is not None:
         return _forward_untouched(in_context(body, receive, given))
     return app(scope, Replay(body, receive).__call__, send)
 
 
-async def _handle(message: Message, body: bytes, receive: Receive, given: Given, passes: bool) -> None:
+async def _handle(message: Message, body: bytes, receive: Receive, given: Given) -> None:
     """Handle a message that may concern a session, or is recorded."""
     runtime, app, scope, _, headers, _ = given
     decision, session, refused = PASS, None, None
     try:
-        if not passes:
-            decision = decide(message, headers, runtime.rules)
+        decision = decide(message, headers, runtime.rules)
         attached = decision.attached
         if attached is not None:
             principal = runtime.principal(scope)

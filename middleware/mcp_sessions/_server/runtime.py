@@ -89,6 +89,8 @@ class Runtime(msgspec.Struct, frozen=True):
     not_found_code: int
     required_code: int
     limits: Limits
+    batch: int  # of these, since every request asks
+    nesting: int
     body_timeout: float
     create_limit: CreateLimit | None
     conversation: Conversation | None  # what is done with the names that clients give to conversations
@@ -122,13 +124,10 @@ class Runtime(msgspec.Struct, frozen=True):
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     """Return what the requests of a middleware share, for the wrapped application and the checked options."""
-    limits, transport, clock = options.limits, options.transport, options.clock
+    limits, transport, wire, clock = options.limits, options.transport, options.wire, options.clock
     ring = key_source(options.keys)
     tokens = Tokens(
-        issuer=options.wire.issuer,
-        audience=options.audience,
-        cache_entries=limits.token_cache,
-        max_bytes=limits.token_bytes,
+        issuer=wire.issuer, audience=options.audience, cache_entries=limits.token_cache, max_bytes=limits.token_bytes
     )
     # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
     lasts = not ring(clock()).ephemeral
@@ -157,6 +156,8 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         is_plain=conversation is None and not (transport.bridge or options.dialects or options.telemetry.listen),
         bridges=transport.bridge,
         limits=limits,
+        batch=limits.batch,
+        nesting=limits.nesting,
         body_timeout=as_seconds(limits.body_timeout),
         create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
         conversation=conversation,

@@ -174,7 +174,10 @@ class Tokens:
         Raises `SessionNotFound`, whose `reason` is for logs only, or `SessionExpired` where it is all the rest, so that
         only the session's own holder learns it. `now` is Unix seconds, and None an anonymous caller.
         """
-        found = self._young.get(token) if type(token) is str else None
+        try:
+            found = self._young[token]
+        except (KeyError, TypeError):  # the latter of what is no string
+            found = None
         if found is None or found.ring is not ring:
             found = self._found(ring, token)
         claims = found.claims

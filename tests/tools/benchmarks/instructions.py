@@ -97,7 +97,7 @@ def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
 
 
 _BUDGETS: Final = {
-    budget.figure.removeprefix("instructions/ours, ").removesuffix("/more"): budget.excepted or budget.limit
+    budget.figure.removeprefix("instructions/ours, ").removesuffix("/more"): budget.limit
     for budget in BUDGETS
     if budget.figure.startswith("instructions/") and budget.figure.endswith("/more")
 }

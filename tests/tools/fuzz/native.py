@@ -89,7 +89,8 @@ T = TypeVar("T")
 def in_python(read: Callable[[], T]) -> T:
     """Return what is read without the native reader."""
     kept = _native.read, _native.echo, _native.head, _native.kept
-    _native.read = _native.echo = _native.head = _native.kept = None
+    _native.read, _native.echo, _native.kept = _native.left, _native.left, None
+    _native.head = _native.left
     try:
         return read()
     finally:
@@ -196,7 +197,6 @@ def judge_request(body: bytes, nesting: int) -> str:
     found, expected = _read(body, nesting), in_python(lambda: _read(body, nesting))
     if found != expected:
         raise Disagreement(f"native: read as {found}, and Python says {expected}: nesting {nesting}, {body!r}")
-    assert _native.read is not None
     if _native.read(body, nesting) is not None:
         return f"request: read, {found[0].value}"
     return f"request: left, {found[1] if found[0] == 'refused' else 'read in Python'}"
@@ -212,7 +212,6 @@ def judge_answer(text: bytes, request_id: bytes) -> str:
     expected = in_python(lambda: rewrite.echo(text, request_id, SESSION))  # given at once or when asked for
     if found != expected:
         raise Disagreement(f"native: written as {found!r}, and Python says {expected!r}: {request_id!r}, {text!r}")
-    assert _native.echo is not None
     if _native.echo(text, request_id, lambda: SESSION) is not None:
         return "answer: written"
     return f"answer: left, {'untouched' if found is None else 'written in Python'}"
@@ -220,7 +219,7 @@ def judge_answer(text: bytes, request_id: bytes) -> str:
 
 def _head(given: list[Header]) -> tuple[Any, ...]:
     """Return what requests ask of their headers: whether more is to be looked at may differ between readers."""
-    headers = RequestHeaders.of(given)
+    headers = RequestHeaders(given, _native.head(given))
     edited = [list(headers.without_coding(each)) for each in (given, given[1:])]
     agent = headers.by_name.get(b"user-agent") if headers.common is None else headers.common[1]
     return agent, edited, headers.by_name
@@ -252,7 +251,6 @@ def judge_headers(given: list[Header]) -> str:
         found, expected = read(given), in_python(partial(read, given))
         if found != expected:
             raise Disagreement(f"native: read as {found}, and Python says {expected}: {given}")
-    assert _native.head is not None
     assert _native.kept is not None
     common, kept, names = _native.head(given), _native.kept(given), [name for name, _ in given]
     looked_at = {SESSION_HEADER, COOKIE, CODING}.intersection(names) or names.count(ACCEPT_CODING) > 1
@@ -274,9 +272,9 @@ def judge_step(result: object, *, waits: bool) -> str:
             yield result
         return result
 
-    assert _native.step is not None
-    found = _native.step(waiter())
-    if found != ((result,) if waits else result):
+    begun = waiter()
+    found = _native.step(begun)
+    if found != ((begun, result) if waits else result):
         raise Disagreement(f"native: {found!r} of a step to {result!r}, which waits: {waits}")
     return f"step: {'waits' if waits else 'returned'}"
 

@@ -138,7 +138,7 @@ def test_the_sanitizers_have_nothing_to_say(capfd: pytest.CaptureFixture[str]) -
 
 def test_what_a_sanitizer_says_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Here of a reader that looks beyond the end of every body."""
-    text, begin = sanitized.SOURCE.read_text("utf-8"), "    skip_space(t);\n    envelope.count = -1;"
+    text, begin = sanitized.SOURCE.read_text("utf-8"), "    envelope.count = -1;\n    skip_space(t);"
     assert text.count(begin) == 1
     faulty = tmp_path / "reader.c"
     faulty.write_text(text.replace(begin, f"    if (t->end[9] == 'x') return 0;\n{begin}"), "utf-8")

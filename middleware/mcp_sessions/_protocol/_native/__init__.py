@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from types import CoroutineType
 from typing import Any, Final, Literal
 
 from ..._errors import ConfigurationError
@@ -23,7 +24,7 @@ Head = Callable[[Any], "tuple[int, bytes | None] | None"]
 Kept = Callable[[Any], "list[tuple[bytes, bytes]] | None"]
 """Given a response's headers, returns those that stay true of another JSON body, or None."""
 Step = Callable[[Any], Any]
-"""Begins to wait for something; returns what that returned at once, or in a tuple what it waits for."""
+"""Begins to await something; returns what that returned at once, or in a tuple its iterator and what it waits for."""
 
 SWITCH: Final = "MCP_SESSIONS_NATIVE"
 
@@ -35,13 +36,26 @@ if _switch.lower() in {"true", "1"}:
     with suppress(ImportError):  # it was not built, as where there is no compiler
         _module = import_module(f"{__name__}._reader")
 
-read: Read | None = getattr(_module, "read", None)
-echo: Echo | None = getattr(_module, "echo", None)
-head: Head | None = getattr(_module, "head", None)
+
+def left(text: object, more: object = None, most: object = None) -> None:
+    """Leave all to the Python code."""
+
+
+def step_in_python(waiter: Any) -> Any:
+    steps = waiter if type(waiter) is CoroutineType else waiter.__await__()
+    try:
+        return steps, steps.send(None)
+    except StopIteration as returned:
+        return returned.value
+
+
+read: Read = getattr(_module, "read", left)
+echo: Echo = getattr(_module, "echo", left)
+head: Head = getattr(_module, "head", left)
 kept: Kept | None = getattr(_module, "kept", None)
-step: Step | None = getattr(_module, "step", None)
+step: Step = getattr(_module, "step", step_in_python)
 
 
 def reader() -> Literal["native", "python"]:
     """Return which reader runs."""
-    return "python" if read is None else "native"
+    return "python" if read is left else "native"

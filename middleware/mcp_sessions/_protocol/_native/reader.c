@@ -14,7 +14,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MEMBERS 24  /* of an object whose names are read */
@@ -39,7 +38,6 @@ typedef struct {
 #define IS(slice, text) ((slice).size == sizeof text - 1 && !memcmp((slice).at, text, sizeof text - 1))
 
 static Slice slice(const Byte *from, const Byte *to) { return (Slice){(const char *)from, (size_t)(to - from)}; }
-
 static int is_same(Slice a, Slice b) { return a.size == b.size && !memcmp(a.at, b.at, a.size); }
 
 static void skip_space(Text *t) {
@@ -71,13 +69,11 @@ static int plain_bytes(const Byte *p) {
 #endif
 }
 
-static int is_hex(Byte c) { return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
-
 /* The length of an escape, or 0. Surrogates are left to the Python code, which knows what to do with lone ones. */
 static int escape(const Byte *p) {
     if (p[1] != 'u')
         return p[1] && strchr("\"\\/bfnrt", p[1]) ? 2 : 0;
-    if (!is_hex(p[2]) || !is_hex(p[3]) || !is_hex(p[4]) || !is_hex(p[5]))
+    if (strspn((const char *)p + 2, "0123456789abcdefABCDEF") < 4)
         return 0;
     return (p[2] | 0x20) == 'd' && p[3] >= '8' ? 0 : 6;
 }
@@ -95,16 +91,11 @@ static int sequence(const Byte *p) {
 
 typedef enum { WRONG, PLAIN, OTHER } Spelling; /* of a string: nothing but ASCII without escapes, or more */
 
-/* Read a string; the slice is what stands between its quotes. */
-static Spelling read_string(Text *t, Slice *s) {
+/* Read a string from `p`, before which all is plain; the slice is what stands between its quotes. */
+static Spelling read_rest(Text *t, const Byte *p, Slice *s) {
     Spelling found = PLAIN;
-    const Byte *p = t->p + 1;
     int size;
-    if (*t->p != '"')
-        return WRONG;
     for (;;) {
-        for (size = BLOCK; size == BLOCK && t->end - p >= BLOCK; p += size)
-            size = plain_bytes(p);
         while (*p >= ' ' && *p < 0x80 && *p != '"' && *p != '\\')
             p++;
         if (*p == '"') {
@@ -117,7 +108,27 @@ static Spelling read_string(Text *t, Slice *s) {
         for (found = OTHER; *p >= 0x80 || *p == '\\'; p += size) /* as most alphabets have them, one after the other */
             if (!(size = *p == '\\' ? escape(p) : sequence(p)))
                 return WRONG;
+        for (size = BLOCK; size == BLOCK && t->end - p >= BLOCK; p += size)
+            size = plain_bytes(p);
     }
+}
+
+/* Read a string. (With the rest in here, each would pay for the registers that it takes.) */
+static Spelling read_string(Text *t, Slice *s) {
+    const Byte *from = t->p + 1, *p = from;
+    int size;
+    if (*t->p != '"')
+        return WRONG;
+    do {
+        if (t->end - p < BLOCK)
+            return read_rest(t, p, s);
+        p += size = plain_bytes(p);
+    } while (size == BLOCK);
+    if (*p != '"')
+        return read_rest(t, p, s);
+    *s = slice(from, p);
+    t->p = p + 1;
+    return PLAIN;
 }
 
 static int skip_digits(Text *t) {
@@ -137,8 +148,7 @@ static int skip_number(Text *t) {
         return 0;
     if (!skip_byte(t, 'e') && !skip_byte(t, 'E'))
         return 1;
-    if (!skip_byte(t, '+'))
-        skip_byte(t, '-');
+    t->p += *t->p == '+' || *t->p == '-';
     return skip_digits(t);
 }
 
@@ -194,28 +204,27 @@ static int skip_value(Text *t, int level) {
 }
 
 typedef struct {
-    Slice names[MEMBERS]; /* so far */
-    int count;            /* of these, or -1 before its brace */
+    Slice names[MEMBERS], name; /* so far, and the last of these */
+    int count, is_whole;        /* of these, or -1 before its brace; whether it has been read to its end */
 } Object;
 
-/* Go to the value of the next member of an object at this level: 1; 0 after the end; -1 where the object is not of the
- * common form, in which each name is plain and comes once. */
-static int next_member(Text *t, int level, Object *object, Slice *name) {
+/* Go to the value of the next member of an object at this level, if there is one. If there is none and it is not
+ * whole, it is not of the common form, in which each name is plain and comes once. */
+static int next_member(Text *t, int level, Object *o) {
     int i;
-    if (object->count < 0) {
-        object->count = 0;
+    if (o->count < 0) {
+        o->count = o->is_whole = 0;
         if (level >= t->depth || !skip_byte(t, '{'))
-            return -1;
+            return 0;
     }
     skip_space(t);
-    if (skip_byte(t, '}'))
+    if ((o->is_whole = skip_byte(t, '}')) || (o->count > 0 && !skip_byte(t, ',')) || o->count == MEMBERS
+        || read_name(t, &o->name) != PLAIN)
         return 0;
-    if ((object->count > 0 && !skip_byte(t, ',')) || object->count == MEMBERS || read_name(t, name) != PLAIN)
-        return -1;
-    for (i = 0; i < object->count; i++)
-        if (is_same(object->names[i], *name))
-            return -1;
-    object->names[object->count++] = *name;
+    for (i = 0; i < o->count; i++)
+        if (is_same(o->names[i], o->name))
+            return 0;
+    o->names[o->count++] = o->name;
     skip_space(t);
     return 1;
 }
@@ -223,8 +232,8 @@ static int next_member(Text *t, int level, Object *object, Slice *name) {
 /* Whether a name differs from one of the others in case alone; some parsers take it for that one. */
 static int is_mixed(Slice name, const Slice *others, size_t count) {
     for (; count; count--, others++)
-        if (others->size == name.size && memcmp(name.at, others->at, name.size)
-            && !PyOS_mystrnicmp(name.at, others->at, (Py_ssize_t)name.size))
+        if (others->size == name.size && (*others->at | 0x20) == (*name.at | 0x20)
+            && memcmp(name.at, others->at, name.size) && !PyOS_mystrnicmp(name.at, others->at, (Py_ssize_t)name.size))
             return 1;
     return 0;
 }
@@ -243,33 +252,31 @@ static const Slice META_NAMES[] = {
 typedef struct {
     Slice method, id, session; /* `at` is NULL where there is none; a string is without its quotes */
     int has_version, has_text_id;
+    long long number; /* of an id that is one, without its sign */
 } Request;
 
 /* Read a `_meta`: how many members it has, or -1. */
 static int read_meta(Text *t, Slice *session) {
     Object meta;
-    Slice name;
-    int more;
     meta.count = -1;
-    while ((more = next_member(t, 2, &meta, &name)) > 0) {
+    while (next_member(t, 2, &meta)) {
         const Byte *from = t->p;
-        if (IS_MIXED(name, META_NAMES) || !skip_value(t, 3))
+        if (IS_MIXED(meta.name, META_NAMES) || !skip_value(t, 3))
             return -1;
-        if (IS(name, SESSION))
+        if (IS(meta.name, SESSION))
             *session = slice(from, t->p);
     }
-    return more ? -1 : meta.count;
+    return meta.is_whole ? meta.count : -1;
 }
 
 static int read_params(Text *t, Request *r) {
     Object params;
-    Slice name;
-    int more;
     params.count = -1;
-    while ((more = next_member(t, 1, &params, &name)) > 0)
-        if (IS_MIXED(name, PARAMS_NAMES) || !(IS(name, "_meta") ? read_meta(t, &r->session) >= 0 : skip_value(t, 2)))
+    while (next_member(t, 1, &params))
+        if (IS_MIXED(params.name, PARAMS_NAMES)
+            || !(IS(params.name, "_meta") ? read_meta(t, &r->session) >= 0 : skip_value(t, 2)))
             return 0;
-    return !more;
+    return params.is_whole;
 }
 
 /* Read an id that has one spelling: a plain text that is not empty, or an integer that is not 0. */
@@ -280,13 +287,14 @@ static int read_id(Text *t, Request *r) {
     if (!skip_integer(t) || from[*from == '-'] == '0' || t->p - from > ID_BYTES)
         return 0;
     r->id = slice(from, t->p);
+    for (from += *from == '-'; from < t->p; from++)
+        r->number = 10 * r->number + (*from - '0');
     return 1;
 }
 
 static int read_member(Text *t, Slice name, Request *r) {
-    static const Slice VERSION = LITERAL("\"2.0\"");
     if (IS(name, "jsonrpc"))
-        return r->has_version = skip(t, VERSION);
+        return r->has_version = skip(t, (Slice)LITERAL("\"2.0\""));
     if (IS(name, "id"))
         return read_id(t, r);
     if (IS(name, "params"))
@@ -296,15 +304,13 @@ static int read_member(Text *t, Slice name, Request *r) {
 
 static int read_request(Text *t, Request *r) {
     Object envelope;
-    Slice name;
-    int more;
-    skip_space(t);
     envelope.count = -1;
-    while ((more = next_member(t, 0, &envelope, &name)) > 0)
-        if (!read_member(t, name, r))
+    skip_space(t);
+    while (next_member(t, 0, &envelope))
+        if (!read_member(t, envelope.name, r))
             return 0;
     skip_space(t);
-    return !more && t->p == t->end && r->has_version && r->method.at;
+    return envelope.is_whole && t->p == t->end && r->has_version && r->method.at;
 }
 
 /* --- answers, as in `_protocol/rewrite.py` ------------------------------------------------------------------------ */
@@ -321,22 +327,21 @@ static const Slice STYLES[2][3] = {
  * many bytes of the answer's end are after the place of a session, 3 or 2; 0 for any other. */
 static int read_result(Text *t, Slice before_meta) {
     Object result;
-    Slice name, session = {NULL, 0};
+    Slice session = {NULL, 0};
     const Byte *meta_end = NULL;
-    int more;
     result.count = -1;
-    while ((more = next_member(t, 1, &result, &name)) > 0) {
-        if (IS_MIXED(name, RESULT_NAMES) || IS(name, "cacheScope") || IS(name, "ttlMs"))
+    while (next_member(t, 1, &result)) {
+        if (IS_MIXED(result.name, RESULT_NAMES) || IS(result.name, "cacheScope") || IS(result.name, "ttlMs"))
             return 0;
-        if (IS(name, "_meta")) {
-            t->p = (const Byte *)name.at - 1; /* once more from its quote, for the spaces */
+        if (IS(result.name, "_meta")) {
+            t->p = (const Byte *)result.name.at - 1; /* once more from its quote, for the spaces */
             if (!skip(t, before_meta) || read_meta(t, &session) <= 0 || session.at)
                 return 0;
             meta_end = t->p;
         } else if (!skip_value(t, 2))
             return 0;
     }
-    return more ? 0 : !meta_end ? 2 : meta_end == t->p - 1 ? 3 : 0;
+    return !result.is_whole ? 0 : !meta_end ? 2 : meta_end == t->p - 1 ? 3 : 0;
 }
 
 static int read_answer(Text *t, Slice id) {
@@ -360,33 +365,36 @@ static int slice_of(PyObject *given, Slice *s) {
 }
 
 static int text_of(PyObject *given, long depth, Text *t) {
-    Slice s;
-    if (!slice_of(given, &s))
-        return 0;
-    t->p = (const Byte *)s.at;
-    t->end = t->p + s.size;
-    t->depth = depth < DEPTH ? depth : DEPTH;
-    return 1;
+    Slice s = {"", 0};
+    int is_bytes = slice_of(given, &s);
+    *t = (Text){(const Byte *)s.at, (const Byte *)s.at + s.size, depth < DEPTH ? depth : DEPTH};
+    return is_bytes;
 }
 
 static PyObject *none(void) { return Py_IncRef(Py_None), Py_None; }
+
+/* A tuple of two or three new objects, each NULL where it could not be made. (`Py_BuildValue` takes twice as long.) */
+static PyObject *pack(Py_ssize_t size, PyObject *a, PyObject *b, PyObject *c) {
+    PyObject *made = a && b && c ? PyTuple_Pack(size, a, b, c) : NULL;
+    return Py_DecRef(a), Py_DecRef(b), Py_DecRef(c), made;
+}
 
 /* `read(body, nesting)`: the method, the id and the session's metadata of a request or notification, each None where it
  * is absent; or None for a body that is not of the common form, or nested more deeply than that. */
 static PyObject *reader_read(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     Text t;
     Request r;
-    PyObject *id;
     long nesting = count == 2 ? PyLong_AsLong(given[1]) : -1;
     if (nesting == -1)
         return PyErr_Occurred() ? NULL : none();
     memset(&r, 0, sizeof r);
     if (!text_of(given[0], nesting, &t) || !read_request(&t, &r))
         return none();
-    id = !r.id.at ? none()
-        : r.has_text_id ? PyUnicode_FromStringAndSize(r.id.at, (Py_ssize_t)r.id.size)
-        : PyLong_FromLongLong(strtoll(r.id.at, NULL, 10)); /* which ends where the digits do */
-    return Py_BuildValue("s#Ny#", r.method.at, (Py_ssize_t)r.method.size, id, r.session.at, (Py_ssize_t)r.session.size);
+    return pack(3, PyUnicode_FromStringAndSize(r.method.at, (Py_ssize_t)r.method.size),
+        !r.id.at ? none()
+            : r.has_text_id ? PyUnicode_FromStringAndSize(r.id.at, (Py_ssize_t)r.id.size)
+            : PyLong_FromLongLong(*r.id.at == '-' ? -r.number : r.number),
+        r.session.at ? PyBytes_FromStringAndSize(r.session.at, (Py_ssize_t)r.session.size) : none());
 }
 
 static char *append(char *to, Slice s) { return (char *)memcpy(to, s.at, s.size) + s.size; }
@@ -415,32 +423,30 @@ static PyObject *reader_echo(PyObject *module, PyObject *const *given, Py_ssize_
         written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(before.size + member.size + named.size + 3));
     if (written)
         append(append(append(append(PyBytes_AsString(written), before), member), named), (Slice)LITERAL("}}}"));
-    Py_DecRef(session);
-    return written;
+    return Py_DecRef(session), written;
 }
 
-/* Read one of the ASGI headers in a list: its value, or NULL. No code of Python runs while a list is read. */
+/* Read one of the ASGI headers in a list: it, or NULL, and its name. No code of Python runs while a list is read. */
 static PyObject *read_header(PyObject *headers, Py_ssize_t at, Slice *name) {
-    PyObject *pair = PyList_GetItem(headers, at);
-    PyObject *value = PyTuple_CheckExact(pair) && PyTuple_Size(pair) == 2 ? PyTuple_GetItem(pair, 1) : NULL;
-    return value && PyBytes_CheckExact(value) && slice_of(PyTuple_GetItem(pair, 0), name) ? value : NULL;
+    PyObject *one = PyList_GetItem(headers, at);
+    return PyTuple_CheckExact(one) && PyTuple_Size(one) == 2 && slice_of(PyTuple_GetItem(one, 0), name) ? one : NULL;
 }
 
 /* `head(headers)`: where a request's `accept-encoding` stands, or -1, and its last `user-agent`, or None; or
  * None where a header may concern a session or the reading of the body, or there is one `accept-encoding` too many. */
 static PyObject *reader_head(PyObject *module, PyObject *headers) {
     Py_ssize_t at, size = PyList_CheckExact(headers) ? PyList_Size(headers) : -1, coding = -1;
-    PyObject *value, *agent = Py_None;
-    Slice name;
+    PyObject *pair, *agent = Py_None;
+    Slice name, value;
     for (at = 0; at < size; at++) {
-        if (!(value = read_header(headers, at, &name)) || IS(name, "mcp-session-id") || IS(name, "cookie")
-            || IS(name, "content-encoding") || (IS(name, "content-length") && PyBytes_Size(value) > 6)
-            || (IS(name, "accept-encoding") && coding >= 0))
+        if (!(pair = read_header(headers, at, &name)) || IS(name, "mcp-session-id") || IS(name, "cookie")
+            || IS(name, "content-encoding") || (IS(name, "accept-encoding") && coding >= 0)
+            || (IS(name, "content-length") && !(slice_of(PyTuple_GetItem(pair, 1), &value) && value.size <= 6)))
             return none();
         coding = IS(name, "accept-encoding") ? at : coding;
-        agent = IS(name, "user-agent") ? value : agent;
+        agent = IS(name, "user-agent") ? PyTuple_GetItem(pair, 1) : agent;
     }
-    return size < 0 ? none() : Py_BuildValue("nO", coding, agent);
+    return size < 0 ? none() : (Py_IncRef(agent), pack(2, PyLong_FromSsize_t(coding), agent, none()));
 }
 
 /* As in `_server/response.py`: what is true of one body alone, after its coding and its type. */
@@ -452,35 +458,30 @@ static const Slice BODY_NAMES[] = {
  * body, and where a name is not in lower case. */
 static PyObject *reader_kept(PyObject *module, PyObject *headers) {
     const size_t count = sizeof BODY_NAMES / sizeof *BODY_NAMES;
-    PyObject *kept = PyList_New(0);
+    PyObject *kept = PyList_New(0), *pair;
     Py_ssize_t at = 0, size = PyList_CheckExact(headers) ? PyList_Size(headers) : 0;
     int is_json = 0;
-    PyObject *value;
     Slice name, type;
-    for (; kept && at < size && (value = read_header(headers, at, &name)); at++) {
+    for (; kept && at < size && (pair = read_header(headers, at, &name)); at++) {
         size_t i = 0;
         while (i < count && !is_same(name, BODY_NAMES[i]))
             i++;
-        is_json = i == 1 ? slice_of(value, &type) && IS(type, "application/json") : is_json;
+        is_json = i == 1 ? slice_of(PyTuple_GetItem(pair, 1), &type) && IS(type, "application/json") : is_json;
         if (i == 0 || (i == 1 && !is_json) || (i == count && IS_MIXED(name, BODY_NAMES)))
             break;
-        if ((i == 1 || i == count) && PyList_Append(kept, PyList_GetItem(headers, at)) < 0)
+        if ((i == 1 || i == count) && PyList_Append(kept, pair) < 0)
             return Py_DecRef(kept), NULL;
     }
-    if (!kept || (is_json && at == size))
-        return kept;
-    Py_DecRef(kept);
-    return none();
+    return !kept || (is_json && at == size) ? kept : (Py_DecRef(kept), none());
 }
 
-/* `step(waiter)`: begins to wait; what it returned if that was at once, or else, in a tuple, what it waits for. */
+/* `step(waiter)`: begins to await it; what it returned at once, or in a tuple its iterator and what that waits for. */
 static PyObject *reader_step(PyObject *module, PyObject *waiter) {
-    PyObject *found = NULL, *waits;
-    if (PyIter_Send(waiter, Py_None, &found) != PYGEN_NEXT)
-        return found;
-    waits = PyTuple_Pack(1, found);
-    Py_DecRef(found);
-    return waits;
+    PyObject *found = NULL, *steps = PyType_GetSlot(Py_TYPE(waiter), Py_am_send) ? (Py_IncRef(waiter), waiter)
+        : PyObject_CallMethod(waiter, "__await__", NULL);
+    if (!steps || PyIter_Send(steps, Py_None, &found) != PYGEN_NEXT)
+        return Py_DecRef(steps), found;
+    return pack(2, steps, found, none());
 }
 
 static PyMethodDef functions[] = {
