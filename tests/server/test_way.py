@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from mcp_sessions import MCPSessionMiddleware
 
 PACKAGE = "/mcp_sessions/"
+STAND_INS = "/_native/__init__.py"  # for the native reader; where that runs, none of them is entered
 JSON: list[Header] = [(b"content-type", b"application/json")]
 TOOL = {"name": "t", "arguments": {}}
 HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -56,7 +57,7 @@ class Way:
     def __call__(self, frame: FrameType, event: str, _: object) -> None:  # pragma: no cover  # as above
         """Note a function that begins."""
         file, function = frame.f_code.co_filename, frame.f_code.co_name
-        if event == "call" and PACKAGE in file and not is_of_the_tests(frame.f_back):
+        if event == "call" and PACKAGE in file and STAND_INS not in file and not is_of_the_tests(frame.f_back):
             self.entered.append((file.rpartition(PACKAGE)[2], function))
         elif event == "call" and frame.f_code is app.__code__:
             self.entered.append(("the application", function))
