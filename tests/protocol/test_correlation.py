@@ -16,7 +16,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._protocol.labels import (
     CONVERSATION,
     DEFAULT_CHAIN,
@@ -44,7 +44,6 @@ def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Corr
     """What is found in a request of that `_meta` and those headers; of the default sources where none are given."""
     params = {} if meta is None else {"_meta": meta}
     message = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": params}).encode())
-    assert isinstance(message, Message)
     head = RequestHeaders(
         [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
     )

@@ -20,9 +20,7 @@ NEITHER = Sep1364(None, None)
 
 
 def message(method: str, members: str = "", *, id: str = '"id":1,') -> Message:
-    parsed = parse(f'{{"jsonrpc":"2.0",{id}"method":"{method}"{members}}}'.encode())
-    assert isinstance(parsed, Message)
-    return parsed
+    return parse(f'{{"jsonrpc":"2.0",{id}"method":"{method}"{members}}}'.encode())
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,7 @@ HEADERS: list[Header] = [
 
 def request(**members: Any) -> Message:
     params = {"name": "checkout", "arguments": {"card": 1}, "_meta": META}
-    parsed = parse(json.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": params, **members}).encode())
-    assert isinstance(parsed, Message)
-    return parsed
+    return parse(json.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": params, **members}).encode())
 
 
 async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *, modern: bool) -> bool:

@@ -17,7 +17,8 @@ from environments import needs
 from opentelemetry import context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 
-from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._server.placement import reachable
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY, store_context, wrap_handlers
 from mcp_sessions.telemetry._recorder import Telemetry
@@ -103,7 +104,5 @@ def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "feed": None}
     telemetry, scope = Telemetry(partial(reachable, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
-    assert isinstance(message, Message)
-    assert telemetry.begin(message, version=None, session=None) is None
-    telemetry.store_context(scope, message)
+    assert telemetry.begin(message, RequestHeaders([]), scope, None) is None
     assert (SCOPE_KEY in scope) is stores

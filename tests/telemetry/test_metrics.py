@@ -64,9 +64,7 @@ def test_metrics_say_by_which_version_and_conventions_they_are(meter: Meter) -> 
 
 def message(method: str, name: str | None = None) -> Message:
     params = {} if name is None else {"name": name}
-    parsed = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
-    assert isinstance(parsed, Message)
-    return parsed
+    return parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
 
 
 def reason(word: str) -> tuple[tuple[str, str]]:

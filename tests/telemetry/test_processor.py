@@ -12,6 +12,7 @@ import pytest
 from apps import Server, sessions
 from clients import Client
 from opentelemetry import baggage, context
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import (
@@ -179,7 +180,7 @@ async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref
 def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, str]) -> None:
     """Spans of others than the SDK, whose attributes may be a mapping that can only be read."""
     held = Readable(named)
-    assert has_foreign_session_id(attributes_on(SimpleNamespace(attributes=held)), "ses_a", None) == bool(named)
+    assert has_foreign_session_id(attributes_on(SimpleNamespace(attributes=held)), "ses_a", Context()) == bool(named)
     assert dict(held) == named
 
 

@@ -15,11 +15,13 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider, SpanKind, StatusCode, get_current_span
 from recorded import Recorder
 
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.telemetry import Spans
 from mcp_sessions.telemetry import _spans as message_spans
 from mcp_sessions.telemetry._attributes import Call, attributes_on, write
+from mcp_sessions.telemetry._frameworks import SCOPE_KEY
 from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
 from mcp_sessions.telemetry._spans import Tracing
@@ -39,9 +41,7 @@ NAMED = {"session.id": SESSION.ref, "mcp.session.id": SESSION.ref}
 
 def message(method: str = "tools/call", meta: dict[str, Any] | None = None, name: str = "add", **more: Any) -> Message:
     envelope = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": name, "_meta": meta}, **more}
-    parsed = parse(json.dumps(envelope).encode())
-    assert isinstance(parsed, Message)
-    return parsed
+    return parse(json.dumps(envelope).encode())
 
 
 class Traced:
@@ -59,7 +59,8 @@ class Traced:
     def begin(
         self, sent: Message | None = None, session: Claims | None = SESSION, *, version: str = "2025-11-25", **how: Any
     ) -> RequestTelemetry | None:
-        return self.tracing.begin(sent or message(), version=version, session=session, **how)
+        headers = RequestHeaders([(b"mcp-protocol-version", version.encode())])
+        return self.tracing.begin(sent or message(), headers, how.pop("scope", {}), session, **how)
 
     def begun(self, sent: Message | None = None, session: Claims | None = SESSION, **how: Any) -> RequestTelemetry:
         request = self.begin(sent, session, **how)
@@ -192,7 +193,6 @@ def test_a_long_name_is_cut() -> None:
 def test_a_posted_response_is_not_a_message_of_its_own() -> None:
     """It answers a request that the server sent on a stream."""
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"result":{}}')
-    assert isinstance(parsed, Message)
     assert Traced().begin(parsed) is None
 
 
@@ -286,7 +286,6 @@ def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict
 
 def test_a_trace_context_that_cannot_be_read_is_none() -> None:
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"\\ud800"}}}')
-    assert isinstance(parsed, Message)
     traced = Traced()
     with traced.recording() as spans:
         traced.begun(parsed).end()
@@ -296,7 +295,7 @@ def test_a_trace_context_that_cannot_be_read_is_none() -> None:
 def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     """It is current all the same, so that its decision reaches what is below it."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    request = Tracing(tracer_provider=provider).begin(message(), version=None, session=SESSION)
+    request = Tracing(tracer_provider=provider).begin(message(), RequestHeaders([]), {}, SESSION)
     assert request is not None
     assert get_current_span().get_span_context().is_valid
     request.end(ValueError())
@@ -305,7 +304,7 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, session=SESSION) is None
+    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION) is None
 
 
 def test_a_sampler_knows_the_session_before_the_span_does() -> None:
@@ -314,7 +313,7 @@ def test_a_sampler_knows_the_session_before_the_span_does() -> None:
     tracing = Tracing(tracer_provider=provider)
     recorded = []
     for of in (SESSION, None):
-        request = tracing.begin(message(), version=None, session=of)
+        request = tracing.begin(message(), RequestHeaders([]), {}, of)
         assert request is not None
         recorded.append(get_current_span().is_recording())
         request.end()
@@ -360,8 +359,45 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
     assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS}, LABELS]
 
 
+AROUND: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "HTTP": {"kind": SpanKind.SERVER, "attributes": {"http.request.method": "POST"}},
+    "in a chat": {"attributes": {"session.id": "chat"}},
+}
+SENT = [message(), message("resources/list"), message(name="x" * 600), message(meta={"traceparent": CALLER})]
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("sent", SENT, ids=["a call", "a list", "a long name", "with a caller"])
+def test_the_span_around_says_the_same_of_a_first_message_and_of_others(sent: Message, around: dict[str, Any]) -> None:
+    """Of others it does so alone, since it is known that the server makes no spans, unless there is a caller's."""
+    traced, requests = Traced("enrich"), []
+    with traced.recording() as spans:
+        for _ in range(2):
+            with traced.tracer.start_as_current_span("http", **around):
+                requests.append(request := traced.begun(sent))
+                request.read(b'{"jsonrpc":"2.0","id":7,"error":{"code":-32603}}')
+                request.end()
+    first, second = ((span.name, dict(span.attributes or {}), span.status.status_code) for span in spans)
+    assert first == second
+    assert first[2] is StatusCode.ERROR
+    assert first[1]["mcp.method.name"] == sent.method
+    assert [request.has_end for request in requests] == [True, sent.params.meta is not None]
+
+
+def test_the_scope_of_each_message_holds_the_context_for_handlers_that_run_elsewhere() -> None:
+    traced = Traced("enrich")
+    traced.tracing.wraps_handlers = True
+    for _ in range(2):
+        scope: dict[str, Any] = {}
+        with traced.tracer.start_as_current_span("http") as around:
+            traced.begun(scope=scope).end()
+        assert get_current_span(scope[SCOPE_KEY]) is around
+
+
 def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
-    assert Traced("enrich").begin() is None
+    traced = Traced("enrich")
+    assert [traced.begin() for _ in range(2)] == [None, None]
 
 
 def test_the_servers_own_span_stands_in_the_sessions_trace() -> None:

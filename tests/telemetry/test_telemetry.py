@@ -153,6 +153,20 @@ async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[R
     assert said(named(spans, "http"), "session.id") == [ref]
 
 
+async def test_what_is_raised_after_an_answer_is_on_the_span_around_too(spans: list[ReadableSpan]) -> None:
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await Server()(scope, receive, send)
+        if scope["mcp_session"] is not None:
+            raise LookupError
+
+    client = Client(sessions(late, spans="enrich"))
+    session = await client.create()
+    for _ in range(2):
+        with trace.get_tracer("tests").start_as_current_span("http"), pytest.raises(LookupError):
+            await client.tool(session=session)
+    assert [said(span, "error.type") for span in spans if span.name == "http"] == [["LookupError"]] * 2
+
+
 # --- sessions ------------------------------------------------------------------------------------
 
 

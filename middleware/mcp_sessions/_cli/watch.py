@@ -18,19 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from .._errors import ConfigurationError
-from ..telemetry._feed import (
-    Began,
-    Board,
-    Call,
-    Connection,
-    Created,
-    Ended,
-    Event,
-    Refused,
-    connect,
-    directory,
-    sockets,
-)
+from ..telemetry import _feed as feeds
+from ..telemetry._feed import Began, Call, Connection, Created, Ended, Event, Refused
 from .terminal import OK, plain
 
 _INTERVAL: Final = 0.5  # seconds between two looks for workers
@@ -49,7 +38,7 @@ def add_command(commands: Any) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    folder, screen = directory(arguments.where), Screen(arguments.session, is_terminal=sys.stdout.isatty())
+    folder, screen = feeds.directory(arguments.where), Screen(arguments.session, is_terminal=sys.stdout.isatty())
     # On stderr, so that what is piped elsewhere holds events alone.
     sys.stderr.write(f"watching {arguments.where!a}; press Ctrl-C to stop\n")
     try:
@@ -88,8 +77,8 @@ class Workers:
 
     def events(self) -> Iterator[Event | str]:
         """Yield what comes within a short time; a text is the name of a worker that has gone."""
-        for path in sorted(sockets(self._folder) - self._connected.keys()):
-            connection = connect(path)
+        for path in sorted(feeds.sockets(self._folder) - self._connected.keys()):
+            connection = feeds.connect(path)
             if connection is not None:
                 self._connected[path] = connection
                 self._selector.register(connection.socket, selectors.EVENT_READ, path)
@@ -109,7 +98,7 @@ class Screen:
     def __init__(self, session: str | None, *, is_terminal: bool) -> None:
         self._only: Final = session
         self._is_terminal: Final = is_terminal
-        self._board: Final = Board()
+        self._board: Final = feeds.Board()
         self._workers: Final[set[str]] = set()
         self._shown: Final[dict[Event, None]] = {}  # a worker may send them again
         self._last: str | None = None

@@ -9,41 +9,16 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Generic, Literal, TypeAlias, final
+from typing import Final, Generic, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
-from . import _native
-from .members import (
-    CLIENT_CAPABILITIES_KEY,
-    CLIENT_INFO_KEY,
-    NO_PARAMS,
-    PROTOCOL_VERSION_KEY,
-    READ,
-    RENAMED,
-    SESSION_KEY,
-    M,
-    Meta,
-    Params,
-    Value,
-)
-from .strict_json import (
-    DECODE_ERRORS,
-    SHORTEST_MEMBER,
-    Names,
-    check_level,
-    check_utf8,
-    is_all,
-    is_deeper,
-    join,
-    join_into,
-    last_members,
-    masked,
-    string,
-)
+from . import _native, members, strict_json
+from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, M, Meta, Params, Value
+from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, check_level, is_all, join, join_into, last_members, string
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -53,15 +28,22 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
-_ENVELOPE: Final = Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
-_ONLY_VERSION: Final = Names("jsonrpc")  # of what may be no message at all
-_PARAMS: Final = Names(
+_ENVELOPE: Final = strict_json.Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
+_ONLY_VERSION: Final = strict_json.Names("jsonrpc")  # of what may be no message at all
+_PARAMS: Final = strict_json.Names(
     *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId", "mode", "descendants"),
     usual=("arguments",),
 )
-_META: Final = Names(
-    *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage", "traceparent", "tracestate"),
-    usual=(CLIENT_INFO_KEY, "progressToken"),
+_META: Final = strict_json.Names(
+    *(
+        SESSION_KEY,
+        members.PROTOCOL_VERSION_KEY,
+        members.CLIENT_CAPABILITIES_KEY,
+        "baggage",
+        "traceparent",
+        "tracestate",
+    ),
+    usual=(members.CLIENT_INFO_KEY, "progressToken"),
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -103,6 +85,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
     session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
     read_params: Params[Meta] | None = NO_PARAMS  # the common members; None until they are asked for
+    lone_name: bytes | None = None  # the native reader's `name` as sent, which may be empty; None: look into `params`
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
     has_rare_meta: bool = False  # whether `params._meta` has members beside the common ones
     decoded: _Decoded | None = None  # the body, and all members of it, its `params` and `_meta`, once it is taken apart
@@ -185,18 +168,19 @@ _common = msgspec.json.Decoder(_Envelope[Meta]).decode
 _with_rare_meta = msgspec.json.Decoder(_Envelope[dict[str, Raw]]).decode  # as hosts put in what is their own
 
 
-@final
-class Batch(msgspec.Struct, frozen=True):
-    """Several messages in one body (MCP 2025-03-26 only)."""
+class Batch(Exception):
+    """There are several messages in one body (MCP 2025-03-26 only)."""
 
-    items: tuple[Message, ...]
+    def __init__(self, items: tuple[Message, ...]) -> None:
+        super().__init__("several messages")
+        self.items: Final = items
 
 
 MAX_BATCH: Final = 100
 MAX_NESTING: Final = 1_000
 
 
-def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTING) -> Message | Batch:
+def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTING) -> Message:
     """Read the body of one POST.
 
     Args:
@@ -205,6 +189,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
         max_nesting: Levels of arrays and objects in the body.
 
     Raises:
+        Batch: It holds several messages.
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
         InvalidRequest: `not_jsonrpc`, `batch`, `batch_too_large`, `duplicate_member`, `member_case`,
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
@@ -212,15 +197,15 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     """
     native = _native.read(body, max_nesting)
     if native is not None:  # of the common form, and read alike
-        method, given_id, session = native
+        method, given_id, session, name = native
         if given_id is None:
-            return Message(body, NOTIFICATION, method, UNSET, session, None)
-        return Message(body, REQUEST, method, given_id, session, None)
+            return Message(body, NOTIFICATION, method, UNSET, session, None, name)
+        return Message(body, REQUEST, method, given_id, session, None, name)
     size = len(body)
-    if size > max_nesting and is_deeper(body, max_nesting):
+    if size > max_nesting and strict_json.is_deeper(body, max_nesting):
         raise refuse("nesting_too_deep")
     if not body.isascii():
-        check_utf8(body)
+        strict_json.check_utf8(body)
     # In one go where a message has common members only and each once, else level by level.
     try:
         found = _common(body)
@@ -240,7 +225,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     return _message(body)  # only their text distinguishes 0 and -0
 
 
-def _rare(body: bytes, max_batch: int) -> Message | Batch:
+def _rare(body: bytes, max_batch: int) -> Message:
     """Read a message that would be common but for further members of `_meta`, or what is no such message."""
     try:
         found = _with_rare_meta(body)
@@ -268,16 +253,16 @@ def _common_of(given: Params[dict[str, Raw]] | None) -> Params[Meta]:
     return Params(**{**known, "meta": Meta.of(given.meta)})
 
 
-def _other(body: bytes, max_batch: int) -> Message | Batch:
+def _other(body: bytes, max_batch: int) -> Message:
     first = body.lstrip(_SPACE)[:1]
     if first == b"{":
         return _message(body)
     if first == b"[":
-        return _batch(body, max_batch)
+        raise _batch(body, max_batch)
     try:
         _value(body)
     except DECODE_ERRORS as error:
-        masked(_value, error, body, NOT_JSONRPC)
+        strict_json.masked(_value, error, body, NOT_JSONRPC)
     raise refuse(NOT_JSONRPC)
 
 
@@ -285,7 +270,7 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
     except DECODE_ERRORS as error:
-        found, mask = masked(_array, error, body, NOT_JSONRPC)
+        found, mask = strict_json.masked(_array, error, body, NOT_JSONRPC)
         items = mask.unmask(found)
     # Where the path serves other things too, arrays without any message pass, whatever their length.
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
@@ -337,7 +322,7 @@ def _message(body: bytes) -> Message:
     read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
     decoded, session = (body, envelope, params, meta), None if common is None else common.named
-    return Message(body, kind, method, given_id, session, read, field, meta is not None, decoded)
+    return Message(body, kind, method, given_id, session, read, None, field, meta is not None, decoded)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

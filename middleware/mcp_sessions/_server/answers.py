@@ -251,7 +251,7 @@ class Answer(msgspec.Struct):
     def admits(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
         body = b"".join(self.body)
-        if body == b'{"jsonrpc":"2.0","id":%b,"result":{}}' % self.request_id or self._is_admission(body):
+        if body == b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}')) or self._is_admission(body):
             return True
         events = EventStream(max_event_bytes=len(body) + 1).feed(body)
         return any(self._is_admission(event.data or b"") for event in events)

@@ -79,13 +79,13 @@ class PlainResponse(RedactedRepr, Replay):
                 return
             changed = echoed = rewrite.echo(text, request_id, named)
         except StateError as error:
-            changed = rewrite.error(request_id, INTERNAL_ERROR, str(error))
+            text = changed = rewrite.error(request_id, INTERNAL_ERROR, str(error))
         if changed is not None:
             kept.append((b"content-length", join(len(changed))))
             start, part = start.copy(), {"type": "http.response.body", "body": changed}  # type: ignore[attr-defined]
             start["headers"] = kept
-        if self.telemetry is not None and len(body := part.get("body", b"")) <= OBSERVED:
-            self.telemetry.read(body, echoed is not None)
+        if self.telemetry is not None and len(text) <= OBSERVED:
+            self.telemetry.read(text, echoed is not None)
         await send(start)
         await send(part)
 

@@ -15,9 +15,9 @@ from .._errors import refuse as refusal_for
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import SESSION_HEADER, VERSION
+from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
-from .._session.claims import COOKIE, SESSION, Claims, looks_like_session_id
+from .._session.claims import COOKIE, SESSION, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread
@@ -53,8 +53,8 @@ def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
         message = parse(body, runtime.batch, runtime.nesting)
     except Refusal as refusal:
         return _pass_or_refuse(body, receive, given, refusal)
-    if type(message) is Batch:
-        return _pass_or_refuse(body, receive, given, refusal_of_batch(message, runtime.rules))
+    except Batch as batch:
+        return _pass_or_refuse(body, receive, given, refusal_of_batch(batch, runtime.rules))
     if message.session is not None or not runtime.rules.passes(message, headers) or runtime.tells():
         return _handle(message, body, receive, given)
     scope["mcp_session"] = None
@@ -85,7 +85,7 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given)
     if session is None or not runtime.is_plain or message.kind is not REQUEST:
         await _handle_specially(in_context(body, receive, given), message, decision, session, refused)
         return
-    telemetry = _begin(message, session.claims, given) if runtime.tells() else None
+    telemetry = runtime.telemetry().begin(message, headers, scope, session.claims) if runtime.tells() else None
     scope["headers"] = headers.without_coding(scope["headers"])  # what is compressed cannot be changed
     if "extensions" in scope and scope["extensions"]:  # noqa: RUF019  # a call takes three times as long
         keep_body_here(scope)
@@ -104,7 +104,11 @@ async def _handle(message: Message, body: bytes, receive: Receive, given: Given)
             raise
     finally:
         _reset_session(token)
-        if telemetry is not None or response.filter is not None or not session.is_shut:
+        if (
+            response.filter is not None
+            or not session.is_shut
+            or (telemetry is not None and (telemetry.has_end or failed is not None))
+        ):
             response.close(failed)
         del failed  # which has this frame, too
 
@@ -252,8 +256,8 @@ def _recorded(
         claims = refused_claims(ctx, refused, *named, decision.transport_id)
     if claims is None and not ctx.runtime.bridges:
         server_id = ctx.server_id
-    given: Given = (ctx.runtime, ctx.app, ctx.scope, ctx.send, ctx.headers, ctx.strict)
-    ctx.telemetry = _begin(message, claims, given, is_forwarded=is_forwarded, server_id=server_id)
+    begin = ctx.runtime.telemetry().begin
+    ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if ctx.telemetry is None:
         return _UNRECORDED
     if message.method == INITIALIZE and not ctx.runtime.bridges:
@@ -261,25 +265,6 @@ def _recorded(
     if not is_forwarded and ctx.telemetry.observer is not None:
         ctx.send = ResponseFilter(ctx.send, b"", None, (), observer=ctx.telemetry, is_passing=True)
     return ctx.telemetry
-
-
-def _begin(
-    message: Message, claims: Claims | None, given: Given, *, is_forwarded: bool = True, server_id: str | None = None
-) -> RequestTelemetry | None:
-    runtime, _, scope, _, headers, _ = given
-    recorder = runtime.telemetry()
-    begun = recorder.begin(
-        message,
-        version=headers.first(VERSION),
-        session=claims,
-        is_forwarded=is_forwarded,
-        scope=scope,
-        headers=headers.found or headers.by_name,
-        server_id=server_id,
-    )
-    if recorder.wraps_handlers:
-        recorder.store_context(scope, message)
-    return begun
 
 
 async def _learn_server_id(telemetry: RequestTelemetry, send: Send, message: ASGIMessage) -> None:

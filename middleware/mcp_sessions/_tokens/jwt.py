@@ -32,6 +32,7 @@ from .seal import UnsealedState
 
 MAX_REMEMBERED_CHARS: Final = 1024  # of a state, beside each cached token
 
+_BACKSLASH: Final = ord("\\")
 _SHAPE: Final = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)")  # their characters are checked where each is decoded
 
 _Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
@@ -230,7 +231,7 @@ class Tokens:
         except (ValueError, RecursionError):
             raise SessionNotFound("token_header") from None
         # Three members have twelve quotes; one given twice brings more, and without a backslash no text hides a quote.
-        if not (header.count(b'"') == 12 and b"\\" not in header):
+        if not (header.count(b'"') == 12 and _BACKSLASH not in header):
             raise SessionNotFound("token_header")
         key = ring.get(stated.kid)
         if key is None:

@@ -48,12 +48,12 @@ def is_traced() -> bool:
         provider: object = api._TRACER_PROVIDER  # noqa: SLF001  # since the function looks into the environment
     except AttributeError:
         provider = api.get_tracer_provider()
-    return provider is not None and type(provider).__module__ != _API
+    return provider is not None and provider.__module__ != _API
 
 
 def takes_spans(provider: object) -> bool:
     """Whether a tracer provider is more than one of the API's stand-ins: others have classes of the same name."""
-    return type(provider).__module__ != _API
+    return provider.__module__ != _API
 
 
 def attributes_of(correlation: Correlation) -> dict[str, str]:

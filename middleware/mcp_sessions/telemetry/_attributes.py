@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw
 from opentelemetry import baggage
-from opentelemetry.context import Context, create_key, get_current, set_value
+from opentelemetry.context import Context, create_key, set_value
 from opentelemetry.trace import SpanContext, get_current_span
 
 from .._errors import Refusal
@@ -111,52 +111,50 @@ def with_foreign_marker(context: Context) -> Context:
     return set_value(_FOREIGN, True, context) if has_foreign_session_id({}, "", context) else context
 
 
-def has_foreign_session_id(span: Mapping[str, Any], ref: str, context: Context | None) -> bool:
+def has_foreign_session_id(span: Mapping[str, object], ref: str | None, parents: Context) -> bool:
     """Whether `session.id` on a span that starts is not ours to set: tools give a trace to the first session in it.
 
-    What counts are the span's attributes so far, and the context of its parent; None is the current one.
+    What counts are the span's attributes so far, and the context of its parent.
     """
-    parents, found = get_current() if context is None else context, span.get(SESSION_ID)
-    if not parents:  # so neither baggage nor a parent
-        return bool(found and found != ref)
+    found = span.get(SESSION_ID)
     if _FOREIGN in parents:
         return True
     if not found and _BAGGAGE in parents:
         found = baggage.get_baggage(SESSION_ID, parents)
     if found:
-        return bool(found != ref)
-    parent = attributes_on(parents.get(SPAN))
-    above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
+        return found != ref
+    parent: Mapping[str, object] = attributes_on(parents.get(SPAN))
+    above = parent.get(SESSION_ID)
     if above is None:  # a parent that was left without it: the baggage that decided so may have ended there
-        return bool(ours_above == ref)
-    return bool(above not in (ref, ours_above))
+        return parent.get(MCP_SESSION_ID) == ref
+    return above not in (ref, parent.get(MCP_SESSION_ID))
 
 
 def attributes_on(span: Any) -> Mapping[str, Any]:
     """Return the attributes of a span as they are, and as they become; nothing for one of another process."""
+    found: Mapping[str, Any] | None
     try:
         found = span._attributes._dict  # noqa: SLF001  # the SDK's; the view that it gives takes six times as long
     except AttributeError:
         found = getattr(span, "attributes", None)
-    return {} if found is None else cast("Mapping[str, Any]", found)
+    return {} if found is None else found
 
 
 def write(span: Any, attributes: Mapping[str, str]) -> None:
     """Write short texts on a span.
 
-    OpenTelemetry's SDK takes some 6,000 instructions for each, to look at its type and at limits. Where it keeps a
-    plain dictionary and has no limit that they could reach, they are put there at once.
+    OpenTelemetry's SDK takes some 6,000 instructions for each, to look at its type and at limits. Where it has no limit
+    that they could reach, they are put at once into the dictionary that it keeps until the span ends.
     """
     try:
         held = span._attributes  # noqa: SLF001
-        kept, most = held._dict, held.maxlen  # noqa: SLF001
-        is_open = not held._immutable and held.max_value_len is None  # noqa: SLF001  # the span has not ended
+        kept, is_open = held._dict, held.max_value_len is None and not held._immutable  # noqa: SLF001
+        if is_open and (held.maxlen is None or len(kept) + len(attributes) <= held.maxlen):
+            kept.update(attributes)
+            return
     except AttributeError:
-        kept, most, is_open = None, None, False
-    if is_open and type(kept) is dict and (most is None or len(kept) + len(attributes) <= most):
-        kept.update(attributes)
-    else:
-        span.set_attributes(attributes)
+        pass
+    span.set_attributes(attributes)
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -171,20 +169,18 @@ class Call(msgspec.Struct, frozen=True):
     start: SpanContext | None  # the session's
 
 
-def make_call(  # noqa: PLR0917  # all of it is the key of a cache
-    aliases: Collection[str],
-    method: str,
-    name: bytes,
-    version: str | None,
-    http_version: str | None,
-    client: str | bytes | None,
-    ref: str | None,
-    trace: str | None,
+Sent: TypeAlias = "tuple[str | None, str | None, str | bytes | None, str | None]"
+"""The versions of MCP and HTTP, the client, and the traceparent of its session's start."""
+
+
+def make_call(
+    aliases: Collection[str], method: str, name: bytes, ref: str | None, sent: Sent = (None, None, None, None)
 ) -> Call:
     """Return what messages have in common.
 
     The name is JSON text, and so is a client's as a message brings it; as its session has it, it is a plain one.
     """
+    version, http_version, client, trace = sent
     message = Message(b"", REQUEST, method, read_params=Params(name=Raw(name) if name else UNSET))
     label, target = message.label, target_of(message)
     labels = {METHOD: label}

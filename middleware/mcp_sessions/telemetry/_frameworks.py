@@ -42,9 +42,9 @@ def wrap_handlers(servers: Iterable[object]) -> bool:
     return bool(tables)
 
 
-def store_context(scope: MutableMapping[str, Any]) -> None:
-    """Store the current context on a request's scope."""
-    scope[SCOPE_KEY] = set_value(_MESSAGE, object())
+def store_context(scope: MutableMapping[str, Any], context: Context | None = None) -> None:
+    """Store a context, or the current one, on a request's scope."""
+    scope[SCOPE_KEY] = set_value(_MESSAGE, object(), context)
 
 
 def restore_context(handler: Handler) -> Handler:

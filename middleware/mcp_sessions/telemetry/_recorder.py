@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import Scope
 
 from .._errors import Refusal
-from .._protocol.draft import INITIALIZE
+from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
@@ -24,7 +24,7 @@ from . import _feed as events
 from ._attributes import Who, process_aliases, target_of
 from ._context import hook_of
 from ._feed import Feed
-from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
+from ._frameworks import makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
 from ._outcome import Outcome, RedactedContents, RequestTelemetry
 from ._spans import Start, Tracing
@@ -123,7 +123,6 @@ class Telemetry:
             makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
-        self.wraps_handlers = False
         self._watch: Final = watch
         self.begin: Final = self._tracing.begin if watch is None else self._begin_watched
 
@@ -132,23 +131,17 @@ class Telemetry:
         return self._makes_spans and is_traced()
 
     def _begin_watched(
-        self, message: Message, *, session: Claims | None, is_forwarded: bool = True, **request: Any
+        self, message: Message, headers: RequestHeaders, scope: Scope, session: Claims | None, **way: Any
     ) -> RequestTelemetry | None:
-        begun = self._tracing.begin(message, session=session, is_forwarded=is_forwarded, **request)
+        begun = self._tracing.begin(message, headers, scope, session, **way)
         if begun is not None and self._watch is not None:
-            self._watch.begin(message, session, is_live=is_forwarded)
+            self._watch.begin(message, session, is_live=way.get("is_forwarded", True))
         return begun
 
     def _inspect_server(self) -> bool:
         parts = list(self._parts())
-        self.wraps_handlers = wrap_handlers(map(server_in, parts))
+        self._tracing.wraps_handlers = wrap_handlers(map(server_in, parts))
         return any(map(makes_server_spans, parts))
-
-    def store_context(self, scope: Scope, message: Message) -> None:
-        """Store the current context on a message's scope, for handlers that run elsewhere (`wraps_handlers`)."""
-        # The scope of an `initialize` may be kept for as long as its transport session lasts.
-        if message.method != INITIALIZE:
-            store_context(scope)
 
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which `created` ends; None where this process does not trace."""

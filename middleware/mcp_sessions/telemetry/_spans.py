@@ -9,7 +9,7 @@ what its request was.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from time import perf_counter
@@ -22,6 +22,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider, get
 
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
+from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
 from .._protocol.members import Meta, Params
@@ -31,7 +32,8 @@ from . import Spans, Trace, is_traced, takes_spans
 from . import _attributes as names
 from . import _context as contexts
 from ._attributes import Call, Who, attributes_on, has_foreign_session_id, message_attributes, session_attributes, write
-from ._context import Origin, ServerSpan, below, for_request, links_to, origin_of, start_of, with_session
+from ._context import SPAN, Origin, ServerSpan, below, for_request, links_to, origin_of, start_of, with_session
+from ._frameworks import store_context
 from ._outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, fail
 
 # By the option: the kind of span for what is forwarded to the wrapped server, and for what we answer ourselves.
@@ -109,27 +111,29 @@ class Tracing:
         self._is_on: Final = spans != "off" and (tracer_provider is None or takes_spans(tracer_provider))
         # Without listeners, no message comes here unless this process traces.
         self._asks: Final = bool(listeners) and tracer_provider is None
+        more = listeners or self._in_session or who is not None or contents is not None
+        self._may_only_enrich: Final = self._is_on and spans == "enrich" and not more
+        self._only_enriches = False  # whether it does, once it is known that the wrapped server makes no spans
+        self.wraps_handlers = False  # whether they run elsewhere, and find the context of their message on its scope
 
     def begin(
         self,
         message: Message,
-        *,
-        version: str | None,
+        headers: RequestHeaders,
+        scope: MutableMapping[str, Any],
         session: Claims | None,
+        *,
         is_forwarded: bool = True,
-        scope: Mapping[str, Any] = _NOTHING,
-        headers: Mapping[bytes, bytes] = _NOTHING,
         server_id: str | None = None,
     ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one.
 
         Args:
             message: The message; a posted response has no span.
-            version: The `MCP-Protocol-Version` header.
+            headers: Its HTTP headers.
+            scope: The ASGI scope of its HTTP request.
             session: Its session; an authentic one also where it is refused.
             is_forwarded: Whether the wrapped server handles it, or we do.
-            scope: The ASGI scope of its HTTP request.
-            headers: Its HTTP headers by name.
             server_id: The transport session of the wrapped server that it comes by.
 
         Returns:
@@ -137,21 +141,50 @@ class Tracing:
         """
         if message.kind is RESPONSE:
             return None
+        if session is None or not self._only_enriches:
+            return self._begin(message, headers, scope, session, is_forwarded, server_id)
+        name, current, ref = message.lone_name, get_current(), session.ref
+        around: Any = current.get(SPAN)  # a span, or None
+        if name is None:
+            params = message.read_params or message.params
+            meta = params.meta
+            if meta is None or (meta.traceparent is UNSET and meta.baggage is UNSET):
+                name = b"" if params.name is UNSET else join(params.name)
+        if name is None or around is None or not around.is_recording():
+            return self._begin(message, headers, scope, session, is_forwarded, server_id)
+        call_of = self._call if len(message.method) + len(name) <= _MAX_KEY else self._call.__wrapped__
+        _describe(around, ref, call_of(message.method, name, ref), current)
+        if self.wraps_handlers and message.method != INITIALIZE:
+            store_context(scope)
+        return RequestTelemetry(message, ref, around, True, False)
+
+    def _begin(  # noqa: PLR0917  # in their order, since names cost more at every request
+        self,
+        message: Message,
+        headers: RequestHeaders,
+        scope: MutableMapping[str, Any],
+        session: Claims | None,
+        is_forwarded: bool,
+        server_id: str | None,
+    ) -> RequestTelemetry | None:
         ref, unproven = None if session is None else session.ref, None
         if session is None and server_id is not None:
             unproven = names.server_ref(server_id)
             if unproven in self._server_sessions:
                 ref, unproven = unproven, None
-        started_at = perf_counter() if self._listeners else 0.0
-        request = RequestTelemetry(message, version, self._listeners, ref, unproven, self._prove, started_at)
+        listeners, version = self._listeners, headers.first(VERSION)
+        request = RequestTelemetry(message, ref, None, False, True, version, listeners, unproven, self._prove)
+        request.started_at = perf_counter() if listeners else 0.0
         if self._is_on and not (self._asks and not is_traced()):
-            self._trace(request, session, is_forwarded, scope, headers)
-        context = request.context
+            self._trace(request, session, is_forwarded, scope, headers.by_name)
+        # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would keep
+        # this context for every later request, and may keep the scope.
+        context, is_lasting = request.context, message.method == INITIALIZE
+        if self.wraps_handlers and not is_lasting:
+            store_context(scope, context)
         if context is None:
-            return request if self._listeners or request.is_recorded else None
-        # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
-        # would keep this context for every later request.
-        if message.method != INITIALIZE:
+            return request if listeners or request.is_recorded else None
+        if not is_lasting:
             request.token = attach(context)
             if request.span is None:
                 request.own_token = contexts.request_context.set(context)
@@ -175,7 +208,7 @@ class Tracing:
             client = None if meta is None or meta.client_info is UNSET else join(meta.client_info)
         written = len(message.method) + len(name) + len(version or "") + len(client or "")
         call_of = self._call if written <= _MAX_KEY else self._call.__wrapped__
-        return call_of(message.method, name, version, http_version, client, request.ref, trace)
+        return call_of(message.method, name, request.ref, (version, http_version, client, trace))
 
     def _trace(  # in their order, since names cost more at every request
         self,
@@ -189,6 +222,8 @@ class Tracing:
         message, params = request.message, request.message.params
         call = self._call_of(request, params, session, scope.get("http_version"))
         meta, (kind, is_native) = params.meta, self._kind_of(is_forwarded)
+        if is_forwarded:
+            self._only_enriches = self._may_only_enrich and not is_native
         current, origin, around, text, is_http = get_current(), None, None, None, False
         if (
             current
@@ -208,7 +243,7 @@ class Tracing:
         is_ours = kind is not None or (is_native and request.contents is not None and around is None)
         if origin is not None and around is not None:
             more = who if text is None else {**who, **content("arguments", text, not is_ours, True)}
-            is_http = _describe(around, request.ref, call, more, origin.context, is_outer=is_ours or is_native)
+            is_http = _describe(around, request.ref, call, origin.context, more, is_ours or is_native)
             request.is_recorded = True
         if is_ours:
             more = who if text is None else {**who, **content("arguments", text, True, around is None)}
@@ -266,7 +301,9 @@ class Tracing:
     # --- naming a session --------------------------------------------------------------------------
 
     def _named(self, ref: str, span: Mapping[str, Any], context: Context | None = None) -> Mapping[str, str]:
-        return session_attributes(ref, tuple(self._aliases), has_foreign_session_id(span, ref, context))
+        return session_attributes(
+            ref, tuple(self._aliases), has_foreign_session_id(span, ref, get_current() if context is None else context)
+        )
 
     def _name(self, span: Span, ref: str, more: Mapping[str, Any] = _NOTHING) -> None:
         if span.is_recording():
@@ -340,20 +377,22 @@ def _kind_of(spans: Spans, makes_server_spans: Callable[[], bool], is_forwarded:
 
 
 def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request
-    around: Span, ref: str | None, call: Call, more: Mapping[str, Any], context: Context, is_outer: bool
+    span: Span, ref: str | None, call: Call, context: Context, more: Mapping[str, Any] = _NOTHING, is_top: bool = False
 ) -> bool:
     """Say on the span around what its request is; return whether an HTTP instrumentation made it.
 
-    Where that did, and a span below says the rest (`is_outer`), only the conventions' own name of the session is on it.
+    Where that did, and a span below says the rest (`is_top`), only the conventions' own name of the session is on it.
     """
-    found = attributes_on(around)
-    attributes = call.named[ref is not None and has_foreign_session_id(found, ref, context)]
+    found = attributes_on(span)
+    attributes = call.named[has_foreign_session_id(found, ref, context)]
     method = found.get("http.request.method") or found.get("http.method")  # the present name, and the one before
-    if more or (is_outer and method is not None):
-        attributes = {**attributes, **more}
-    if method is not None and is_outer and names.SESSION_ID in attributes:
+    if method is None:
+        write(span, {**attributes, **more} if more else attributes)
+        return False
+    attributes = {**attributes, **more}
+    if is_top and names.SESSION_ID in attributes:
         del attributes[names.MCP_SESSION_ID]
-    write(around, attributes)
-    if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
-        around.update_name(f"{method} {call.name}")
-    return method is not None
+    write(span, attributes)
+    if getattr(span, "kind", None) is SpanKind.SERVER:
+        span.update_name(f"{method} {call.name}")
+    return True

@@ -18,6 +18,9 @@ from .report import Table
 Figures = Mapping[str, float]
 
 
+MOST_TO_ENRICH: Final = 20_000  # instructions over a session without tracing
+
+
 @dataclass(frozen=True)
 class Budget:
     """One limit."""
@@ -57,7 +60,7 @@ def _counted(name: str, kind: str, thousands: float) -> Budget:
 
 def _enriched(reader: str, kind: str) -> Budget:
     how = "instructions beyond a session without tracing"
-    return Budget(f"6. `enrich`, {reader}", f"instructions/ours, {kind}/over untraced", 20_000, "", how)
+    return Budget(f"6. `enrich`, {reader}", f"instructions/ours, {kind}/over untraced", MOST_TO_ENRICH, "", how)
 
 
 def _against_verified(reader: str, kind: str) -> Budget:

@@ -9,6 +9,7 @@ pass-through that serves the same request, since what its body takes to be read 
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import multiprocessing
 import sys
@@ -50,6 +51,8 @@ async def subjects() -> dict[str, dict[str, Serve]]:
         wrapped = ours.wrap(apps.trivial, clock=clock, spans=spans)
         visits = Visits.of(wrapped, message(session=await ours.unnamed()))
         found[f"session, {name}"] = {"bare": _bare(visits), "ours": partial(traced, visits, around=spans == "enrich")}
+    bare = replace(visits, app=PassThrough(apps.trivial))
+    found["session, HTTP span enriched"] = {"bare": partial(below_http, bare), "ours": partial(below_http, visits)}
     return found
 
 
@@ -76,6 +79,19 @@ async def traced(visits: Visits, requests: int, *, around: bool) -> None:
         await visits.serve(requests)
 
 
+async def below_http(visits: Visits, requests: int) -> None:
+    """Serve each request below a recorded span of its own, as an HTTP instrumentation makes it."""
+    from opentelemetry.trace import SpanKind, get_tracer
+
+    from .traced import recording
+
+    recording()
+    for _ in range(requests):
+        known = {"http.request.method": "POST"}
+        with get_tracer(__name__).start_as_current_span("POST", kind=SpanKind.SERVER, attributes=known):
+            await visits.serve(1)
+
+
 def main() -> None:
     """Serve as the command line says: a number of requests, and names of subjects, or none for all."""
     number, *names = sys.argv[1:]
@@ -84,6 +100,8 @@ def main() -> None:
     for name in names or found:
         for way, serve in found[name].items():
             asyncio.run(serve(WARM))
+            gc.collect()
+            gc.freeze()  # else some children, and not others, look through all that was made until now
             for requests in (0, int(number)):
                 # One request more in both: after a fork, the first one opens a store's file again.
                 child = fork.Process(target=lambda serve, many: asyncio.run(serve(many)), args=(serve, requests + 1))

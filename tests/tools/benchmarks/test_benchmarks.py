@@ -177,9 +177,16 @@ def test_what_is_over_its_budget_is_shown() -> None:
         forged, verified = f"{prefix}{instructions.FORGED}", f"{prefix}{instructions.VERIFIED}"
         counts = {forged: {"bare": 1, "ours": 152}, verified: {"bare": 1, "ours": 101}}
         assert instructions.risen(counts, counts) == [
-            f"{forged}: 151 instructions per request where at most 100 are allowed"
+            f"{forged}: 151 instructions per request where at most 102 are allowed"
         ]
         assert instructions.figures(counts)[f"instructions/ours, {forged}/times"] == 1.51
+        enriched = {
+            f"{prefix}session": {"bare": 1, "ours": 10_001},
+            f"{prefix}session, enriched": {"bare": 1, "ours": 30_602},
+        }
+        assert instructions.risen(enriched, enriched) == [
+            f"{prefix}session, enriched: 30,601 instructions per request where at most 30,600 are allowed"
+        ]
 
 
 def test_what_enriching_costs_is_counted_over_a_session_without_tracing() -> None:

@@ -139,8 +139,10 @@ def _optional(outer: dict[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _ours(body: bytes) -> list[tuple[Any, ...]]:
-    parsed = jsonrpc.parse(body)
-    items = [parsed] if isinstance(parsed, jsonrpc.Message) else parsed.items
+    try:
+        items: tuple[jsonrpc.Message, ...] = (jsonrpc.parse(body),)
+    except jsonrpc.Batch as batch:
+        items = batch.items
     return [
         (
             item.kind.value,

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from ..._errors import ConfigurationError
 
-Read = Callable[[bytes, int], "tuple[str, int | str | None, bytes | None] | None"]
-"""Given a body and how deep it may be nested, returns a message's method, id and session metadata, or None."""
+Read = Callable[[bytes, int], "tuple[str, int | str | None, bytes | None, bytes | None] | None"]
+"""Given a body and how deep it may be nested, returns a message's method, id, session metadata and name, or None."""
 Echo = Callable[[bytes, bytes, "bytes | Callable[[], bytes]"], "bytes | None"]
 """Given an answer, its request's id and the session, or what gives it, returns the answer with it in it, or None."""
 Head = Callable[[Any], "tuple[int, bytes | None] | None"]

@@ -23,16 +23,12 @@
 #define SESSION "io.modelcontextprotocol/session"
 
 typedef unsigned char Byte;
-
 typedef struct {
     const Byte *p, *end; /* where the reader is, and the NUL */
     long depth;          /* of arrays and objects, at most */
 } Text;
 
-typedef struct {
-    const char *at;
-    size_t size;
-} Slice;
+typedef struct { const char *at; size_t size; } Slice;
 
 #define LITERAL(text) {text, sizeof text - 1}
 #define IS(slice, text) ((slice).size == sizeof text - 1 && !memcmp((slice).at, text, sizeof text - 1))
@@ -48,10 +44,9 @@ static void skip_space(Text *t) {
 static int skip_byte(Text *t, Byte expected) { return *t->p == expected && ++t->p; }
 
 static int skip(Text *t, Slice expected) {
-    if ((size_t)(t->end - t->p) < expected.size || memcmp(t->p, expected.at, expected.size))
-        return 0;
-    t->p += expected.size;
-    return 1;
+    int is_next = (size_t)(t->end - t->p) >= expected.size && !memcmp(t->p, expected.at, expected.size);
+    t->p += is_next ? expected.size : 0;
+    return is_next;
 }
 
 /* How many of a block of bytes come before one that is a quote, a backslash, a control character or not ASCII, which is
@@ -138,10 +133,7 @@ static int skip_digits(Text *t) {
     return t->p > from;
 }
 
-static int skip_integer(Text *t) {
-    skip_byte(t, '-');
-    return skip_byte(t, '0') || skip_digits(t);
-}
+static int skip_integer(Text *t) { return skip_byte(t, '-'), skip_byte(t, '0') || skip_digits(t); }
 
 static int skip_number(Text *t) {
     if (!skip_integer(t) || (skip_byte(t, '.') && !skip_digits(t)))
@@ -229,42 +221,48 @@ static int next_member(Text *t, int level, Object *o) {
     return 1;
 }
 
-/* Whether a name differs from one of the others in case alone; some parsers take it for that one. */
-static int is_mixed(Slice name, const Slice *others, size_t count) {
-    for (; count; count--, others++)
-        if (others->size == name.size && (*others->at | 0x20) == (*name.at | 0x20)
-            && memcmp(name.at, others->at, name.size) && !PyOS_mystrnicmp(name.at, others->at, (Py_ssize_t)name.size))
-            return 1;
-    return 0;
+/* The place of a name among others, `count` where it is not there, or -1 where it is there in another case. */
+static int place_of(Slice name, const Slice *others, int count) {
+    for (int i = 0; i < count; i++)
+        if (others[i].size == name.size && (*others[i].at | 0x20) == (*name.at | 0x20)) {
+            if (!memcmp(name.at, others[i].at, name.size))
+                return i;
+            if (!PyOS_mystrnicmp(name.at, others[i].at, (Py_ssize_t)name.size))
+                return -1;
+        }
+    return count;
 }
 
-#define IS_MIXED(name, others) is_mixed(name, others, sizeof others / sizeof *others)
+#define COUNT(names) ((int)(sizeof names / sizeof *names))
+#define PLACE(name, names) place_of(name, names, COUNT(names))
 
 /* --- requests, as in `_protocol/jsonrpc.py` ----------------------------------------------------------------------- */
 
+enum { NAME, META, OURS = 0, BAGGAGE, TRACEPARENT }; /* the first ones of either */
 static const Slice PARAMS_NAMES[] = {
-    LITERAL("name"), LITERAL("clientInfo"), LITERAL("_meta"), LITERAL("mode"), LITERAL("requestId"), LITERAL("cursor"),
+    LITERAL("name"), LITERAL("_meta"), LITERAL("clientInfo"), LITERAL("mode"), LITERAL("requestId"), LITERAL("cursor"),
     LITERAL("uri"), LITERAL("protocolVersion"), LITERAL("capabilities"), LITERAL("sessionId"), LITERAL("descendants")};
 static const Slice META_NAMES[] = {
     LITERAL(SESSION), LITERAL("baggage"), LITERAL("traceparent"), LITERAL("tracestate"),
     LITERAL("io.modelcontextprotocol/protocolVersion"), LITERAL("io.modelcontextprotocol/clientCapabilities")};
 
 typedef struct {
-    Slice method, id, session; /* `at` is NULL where there is none; a string is without its quotes */
-    int has_version, has_text_id;
+    Slice method, id, session, name; /* `at` is NULL where there is none; a method and an id are without quotes */
+    int has_version, has_text_id, has_context; /* the last: for tracing */
     long long number; /* of an id that is one, without its sign */
 } Request;
 
 /* Read a `_meta`: how many members it has, or -1. */
-static int read_meta(Text *t, Slice *session) {
+static int read_meta(Text *t, Request *r) {
     Object meta;
     meta.count = -1;
     while (next_member(t, 2, &meta)) {
         const Byte *from = t->p;
-        if (IS_MIXED(meta.name, META_NAMES) || !skip_value(t, 3))
+        int place = PLACE(meta.name, META_NAMES);
+        if (place < 0 || !skip_value(t, 3))
             return -1;
-        if (IS(meta.name, SESSION))
-            *session = slice(from, t->p);
+        r->session = place == OURS ? slice(from, t->p) : r->session;
+        r->has_context |= place == BAGGAGE || place == TRACEPARENT;
     }
     return meta.is_whole ? meta.count : -1;
 }
@@ -272,10 +270,13 @@ static int read_meta(Text *t, Slice *session) {
 static int read_params(Text *t, Request *r) {
     Object params;
     params.count = -1;
-    while (next_member(t, 1, &params))
-        if (IS_MIXED(params.name, PARAMS_NAMES)
-            || !(IS(params.name, "_meta") ? read_meta(t, &r->session) >= 0 : skip_value(t, 2)))
+    while (next_member(t, 1, &params)) {
+        const Byte *from = t->p;
+        int place = PLACE(params.name, PARAMS_NAMES);
+        if (place < 0 || !(place == META ? read_meta(t, r) >= 0 : skip_value(t, 2)))
             return 0;
+        r->name = place == NAME ? slice(from, t->p) : r->name;
+    }
     return params.is_whole;
 }
 
@@ -327,15 +328,16 @@ static const Slice STYLES[2][3] = {
  * many bytes of the answer's end are after the place of a session, 3 or 2; 0 for any other. */
 static int read_result(Text *t, Slice before_meta) {
     Object result;
-    Slice session = {NULL, 0};
+    Request of = {.session = {NULL, 0}}; /* of which only the session is read */
     const Byte *meta_end = NULL;
     result.count = -1;
     while (next_member(t, 1, &result)) {
-        if (IS_MIXED(result.name, RESULT_NAMES) || IS(result.name, "cacheScope") || IS(result.name, "ttlMs"))
+        int place = PLACE(result.name, RESULT_NAMES);
+        if (place < 0 || IS(result.name, "cacheScope") || IS(result.name, "ttlMs"))
             return 0;
         if (IS(result.name, "_meta")) {
             t->p = (const Byte *)result.name.at - 1; /* once more from its quote, for the spaces */
-            if (!skip(t, before_meta) || read_meta(t, &session) <= 0 || session.at)
+            if (!skip(t, before_meta) || read_meta(t, &of) <= 0 || of.session.at)
                 return 0;
             meta_end = t->p;
         } else if (!skip_value(t, 2))
@@ -373,28 +375,29 @@ static int text_of(PyObject *given, long depth, Text *t) {
 
 static PyObject *none(void) { return Py_IncRef(Py_None), Py_None; }
 
-/* A tuple of two or three new objects, each NULL where it could not be made. (`Py_BuildValue` takes twice as long.) */
-static PyObject *pack(Py_ssize_t size, PyObject *a, PyObject *b, PyObject *c) {
-    PyObject *made = a && b && c ? PyTuple_Pack(size, a, b, c) : NULL;
-    return Py_DecRef(a), Py_DecRef(b), Py_DecRef(c), made;
+/* A tuple of two or four new objects, each NULL where it could not be made. (`Py_BuildValue` takes twice as long.) */
+static PyObject *pack(Py_ssize_t size, PyObject *a, PyObject *b, PyObject *c, PyObject *d) {
+    PyObject *made = a && b && c && d ? PyTuple_Pack(size, a, b, c, d) : NULL;
+    return Py_DecRef(a), Py_DecRef(b), Py_DecRef(c), Py_DecRef(d), made;
 }
 
-/* `read(body, nesting)`: the method, the id and the session's metadata of a request or notification, each None where it
- * is absent; or None for a body that is not of the common form, or nested more deeply than that. */
+/* `read(body, nesting)`: of a request or notification the method, the id, the session's metadata (each None where it is
+ * absent) and, if it has those and no trace context, the name in its `params`, which may be empty; or None for a body
+ * that is not of the common form, or nested more deeply than that. */
 static PyObject *reader_read(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     Text t;
-    Request r;
+    Request r = {0};
     long nesting = count == 2 ? PyLong_AsLong(given[1]) : -1;
     if (nesting == -1)
         return PyErr_Occurred() ? NULL : none();
-    memset(&r, 0, sizeof r);
     if (!text_of(given[0], nesting, &t) || !read_request(&t, &r))
         return none();
-    return pack(3, PyUnicode_FromStringAndSize(r.method.at, (Py_ssize_t)r.method.size),
+    return pack(4, PyUnicode_FromStringAndSize(r.method.at, (Py_ssize_t)r.method.size),
         !r.id.at ? none()
             : r.has_text_id ? PyUnicode_FromStringAndSize(r.id.at, (Py_ssize_t)r.id.size)
             : PyLong_FromLongLong(*r.id.at == '-' ? -r.number : r.number),
-        r.session.at ? PyBytes_FromStringAndSize(r.session.at, (Py_ssize_t)r.session.size) : none());
+        r.session.at ? PyBytes_FromStringAndSize(r.session.at, (Py_ssize_t)r.session.size) : none(),
+        r.session.at && !r.has_context ? PyBytes_FromStringAndSize(r.name.at, (Py_ssize_t)r.name.size) : none());
 }
 
 static char *append(char *to, Slice s) { return (char *)memcpy(to, s.at, s.size) + s.size; }
@@ -446,7 +449,7 @@ static PyObject *reader_head(PyObject *module, PyObject *headers) {
         coding = IS(name, "accept-encoding") ? at : coding;
         agent = IS(name, "user-agent") ? PyTuple_GetItem(pair, 1) : agent;
     }
-    return size < 0 ? none() : (Py_IncRef(agent), pack(2, PyLong_FromSsize_t(coding), agent, none()));
+    return size < 0 ? none() : (Py_IncRef(agent), pack(2, PyLong_FromSsize_t(coding), agent, none(), none()));
 }
 
 /* As in `_server/response.py`: what is true of one body alone, after its coding and its type. */
@@ -457,19 +460,16 @@ static const Slice BODY_NAMES[] = {
 /* `kept(headers)`: those of a response that stay true when its body, JSON as it is, is changed; or None for any other
  * body, and where a name is not in lower case. */
 static PyObject *reader_kept(PyObject *module, PyObject *headers) {
-    const size_t count = sizeof BODY_NAMES / sizeof *BODY_NAMES;
     PyObject *kept = PyList_New(0), *pair;
     Py_ssize_t at = 0, size = PyList_CheckExact(headers) ? PyList_Size(headers) : 0;
     int is_json = 0;
     Slice name, type;
     for (; kept && at < size && (pair = read_header(headers, at, &name)); at++) {
-        size_t i = 0;
-        while (i < count && !is_same(name, BODY_NAMES[i]))
-            i++;
-        is_json = i == 1 ? slice_of(PyTuple_GetItem(pair, 1), &type) && IS(type, "application/json") : is_json;
-        if (i == 0 || (i == 1 && !is_json) || (i == count && IS_MIXED(name, BODY_NAMES)))
+        int place = PLACE(name, BODY_NAMES);
+        is_json = place == 1 ? slice_of(PyTuple_GetItem(pair, 1), &type) && IS(type, "application/json") : is_json;
+        if (place <= 0 || (place == 1 && !is_json))
             break;
-        if ((i == 1 || i == count) && PyList_Append(kept, pair) < 0)
+        if ((place == 1 || place == COUNT(BODY_NAMES)) && PyList_Append(kept, pair) < 0)
             return Py_DecRef(kept), NULL;
     }
     return !kept || (is_json && at == size) ? kept : (Py_DecRef(kept), none());
@@ -481,7 +481,7 @@ static PyObject *reader_step(PyObject *module, PyObject *waiter) {
         : PyObject_CallMethod(waiter, "__await__", NULL);
     if (!steps || PyIter_Send(steps, Py_None, &found) != PYGEN_NEXT)
         return Py_DecRef(steps), found;
-    return pack(2, steps, found, none());
+    return pack(2, steps, found, none(), none());
 }
 
 static PyMethodDef functions[] = {
