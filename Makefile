@@ -12,14 +12,14 @@ SOURCES := middleware tests examples docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-lowest test-pythons check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
+.PHONY: help setup test test-all test-lowest test-pythons check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP)  ## create or update .venv, with everything for work on this repository
 
-$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_protocol/_native/reader.c
+$(STAMP): pyproject.toml
 	@echo "setting up .venv"
 	@$(PYTHON) -m venv --clear .venv
 	@$(VENV)/pip config list | grep -E '\.(index-url|no-index)=' > /dev/null || $(VENV)/pip install --quiet uv || true
@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_protocol/_native/read
 test: setup  ## run the tests, except the slow ones, with the newest SDK and FastMCP (ARGS="-k name" goes to pytest)
 	@$(NOX) -s quick -- $(ARGS)
 
-test-all: setup  ## run the tests with both generations of the SDK and FastMCP, and with both readers, as `make check` does
-	@$(NOX) -s legacy main reader -- $(ARGS)
+test-all: setup  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
+	@$(NOX) -s legacy main -- $(ARGS)
 
 test-lowest: setup  ## run all tests with every dependency of the package at its lower bound
 	@$(NOX) -s lowest -- $(ARGS)
@@ -68,8 +68,6 @@ docs: setup  ## build the documentation; a warning is an error
 
 fuzz: setup  ## ten minutes of mutated tokens, bodies, streams, states, paths and URIs each (ARGS="--seconds 60 --jobs 2")
 	$(VENV)/python -m tests.tools.fuzz $(ARGS)
-	$(VENV)/python -m tests.tools.fuzz --target native --tokens 2000000
-	$(VENV)/python -m tests.tools.fuzz.sanitized
 
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py
@@ -77,11 +75,8 @@ demo: setup  ## a small server with sessions, and a client that uses it
 bench: setup  ## measure what a request costs, side by side with others (ARGS="--quick trivial")
 	$(VENV)/python -m tests.tools.benchmarks $(ARGS)
 
-bench-check: setup  ## count instructions, and fail if they exceed the baseline
+bench-check: setup  ## count instructions, and fail if they exceed the budgets
 	$(VENV)/python -m tests.tools.benchmarks --check
-
-bench-baseline: setup  ## count instructions, and keep them as the baseline
-	$(VENV)/python -m tests.tools.benchmarks --write-baseline
 
 bench-docs: setup  ## measure everything, and put it into docs/performance.md and docs/project/benchmarks.md
 	$(VENV)/python -m tests.tools.benchmarks --write-docs
@@ -115,5 +110,5 @@ crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (A
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -rf middleware/*.egg-info middleware/mcp_sessions/_protocol/_native/_reader.*so
+	rm -rf middleware/*.egg-info
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

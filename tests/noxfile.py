@@ -70,9 +70,6 @@ JAVASCRIPT = (
     "tests/integration/test_typescript_sessions.py",
 )
 
-# What reads requests and answers, and what tries that.
-READING = "middleware/mcp_sessions/_protocol,tests/corpus,tests/native,tests/protocol"
-
 # pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
 
@@ -91,10 +88,10 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def legacy(session: nox.Session) -> None:
-    """The tests that meet a framework, with the older SDK and FastMCP and the reader in Python, branches measured."""
+    """The tests that meet a framework, with the older SDK and FastMCP; branches are measured."""
     session.chdir(ROOT)
     session.install(*REQUIREMENTS["legacy"])
-    run_pytest(session, "python", only=FRAMEWORKS, without=JAVASCRIPT, measured=True, native=False)
+    run_pytest(session, "python", only=FRAMEWORKS, without=JAVASCRIPT, measured=True)
 
 
 @nox.session(python=False)
@@ -103,17 +100,11 @@ def main(session: nox.Session) -> None:
     run_pytest(session, sys.executable, measured=True)
 
 
-@nox.session(python=False)
-def reader(session: nox.Session) -> None:
-    """The tests of `quick` once more, without the native reader; branches of what reads are measured."""
-    run_pytest(session, sys.executable, without=SLOW, measured=READING, native=False)
-
-
-@nox.session(python=False, requires=["legacy", "main", "reader"])
+@nox.session(python=False, requires=["legacy", "main"])
 def coverage(session: nox.Session) -> None:
-    """Combine the branch coverage of the three; below 100 % is a failure."""
+    """Combine the branch coverage of the two; below 100 % is a failure."""
     session.chdir(ROOT)
-    folders = [str(COVERAGE / name) for name in ("legacy", "main", "reader")]
+    folders = [str(COVERAGE / name) for name in ("legacy", "main")]
     for command in (["combine", "--quiet", *folders], ["report"]):
         session.run(sys.executable, "-m", "coverage", *command, env={"COVERAGE_FILE": str(ROOT / ".coverage")})
 
@@ -143,8 +134,7 @@ def run_pytest(
     *options: str,
     only: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
-    measured: bool | str = False,
-    native: bool = True,
+    measured: bool = False,
 ) -> None:
     """Run the tests in several processes, or in this one those that ARGS name by path.
 
@@ -154,8 +144,7 @@ def run_pytest(
         options: Further options of pytest.
         only: The paths to run, all if there are none.
         without: The paths to leave out.
-        measured: Whether to measure the branches that run, into a folder of the session's own; or where to, alone.
-        native: Whether the native reader runs, where it is built.
+        measured: Whether to measure the branches that run, into a folder of the session's own.
     """
     session.chdir(ROOT)
     if missing := [path for path in (*only, *without) if not (ROOT / path).exists()]:
@@ -167,14 +156,12 @@ def run_pytest(
         selection = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", *only, *ignored]
     variables: dict[str, str | None] = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"))
     variables["PYTHONHASHSEED"] = "0"  # the processes have to agree on the order of what a set holds
-    variables["MCP_SESSIONS_NATIVE"] = "1" if native else "0"
     command = ["pytest", "-q", "-p", "no:cacheprovider", *options, *selection, *session.posargs]
     if measured:
         shutil.rmtree(COVERAGE / session.name, ignore_errors=True)
         (COVERAGE / session.name).mkdir(parents=True)
         variables["COVERAGE_FILE"] = str(COVERAGE / session.name / ".coverage")
-        sources = [f"--source={measured}"] if isinstance(measured, str) else []
-        command = ["coverage", "run", *sources, "-m", *command]
+        command = ["coverage", "run", "-m", *command]
     # Exit code 5: no test ran. Where ARGS choose some, the older generation may have none of them.
     fine = [0, 5] if session.posargs and session.name == "legacy" else [0]
     session.run(python, "-m", *command, env=variables, success_codes=fine)

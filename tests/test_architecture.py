@@ -91,12 +91,9 @@ def test_files_stand_on_floors() -> None:
     assert max(floors.values()) <= MAX_FLOORS
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file[0] in PURE and "_native" not in file], ids="/".join)
+@pytest.mark.parametrize("file", [file for file in FILES if file[0] in PURE], ids="/".join)
 def test_the_core_is_pure(file: tuple[str, ...]) -> None:
-    """The core uses no I/O, clock, event loop, ASGI or OpenTelemetry: bytes and time in, decisions and bytes out.
-
-    `_protocol/_native` alone looks at the environment, once, for the reader to use.
-    """
+    """The core uses no I/O, clock, event loop, ASGI or OpenTelemetry: bytes and time in, decisions and bytes out."""
     nodes = [*ast.walk(ast.parse(FILES[file]))]
     assert not IMPURE & {path[0] for own, path in imports(file, iter(nodes)) if not own}
     assert not {"open", "print", "input"} & {node.id for node in nodes if isinstance(node, ast.Name)}

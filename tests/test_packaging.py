@@ -18,8 +18,6 @@ import pytest
 from environments import INSTALLED, needs
 from packaging.requirements import Requirement
 
-from mcp_sessions._protocol._native import reader
-
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = needs("mcp>=2")
 
@@ -29,7 +27,6 @@ import json
 import sys
 
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions._protocol._native import reader
 
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "mcp", "redis"}
 
@@ -69,7 +66,7 @@ async def main():
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "t", "_meta": meta}}
     called = await post(app, call)
     same = called["result"]["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
-    print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules)), "reader": reader()}))
+    print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules))}))
 
 
 asyncio.run(main())
@@ -132,7 +129,7 @@ def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
     """Every source file and `py.typed` ship; tests, examples and docs do not."""
     with zipfile.ZipFile(wheel) as archive:
         assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
-    assert files(wheel) == shipped() | {"mcp_sessions/_protocol/_native/_reader.abi3.so"}
+    assert files(wheel) == shipped()
 
 
 def shipped() -> set[str]:
@@ -140,24 +137,6 @@ def shipped() -> set[str]:
     package, kinds = ROOT / "middleware", {".py", ".html", ".typed"}
     files = (path for path in (package / "mcp_sessions").rglob("*") if path.suffix in kinds)
     return {path.relative_to(package).as_posix() for path in files}
-
-
-@pytest.mark.parametrize(
-    ("variables", "tag"), [({"MCP_SESSIONS_NATIVE": "0"}, "py3-none-any"), ({"CC": "false"}, "cp310-abi3-*")]
-)
-def test_the_native_reader_is_left_out_without_a_word(
-    variables: dict[str, str], tag: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the wheel for every platform, and where no compiler works."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    (archive,) = built.glob("*.tar.gz")
-    with tarfile.open(archive) as source:
-        source.extractall(tmp_path, filter="data")
-    (folder,) = tmp_path.iterdir()
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "dist", folder)
-    (path,) = (tmp_path / "dist").glob(f"*-{tag}.whl")
-    assert files(path) == shipped()
 
 
 def test_the_source_archive_can_be_tested(built: Path) -> None:
@@ -206,5 +185,5 @@ def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")
     printed = run(python, "-I", "-W", "error", program, cwd=tmp_path).strip()
-    assert printed == f'{{"same": true, "optional": [], "reader": "{reader()}"}}'
+    assert printed == '{"same": true, "optional": []}'
     pip(python, "check")

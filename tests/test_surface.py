@@ -103,7 +103,7 @@ def test_an_unknown_name_raises_attribute_error() -> None:
     assert not hasattr(mcp_sessions, "Basket")
 
 
-STAND_INS = {"kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
+STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
     Metadata Item
     Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity JarKey Namespace

@@ -13,7 +13,6 @@ from clients import SECRET
 from environments import INSTALLED
 
 from mcp_sessions import _cli as cli
-from mcp_sessions._protocol._native import reader
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
@@ -251,9 +250,9 @@ def test_help_is_no_error(run: Run) -> None:
     assert "keygen | inspect | verify | list | end | end-all" in printed
 
 
-def test_the_version_says_which_reader_runs(run: Run) -> None:
+def test_the_version_is_that_of_the_package(run: Run) -> None:
     """It is a line that a bug report can hold."""
-    assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}, {reader()} reader\n")
+    assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}\n")
 
 
 def test_the_package_is_the_command() -> None:

@@ -93,7 +93,7 @@ async def test_an_optional_session_may_be_none(place: Place) -> None:
 
 
 @PLACES
-@pytest.mark.parametrize(("options", "code"), [({}, -31044), ({"required_code": -40002}, -40002)])
+@pytest.mark.parametrize(("options", "code"), [({}, -31044)])
 async def test_a_required_session_that_is_missing_is_the_protocols_error(
     place: Place, options: dict[str, int], code: int
 ) -> None:

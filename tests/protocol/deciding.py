@@ -18,7 +18,6 @@ def rules(require: Any = "never", **given: Any) -> Rules:
     """The rules of a deployment that has these options, and the defaults."""
     usual = {
         "subjects": SUBJECTS,
-        "inspects_all": False,
         "lists": None,
         "legacy_only": False,
         "fail_open": False,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reasons import refused
 
-from mcp_sessions._protocol.decision import MAX_CACHED_BYTES, requested_session
+from mcp_sessions._protocol.decision import requested_session
 from mcp_sessions._protocol.draft import SessionMetadata, metadata, speaks_draft, with_state
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.members import SESSION_KEY
@@ -70,14 +70,6 @@ def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: Se
 def test_anything_else_is_malformed(session: str) -> None:
     with refused("malformed_session"):
         named(carrying(session))
-
-
-@pytest.mark.parametrize(("beyond", "is_read_again"), [(0, False), (1, True)])
-def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: bool) -> None:
-    """Up to a length that what is remembered may have."""
-    room = MAX_CACHED_BYTES - len('{"sessionId":""}') + beyond
-    text = json.dumps({"sessionId": "x" * room}, separators=(",", ":"))
-    assert (named(carrying(text)) is not named(carrying(text))) == is_read_again
 
 
 def test_what_two_parsers_read_differently_is_refused() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from mcp_sessions._protocol import _native
 from mcp_sessions._protocol.headers import (
     CODING,
     HANDSHAKE_VERSIONS,
@@ -90,27 +87,3 @@ def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
 )
 def test_other_types_are_not_json(kind: str) -> None:
     assert not RequestHeaders([(b"content-type", kind.encode())]).is_json
-
-
-CODED = (b"accept-encoding", b"gzip")
-OTHER = (b"b", b"2")
-
-
-@pytest.mark.parametrize("read_head", [_native.head, _native.left], ids=["as built", "in Python"])
-@pytest.mark.parametrize(
-    "headers", [[CODED, OTHER], [CODED, OTHER, (CODED[0], b"br"), CODED], [OTHER], [OTHER, (b"cookie", b"c"), CODED]]
-)
-def test_what_asks_for_a_compressed_answer_is_left_out(
-    headers: list[tuple[bytes, bytes]], read_head: _native.Head
-) -> None:
-    """With all its copies, also where the headers were edited."""
-    given, read = headers.copy(), RequestHeaders(headers, read_head(headers))
-    assert list(read.without_coding(headers)) == [each for each in headers if each[0] != CODED[0]]
-    assert list(read.without_coding(headers[1:])) == [each for each in headers[1:] if each[0] != CODED[0]]
-    assert headers == given
-
-
-def test_a_server_may_give_its_pairs_as_lists() -> None:
-    """ASGI says no more than that a header is a name and a value."""
-    headers: Any = [list(CODED), list(OTHER)]
-    assert RequestHeaders(headers, _native.head(headers)).without_coding(headers) == headers[1:]

@@ -28,8 +28,6 @@ HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was warned of before."""
     monkeypatch.setattr(current, "_warned", set())
-    monkeypatch.setattr(current, "_unexplained", {})
-    current.explained.clear()
 
 
 def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:

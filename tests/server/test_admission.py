@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._server.answers import Answer as Judged
+from mcp_sessions._server.answers import ResponseRecorder as Judged
 from mcp_sessions._server.answers import preflight
 from mcp_sessions._server.context import RequestContext
 
@@ -44,7 +44,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *,
     era = [(b"mcp-protocol-version", b"2026-07-28")] if modern else []
     headers = RequestHeaders([*scope["headers"], *era])
     return await preflight(
-        RequestContext(None, receive, sessions(app)._options, app, scope, Answer(), headers, True), request
+        RequestContext(sessions(app)._options, app, scope, receive, Answer(), headers, at_endpoint=True), request
     )
 
 
@@ -107,8 +107,8 @@ class TestWhatAdmits:
         """Modern servers answer an unknown method with HTTP 404; events count like a body."""
         judged = Judged(b"7")
         body = f"event: message\r\ndata: {text}\r\n\r\n" if sse else text
-        await reply(judged, body.encode(), status=status)
-        assert judged.admits
+        await reply(judged.send, body.encode(), status=status)
+        assert judged.allowed
 
     @pytest.mark.parametrize(
         "text",
@@ -131,8 +131,8 @@ class TestWhatAdmits:
     async def test_nothing_else_does(self, text: str, sse: bool) -> None:
         """Whatever was not meant as an answer to this caller is passed on to it."""
         judged = Judged(b"7")
-        await reply(judged, (f"data: {text}\n\n" if sse else text).encode())
-        assert not judged.admits
+        await reply(judged.send, (f"data: {text}\n\n" if sse else text).encode())
+        assert not judged.allowed
 
 
 class TestThroughTheMiddleware:

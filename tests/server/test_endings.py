@@ -15,7 +15,7 @@ from clients import START
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server.lifecycle import Terminator
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
@@ -58,13 +58,13 @@ class Stream:
     """A stream that is open until it is cut."""
 
     claims = CLAIMS
-    survives_end = False
+    ended_by_this_request = False
     is_cut = False
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Not of interest here."""
 
-    async def cut(self) -> None:
+    async def terminate(self) -> None:
         self.is_cut = True
 
 

@@ -22,7 +22,6 @@ from started import start
 
 from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._protocol._native import reader
 from mcp_sessions._server.logs import MANY, Facts
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.stores._memory import MemoryStore
@@ -156,7 +155,7 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
         async with app.services.around(lambda _: nullcontext(), None):
             lines += [record.getMessage() for record in of(caplog, "sessions at ")]
     signs, verifies = (key.kid for key in KeyRing(secrets))
-    keys = f"key {signs} signs, {verifies} verifies; reader {reader()}"
+    keys = f"key {signs} signs, {verifies} verifies"
     clients, kept = "for audience 'mcp-sessions': clients get them by _meta", "kept in memory (one process)"
     assert lines == [
         f"sessions at every path {clients}, by Mcp-Session-Id, by cookie, by SEP-1364; {kept}, tracked; {keys}",

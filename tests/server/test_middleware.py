@@ -29,22 +29,27 @@ JSON: list[Header] = [(b"content-type", b"application/json")]
 
 
 class Probe:
-    """An application that keeps the very objects that it was called with."""
+    """An application that keeps the very objects that it was called with, and sends what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, *events: Message) -> None:
+        self.events = events
         self.called: list[tuple[Any, ...]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.called.append((scope, receive, send))
+        self.called.append((scope, receive))
+        for event in self.events:
+            await send(event)
 
 
 async def passes(scope: Scope, **options: Any) -> bool:
-    """Whether the application is called with the very objects that the server gave, and the scope as it was."""
-    probe, receive, answer, before = Probe(), Incoming(), Answer(), dict(scope)
+    """Whether the application gets the scope and `receive` as they were, and what it sends passes as it is."""
+    start: Message = {"type": "http.response.start", "status": 200, "headers": JSON}
+    probe, receive, answer, before = Probe(start, {"type": "http.response.body"}), Incoming(), Answer(), dict(scope)
     await sessions(probe, **options)(scope, receive, answer)
     (called,) = probe.called
     assert scope == before
-    return all(one is other for one, other in zip(called, (scope, receive, answer), strict=True))
+    given, left = [*called, *probe.events], [scope, receive, *answer.messages]
+    return all(one is other for one, other in zip(given, left, strict=True))
 
 
 class TestNoneOfOurBusiness:

@@ -38,7 +38,7 @@ def options_of(**options: Any) -> Runtime:
 def test_the_defaults_need_nothing_but_keys() -> None:
     options = options_of()
     assert (sessions(Server()).path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
-    assert (options.idle_timeout, options.rules.lists, options.asks) == (None, None, True)
+    assert (options.idle_timeout, options.rules.lists, options.preflight) == (None, None, True)
     assert (options.limits.body_bytes, options.limits.state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
     assert (options.limits.batch, options.limits.nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import Answer
+from apps import Server, sessions
+from clients import Answer, Incoming, http
 from failing import Failing
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
-from mcp_sessions._server.response import ResponseFilter, Rewrite
-from mcp_sessions._server.streams import Events, Origin, StreamGuard, Streams
+from mcp_sessions._server.context import RequestContext
+from mcp_sessions._server.response import Response, Rewrite
+from mcp_sessions._server.resumption import Events, StreamGuard, StreamRequest, Streams
+from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -29,12 +33,19 @@ EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 class Shout(Rewrite):
     """A rewrite that changes one message and leaves all others."""
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
 
 
-def shouting(send: Send, limit: int = 100) -> ResponseFilter:
-    return ResponseFilter(send, b"1", None, (Shout(),), None, limit)
+def responding(send: Send, *rewrites: Rewrite, limit: int = 100, **options: Any) -> Response:
+    """What stands in for `send` while an application answers the request with the id 1."""
+    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0)._options
+    ctx = RequestContext(runtime, Server(), http(), Incoming(), send, RequestHeaders([]), at_endpoint=True)
+    return Response(ctx, send, b"1", rewrites, **options)
+
+
+def shouting(send: Send, limit: int = 100) -> Response:
+    return responding(send, Shout(), limit=limit)
 
 
 def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -49,7 +60,7 @@ async def respond_with(*messages: Message, limit: int = 100) -> Answer:
     answer = Answer()
     responder = shouting(answer, limit)
     for message in messages:
-        await responder(message)
+        await responder.send(message)
     return answer
 
 
@@ -91,9 +102,9 @@ class TestRepr:
     async def test_it_shows_nothing_of_what_passes(self) -> None:
         """Answers hold credentials, and tracebacks are logged."""
         responder = shouting(Answer())
-        await responder(start(JSON))
-        await responder(body(b"secret", more=True))
-        assert repr(responder) == "<ResponseFilter>"
+        await responder.send(start(JSON))
+        await responder.send(body(b"secret", more=True))
+        assert repr(responder) == "<Response>"
 
 
 class TestEvents:
@@ -140,8 +151,8 @@ class TestEvents:
             order.append("sent")
 
         responder = shouting(slow)
-        await responder(start(EVENTS))
-        await responder(body(b"data: x\n\n"))
+        await responder.send(start(EVENTS))
+        await responder.send(body(b"data: x\n\n"))
         order.append("returned")
         assert order == ["sent", "sent", "returned"]
 
@@ -149,6 +160,15 @@ class TestEvents:
 CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k")
 TOLD = b'\n\ndata: {"error":1}\n\n'
 DEADLINE = 30  # seconds after which a test that hangs fails
+
+
+class Open:
+    """A session that a response closes."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Quiet(Rewrite):
@@ -163,19 +183,19 @@ class Watch:
     ) -> None:
         self.answer = Answer()
         self.streams, self.events = Streams(MemoryStore()), Events()
-        self.origin = Origin(CLAIMS, b"1", "tools/call")
+        self.request = StreamRequest(CLAIMS, b"1", "tools/call")
         self.spared = False
         rewrites = (rewrite or Shout(),)
-        self.responder = ResponseFilter(send or self.answer, b"1", None, rewrites, self.guard, limit, **options)
+        self.responder = responding(send or self.answer, *rewrites, limit=limit, make_guard=self.guard, **options)
 
     def guard(self) -> StreamGuard:
         return StreamGuard(
-            self.origin, "t", self.streams, self.events, lambda _: b'{"error":1}', lambda: self.spared, False
+            self.request, "t", self.streams, self.events, lambda _: b'{"error":1}', lambda: self.spared, False
         )
 
     async def say(self, *messages: Message) -> None:
         for message in messages:
-            await self.responder(message)
+            await self.responder.send(message)
 
     async def end(self) -> None:
         """The session ends."""
@@ -229,7 +249,7 @@ class TestASessionThatEnds:
                 await watch.say(body(b'data: {"hello":1}\n\n', more=True))
             assert others == ["ran"]
         await watch.say(body(b""))
-        watch.responder.close()
+        watch.responder.close(cast(ActiveSession, Open()))
         assert watch.answer.messages[1:] == [body(TOLD)]
 
     @pytest.mark.parametrize("more", [True, False])
@@ -259,7 +279,7 @@ class TestASessionThatEnds:
         inside, go = anyio.Event(), anyio.Event()
 
         class Save(Rewrite):
-            async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+            async def on_text(self, text: bytes, response: Response) -> bytes | None:
                 inside.set()
                 await go.wait()
                 return None
@@ -299,11 +319,11 @@ class TestASessionThatEnds:
         await watch.say(start(kind))
         assert not watch.is_open
         await watch.say(body(b"{}"))
-        watch.responder.close()
+        watch.responder.close(cast(ActiveSession, Open()))
         assert watch.answer.body == b"{}"
 
     @pytest.mark.parametrize(
-        ("kind", "late_at", "status", "said"),
+        ("kind", "recheck_at", "status", "said"),
         [
             (JSON, 0, 200, b'{"error":1}'),
             (EVENTS, 0, 200, TOLD),  # which opens after the end
@@ -312,10 +332,10 @@ class TestASessionThatEnds:
         ],
     )
     async def test_a_late_result_says_so_too(
-        self, kind: tuple[bytes, bytes], late_at: float, status: int, said: bytes
+        self, kind: tuple[bytes, bytes], recheck_at: float, status: int, said: bytes
     ) -> None:
         """In place of the body; what was no result, or came in time, stays as it is."""
-        watch, claims = Watch(late_at=late_at, clock=lambda: 0.0), CLAIMS
+        watch, claims = Watch(recheck_at=recheck_at), CLAIMS
         await watch.streams._store.revoke(
             claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
         )
@@ -331,7 +351,7 @@ class TestASessionThatEnds:
         watch.spared = survives
         note, answer = b'data: {"method":"n"}\n\n', b'data: {"id":1,"result":{}}\n\n'
         await watch.say(start(EVENTS))
-        await watch.streams._look()
+        await watch.streams._check_once()
         await watch.say(body(note, more=True), body(answer, more=True))
         assert watch.answer.messages[1:] == [body(note, more=True), body(answer, more=True) if survives else body(TOLD)]
 
@@ -340,7 +360,7 @@ class TestASessionThatEnds:
         self, left: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One that does not read, and one that has gone, whose server says so by an error."""
-        monkeypatch.setattr(responder_module, "_PATIENCE", 0.01)
+        monkeypatch.setattr(responder_module, "_LAST_EVENT_TIMEOUT", 0.01)
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
@@ -373,7 +393,7 @@ class TestASessionThatEnds:
         """A client that resumes the stream names the last that it saw."""
         watch = Watch()
         await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
-        assert [watch.events.origin_of("t", number) for number in "123"] == [watch.origin, watch.origin, None]
+        assert [watch.events.request_of("t", number) for number in "123"] == [watch.request, watch.request, None]
 
 
 class TestEverythingElse:

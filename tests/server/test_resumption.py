@@ -15,7 +15,7 @@ from streaming import SECRET_RESULT, Streaming
 from mcp_sessions import Session
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
-from mcp_sessions._server.streams import Events, Origin
+from mcp_sessions._server.resumption import Events, StreamRequest
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated
 
@@ -206,9 +206,9 @@ class TestACallThatGoesOn:
     async def test_an_error_closes_its_state_too(self) -> None:
         broken = Broken()
         await broken.happen()
-        origin = broken.app._options.events.origin_of(None, "1")
+        origin = broken.app._options.events.request_of(None, "1")
         assert origin is not None
-        origin.is_settled = True
+        origin.answered = True
         await broken.resume(last=b"1")
         with pytest.raises(StateClosed):
             handler_of(broken).state["n"] = 2
@@ -339,17 +339,21 @@ CLAIMS = Claims(kind=SESSION, jti="a" * 22, issued_at=START, expires_at=START + 
 class TestEvents:
     def test_the_request_behind_an_event_is_remembered(self) -> None:
         """Within its transport session: elsewhere the same id is another event."""
-        events, one, two = Events(), Origin(CLAIMS, b"1", "tools/call"), Origin(CLAIMS, b"2", "tools/call")
+        events, one, two = (
+            Events(),
+            StreamRequest(CLAIMS, b"1", "tools/call"),
+            StreamRequest(CLAIMS, b"2", "tools/call"),
+        )
         for transport, origin in (("one", one), ("one", one), ("two", two), (None, two)):
             events.remember(transport, "7", origin)
-        assert events.origin_of("one", "7") is one
-        assert events.origin_of("two", "7") is events.origin_of(None, "7") is two
-        assert events.origin_of("three", "7") is events.origin_of("one", "8") is events.origin_of("one", None) is None
+        assert events.request_of("one", "7") is one
+        assert events.request_of("two", "7") is events.request_of(None, "7") is two
+        assert not any(events.request_of(*place) for place in [("three", "7"), ("one", "8"), ("one", None)])
         assert [events.is_known(event_id) for event_id in ("7", "8", None)] == [True, False, False]
 
     def test_memory_is_bounded(self) -> None:
-        events, origin = Events(max_events=2), Origin(CLAIMS, b"1", "tools/call")
+        events, origin = Events(max_events=2), StreamRequest(CLAIMS, b"1", "tools/call")
         for transport, number in ((None, "0"), ("one", "0"), (None, "1"), (None, "2")):
             events.remember(transport, number, origin)
-        assert [events.origin_of(None, number) for number in "012"] == [None, origin, origin]
+        assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
         assert [events.is_known(number) for number in "012"] == [False, True, True]

@@ -194,12 +194,6 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyP
     assert from_env() == {"lifetime": HOUR}
 
 
-def test_the_switch_of_the_native_reader_is_not_an_option(environ: pytest.MonkeyPatch) -> None:
-    """It is read when the package is imported."""
-    environ.setenv("MCP_SESSIONS_NATIVE", "0")
-    assert from_env() == {}
-
-
 @pytest.mark.parametrize("rest", ["PORTS", "PORT_80", "PORT_TCP", "SERVICE", "service_host", "A_PORT"])
 def test_what_only_looks_like_a_service_is_refused(environ: pytest.MonkeyPatch, rest: str) -> None:
     environ.setenv(f"MCP_SESSIONS_{rest}", "80")

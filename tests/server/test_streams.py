@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 from clients import START
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server import streams as room
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server import resumption as room
+from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Standing
@@ -31,15 +31,15 @@ A, B = claims_of("a"), claims_of("b")
 class Open:
     """A stream that is open until it is cut."""
 
-    def __init__(self, claims: Claims, *, survives_end: bool = False) -> None:
+    def __init__(self, claims: Claims, *, ended_by_this_request: bool = False) -> None:
         self.claims = claims
-        self.survives_end = survives_end
+        self.ended_by_this_request = ended_by_this_request
         self.is_cut = anyio.Event()
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Which streams hear of it is what `test_resumption` shows."""
 
-    async def cut(self) -> None:
+    async def terminate(self) -> None:
         self.is_cut.set()
 
 
@@ -73,7 +73,7 @@ def opened(streams: Streams, *made: Open) -> list[Open]:
 async def is_still(streams: Streams) -> None:
     """Wait until nothing asks the store any more."""
     with anyio.fail_after(DEADLINE):
-        while streams._watching:
+        while streams._polling:
             await checkpoint()
 
 
@@ -87,7 +87,7 @@ class TestEndedHere:
 
     async def test_the_stream_of_the_request_that_ends_it_goes_on(self) -> None:
         streams = Streams(Store())
-        spared, other = opened(streams, Open(A, survives_end=True), Open(A))
+        spared, other = opened(streams, Open(A, ended_by_this_request=True), Open(A))
         await streams.end(A.ref)
         assert (spared.is_cut.is_set(), other.is_cut.is_set()) == (False, True)
         assert streams._open == {A.ref: [spared]}
@@ -98,7 +98,7 @@ class TestEndedHere:
         second = Open(A)
 
         class Slow(Open):
-            async def cut(self) -> None:
+            async def terminate(self) -> None:
                 await second.is_cut.wait()
 
         opened(streams, Slow(A), second)
@@ -120,11 +120,11 @@ class TestEndedElsewhere:
             await stream.is_cut.wait()
         assert not other.is_cut.is_set()
 
-    async def test_the_stream_of_the_request_that_ended_it_survives_end_there_too(self) -> None:
+    async def test_the_stream_of_the_request_that_ended_it_ended_by_this_request_there_too(self) -> None:
         """The look may come between the store's taking the end and this worker's knowing."""
         store = Store()
         streams = Streams(store, interval=SOON)
-        spared, other = opened(streams, Open(A, survives_end=True), Open(A))
+        spared, other = opened(streams, Open(A, ended_by_this_request=True), Open(A))
         await store.end(A)
         with anyio.fail_after(DEADLINE):
             await other.is_cut.wait()
@@ -150,7 +150,7 @@ class TestEndedElsewhere:
         streams = Streams(store, interval=SOON)
         for _ in range(2):
             (stream,) = opened(streams, Open(A))
-            assert streams._watching
+            assert streams._polling
             streams.remove(stream)
             await is_still(streams)
         assert set(store.asked) <= {0}
@@ -174,7 +174,7 @@ class TestEndedElsewhere:
         store = Store()
         streams = Streams(store, interval=60)
         opened(streams, *(Open(claims_of(name)) for name in "abcde"), Open(A))
-        await streams._look()
+        await streams._check_once()
         assert store.asked == [2, 2, 1]
 
 

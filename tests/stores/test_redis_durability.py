@@ -16,7 +16,7 @@ from redis_servers import HOST, Server, serving
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._server.lifecycle import Terminator
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import _redis_clients as redis_clients

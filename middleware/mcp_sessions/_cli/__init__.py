@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from .._errors import ConfigurationError, SessionNotFound, StoreUnavailable
-from .._protocol._native import reader
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
-    version = f"%(prog)s {metadata.version('mcp-sessions')}, {reader()} reader"
+    version = f"%(prog)s {metadata.version('mcp-sessions')}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(
         required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | watch"

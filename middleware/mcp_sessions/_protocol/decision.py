@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from .._errors import EraRefused, SessionNotFound, SessionRequired, refuse
-from .._session.claims import BESIDE, COOKIE, MODES, Kind
+from .._session.claims import BESIDE, COOKIE, MODES, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .sep1364 import Sep1364
 
 Lists = Literal["stable", "session", "untouched"]
-
-MAX_CACHED_BYTES: Final = 1024  # of a text that is remembered; with an id and a small state most are shorter
 
 
 class _Word(Enum):
@@ -137,7 +135,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 _DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}  # in the modern and the legacy era
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(RedactedRepr, msgspec.Struct, frozen=True):
     """What happens to a message, and the sessions that must be opened first."""
 
     step: Step
@@ -146,14 +144,9 @@ class Decision(msgspec.Struct, frozen=True):
     kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
-    attached: SessionMetadata | None = None  # the same as `metadata`, where the decision says no more than to attach it
 
 
 PASS: Final = Decision(FORWARD)  # on a message that concerns no session
-
-_TAIL: Final = slice(-64, None)  # of a text, by which it is remembered: to hash all takes longer than all the rest
-_MAX_ATTACHED: Final = 1024
-_attached: Final[dict[bytes, tuple[bytes, Decision]]] = {}
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -168,35 +161,23 @@ class Rules(msgspec.Struct, frozen=True):
     bridges: bool  # whether every session header that clients send is one of ours
     kind_of: Callable[[str], Kind | None]  # what a token may be used as; None where it is not authentic
     sep1364: Sep1364 | None
-    decided: frozenset[str]  # the methods for which a session of the draft is not all that counts
-    inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
-    inspects_all: bool
-    guards: bool  # whether anything depends on no message reaching the server undecided
-    attaches: bool  # whether a session of the draft decides alone on a message that is about nothing else
+    security_sensitive: bool  # whether anything depends on no message reaching the server undecided
 
     @classmethod
-    def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
-        """Derive from the table which messages pass without a decision."""
-        decided = {method for method, about in subjects.items() if TABLE[about][NOTHING] is not FORWARD} | {CANCELLED}
+    def of(cls, **rules: Any) -> Rules:
+        """Return the rules, given all but what follows from them."""
         inspects = rules["legacy_only"] or rules["sep1364"] is not None or rules["policy"].summary != "never"
-        return cls(
-            subjects=subjects,
-            decided=frozenset({*subjects, INITIALIZE}),
-            inspected_methods=ADVERTISING | decided,
-            inspects_all=inspects_all or inspects,
-            guards=inspects or rules["bridges"],
-            attaches=not (rules["legacy_only"] or rules["fail_open"]) and rules["sep1364"] is None,
-            **rules,
-        )
+        return cls(security_sensitive=inspects or rules["bridges"], **rules)
 
-    def passes(self, message: Message, headers: RequestHeaders) -> bool:
-        """Whether a message that names no session concerns none, and is forwarded: `decide` would return `PASS`."""
-        return not (
-            headers.session_id is not None
-            or headers.cookie is not None
-            or self.inspects_all
-            or message.method in self.inspected_methods
-        )
+
+class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
+    """The sessions that a message names, unverified."""
+
+    metadata: SessionMetadata | None = None  # in its body, else by our cookie
+    transport_id: str | None = None  # in a header that names a transport session
+    is_cookie: bool = False  # `metadata` comes from the cookie
+    is_field: bool = False  # `metadata` comes from a field of SEP-1364
+    contradicts: bool = False  # the header is not the session of the field
 
 
 def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
@@ -205,62 +186,62 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
-    raw = message.session
-    if raw is not None and rules.attaches and headers.session_id is None and message.method not in rules.decided:
-        known = _attached.get(raw[_TAIL])
-        return known[1] if known is not None and known[0] == raw else _attach(raw)
     if rules.legacy_only and headers.is_modern:
         raise EraRefused
-    return _decide(message, headers, rules)
-
-
-def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
-    sep1364, header, metadata = rules.sep1364, headers.session_id, None
-    if message.session is not None or sep1364 is not None:
-        metadata = requested_session(message, sep1364)
-    is_transport = contradicts = False
-    if header is not None or sep1364 is not None:
-        is_transport, contradicts = _header(message, metadata, headers, rules)
+    credentials = identify(message, headers, rules)
     about = subject(message, rules)
-    if sep1364 is not None and metadata is None and sep1364.requires(message, about):
-        raise SessionRequired
-    is_named = metadata is not None or is_transport
-    cookie = None if is_named or headers.cookie is None else _cookie(message, about, headers.cookie)
-    if metadata is not None or cookie is not None or (is_transport and about not in ABOUT_SESSIONS):
-        carries = SESSION
-    else:
-        requires = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
-        carries = TOO_LITTLE if requires else NOTHING
-    step = TABLE[about][carries]
+    step = TABLE[about][_presence(message, about, credentials, rules)]
     if isinstance(step, str):
         raise refuse("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
     if step is LIST:
         step = list_step(rules.lists, modern=headers.is_modern)
-    kind = SESSION_KIND
-    if cookie is not None:
-        metadata, kind = cookie, COOKIE
-        step = Step.UNTOUCHED if step is STABLE else step  # there is nothing to take out, and nothing to echo
-    elif sep1364 is not None and metadata is not None and message.session is None:
-        kind = _kind_of_field(metadata, step, rules)
-    elif step not in NEEDS_LIVE_SESSION:
-        metadata = None
-    opens = metadata is not None or is_transport
+    if credentials.is_cookie and step is STABLE:
+        step = Step.UNTOUCHED  # there is nothing to take out, and nothing to echo
+    kind = _kind(credentials, step, rules)
+    metadata = credentials.metadata if kind != SESSION_KIND or step in NEEDS_LIVE_SESSION else None
+    opens = metadata is not None or credentials.transport_id is not None
     fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
-    return Decision(step, metadata, header if is_transport else None, kind, fail_open, contradicts)
+    return Decision(step, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
 
-def _attach(raw: bytes) -> Decision:
-    """Return the decision on all messages that name a session so: a client does with each request of it."""
-    known = _attached.get(raw[_TAIL])
-    if known is not None and known[0] == raw:
-        return known[1]
-    metadata = draft.parse_metadata(raw)
-    decision = Decision(ATTACH, metadata, attached=metadata)
-    if len(raw) <= MAX_CACHED_BYTES:
-        if len(_attached) >= _MAX_ATTACHED:
-            _attached.clear()
-        _attached[raw[_TAIL]] = raw, decision
-    return decision
+def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credentials:
+    """Return what names the session of a message: the draft first, then SEP-1364, the header, and last the cookie.
+
+    Raises:
+        Refusal: The metadata cannot be read, or the header contradicts the body.
+    """
+    metadata = requested_session(message, rules.sep1364)
+    transport_id, contradicts = _header(message, metadata, headers, rules)
+    if metadata is not None:
+        is_field = rules.sep1364 is not None and message.session is None
+        return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
+    if transport_id is None and headers.cookie is not None:
+        cookie = _cookie(message, subject(message, rules), headers.cookie)
+        return Credentials(cookie, is_cookie=cookie is not None, contradicts=contradicts)
+    return Credentials(None, transport_id, contradicts=contradicts)
+
+
+def _presence(message: Message, about: Subject, credentials: Credentials, rules: Rules) -> Carries:
+    metadata, sep1364 = credentials.metadata, rules.sep1364
+    if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, about):
+        raise SessionRequired
+    if metadata is not None or (credentials.transport_id is not None and about not in ABOUT_SESSIONS):
+        return SESSION
+    return TOO_LITTLE if about not in ABOUT_SESSIONS and _is_required(message, rules) else NOTHING
+
+
+def _kind(credentials: Credentials, step: Step, rules: Rules) -> Kind:
+    """Return what the token in the body or the cookie must be good for."""
+    if credentials.is_cookie:
+        return COOKIE
+    if not credentials.is_field or credentials.metadata is None:
+        return SESSION_KIND
+    if step is Step.FORK:
+        raise refuse("session_missing")
+    kind = rules.kind_of(credentials.metadata.session_id)
+    if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
+        raise SessionNotFound("token_kind")
+    return kind
 
 
 def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
@@ -277,9 +258,7 @@ def list_step(lists: Lists | None, *, modern: bool) -> Step:
 
 def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetadata | None:
     """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
-    raw, metadata = message.session, None
-    if raw is not None:
-        metadata = _attach(raw).metadata
+    metadata = None if message.session is None else draft.parse_metadata(message.session)
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
 
 
@@ -306,8 +285,8 @@ def speaks_of_sessions(item: Message, rules: Rules) -> bool:
 
 def _header(
     message: Message, metadata: SessionMetadata | None, headers: RequestHeaders, rules: Rules
-) -> tuple[bool, bool]:
-    """Return whether the header of ours names a transport session, and whether it contradicts a field of SEP-1364."""
+) -> tuple[str | None, bool]:
+    """Return the transport session that our header names, and whether the header contradicts a field of SEP-1364."""
     header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
     sep1364, kind = rules.sep1364, None
     field = None if sep1364 is None else sep1364.field(message)
@@ -316,22 +295,13 @@ def _header(
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
     may_name = field is None or (rules.bridges and kind == BESIDE)
     if header is not None and may_name and draft.names_transport(header, metadata, rules.reads_transport):
-        return True, False
+        return header, False
     if sep1364 is None or field is None:
-        return False, False
+        return None, False
     mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
     if not mirrors and message.session is not None:
         raise refuse("session_header_mismatch")
-    return False, not mirrors
-
-
-def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
-    if step is Step.FORK:
-        raise refuse("session_missing")
-    kind = rules.kind_of(metadata.session_id)
-    if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
-        raise SessionNotFound("token_kind")
-    return kind
+    return None, not mirrors
 
 
 def _is_required(message: Message, rules: Rules) -> bool:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
-from . import _native, members, strict_json
+from . import members, strict_json
 from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, M, Meta, Params, Value
 from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, check_level, is_all, join, join_into, last_members, string
 
@@ -84,8 +84,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     method: str = ""  # empty for a response
     given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
     session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
-    read_params: Params[Meta] | None = NO_PARAMS  # the common members; None until they are asked for
-    lone_name: bytes | None = None  # the native reader's `name` as sent, which may be empty; None: look into `params`
+    params: Params[Meta] = NO_PARAMS  # the common members, values as sent
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
     has_rare_meta: bool = False  # whether `params._meta` has members beside the common ones
     decoded: _Decoded | None = None  # the body, and all members of it, its `params` and `_meta`, once it is taken apart
@@ -113,18 +112,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def id(self) -> bytes | None:
         """JSON text of the id; None unless this is a request."""
         return None if self.given_id is UNSET else join(self.given_id)
-
-    @property
-    def params(self) -> Params[Meta]:
-        """The common members of its `params`, values as sent."""
-        if self.read_params is None:  # it is a message of the common form, as the native reader has found
-            try:
-                force_setattr(self, "read_params", _common(self.body).params or NO_PARAMS)
-            except DECODE_ERRORS:
-                force_setattr(self, "read_params", _common_of(_with_rare_meta(self.body).params))
-                force_setattr(self, "has_rare_meta", True)
-        assert self.read_params is not None
-        return self.read_params
 
     @property
     def meta(self) -> dict[str, Raw] | None:
@@ -195,12 +182,6 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
-    native = _native.read(body, max_nesting)
-    if native is not None:  # of the common form, and read alike
-        method, given_id, session, name = native
-        if given_id is None:
-            return Message(body, NOTIFICATION, method, UNSET, session, None, name)
-        return Message(body, REQUEST, method, given_id, session, None, name)
     size = len(body)
     if size > max_nesting and strict_json.is_deeper(body, max_nesting):
         raise refuse("nesting_too_deep")
@@ -322,7 +303,7 @@ def _message(body: bytes) -> Message:
     read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
     decoded, session = (body, envelope, params, meta), None if common is None else common.named
-    return Message(body, kind, method, given_id, session, read, None, field, meta is not None, decoded)
+    return Message(body, kind, method, given_id, session, read, field, meta is not None, decoded)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

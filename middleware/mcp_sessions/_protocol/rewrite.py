@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from .._errors import Refusal
-from . import _native
 from .jsonrpc import Message
 from .members import SESSION_KEY, Meta, Value
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
@@ -134,9 +133,6 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    written = _native.echo(response, request_id, session)
-    if written is not None:
-        return written
     member = _member(response, request_id)
     if member is None:
         return _echo(response, request_id, session)

@@ -1,19 +1,17 @@
 """The answers that are ours: the results of methods about sessions, and every refusal.
 
 What we answer never reaches the wrapped server's own guards, which must be neither skipped nor copied. So the caller's
-request is forwarded once as `ping` or `server/discover`: a success, or "method not found" with the caller's id, admits;
-any other answer goes to the caller as it came. An expired access token must give 401 here, never "Session not found",
-or the client throws its session away.
+request is forwarded once as `ping` or `server/discover`: a success, or "method not found" with the caller's id, lets
+it in; any other answer goes to the caller as it came. An expired access token must give 401 here, never "Session not
+found", or the client throws its session away.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from http import HTTPStatus
 from secrets import token_hex
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,13 +27,13 @@ from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
 from ..telemetry import is_traced
-from .body import Replay
+from .body import replay
 from .context import RequestContext
 from .sessions import ActiveSession, refused_claims
 
 Method = Callable[[], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
-_NAMELESS: Final = frozenset({400, 404})
+MISSING_SESSION_STATUSES: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
@@ -47,10 +45,12 @@ _DROPPED: Final = frozenset(
     | {b"traceparent", b"tracestate"}
 )
 _METHOD_NOT_FOUND: Final = b"-32601"
-_UNASKED: Final = b"null"  # the id of a question that has none, such as a DELETE
+NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
 
 
-async def answer(ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None) -> None:
+async def respond_to_session_method(
+    ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None
+) -> None:
     """Answer a request of ours by its method, which is not called for a caller that the server does not admit."""
     if not await preflight(ctx, message):
         return
@@ -69,10 +69,10 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
     is_ended = session is not None and session.ended_by_own_request
     if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
         # The wrapped server's own session has begun with the one that is ended so.
-        question = _question(ctx.scope, b"")
+        question = probe_scope(ctx.scope, b"")
         kept = edit(question["headers"], drop=(b"content-type", b"content-length"))
         delete = {**question, "method": "DELETE", "headers": kept}
-        await _ask(ctx.app, delete, Replay(b"", ctx.receive), Answer(_UNASKED))
+        await probe_app(ctx.app, delete, replay(b"", ctx.receive), ResponseRecorder(NULL_ID))
 
 
 async def refuse(
@@ -82,7 +82,7 @@ async def refuse(
 
     `renew` gives the header that names another session to its client, or None.
     """
-    if await preflight(ctx, message, _also_admitted(ctx)):
+    if await preflight(ctx, message, _extra_statuses(ctx)):
         header = None if renew is None else await renew()
         await refuse_at_once(ctx, message, refusal, header)
 
@@ -98,7 +98,7 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
     await respond(ctx.send, status, body, refusal.retry_after, header)
 
 
-async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
+async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
     code = refuse_request(ctx, refusal, refused_claims(ctx, refusal, ctx.headers.session_id))
     # HTTP/2 and later have no such header.
@@ -112,15 +112,15 @@ def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
     runtime = ctx.runtime
     code = runtime.code(refusal)
     runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
-    if runtime.tells():
+    if runtime.is_recording():
         runtime.telemetry().refuse_request(refusal, code, claims, ctx.scope)
     return code
 
 
-async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:
+async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer a request that is refused for its session header or its body, in which no message was read."""
-    if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _also_admitted(ctx)):
-        await refuse_unread(ctx, refusal)
+    if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _extra_statuses(ctx)):
+        await refuse_unparsed(ctx, refusal)
 
 
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
@@ -172,12 +172,16 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
     await send({"type": "http.response.body", "body": b""})
 
 
-def _also_admitted(ctx: RequestContext) -> frozenset[int]:
+def _extra_statuses(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
-    return _NAMELESS if ctx.runtime.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER) else frozenset()
+    return (
+        MISSING_SESSION_STATUSES
+        if ctx.runtime.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
+        else frozenset()
+    )
 
 
-async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = frozenset()) -> bool:
+async def preflight(ctx: RequestContext, message: Message, extra_statuses: frozenset[int] = frozenset()) -> bool:
     """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
     version = ctx.headers.modern_version
     if version is not None and message.kind is REQUEST:
@@ -186,82 +190,87 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
         except Refusal as refusal:
             await refuse_at_once(ctx, message, refusal)
             return False
-    if not ctx.runtime.asks:
+    if not ctx.runtime.preflight:
         return True
     method = "ping" if version is None else "server/discover"
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = join(message.given_id) if message.kind is REQUEST else b'"admission-%b"' % token_hex(8).encode()
     body = rewrite.ping(message, request_id, method)
-    question = _question(ctx.scope, body)
+    question = probe_scope(ctx.scope, body)
     if version is not None:
         question["headers"].append((b"mcp-method", method.encode()))
-    found = Answer(request_id)
-    ask = partial(_ask, ctx.app) if "opentelemetry.trace" in sys.modules else ctx.app
-    await ask(question, Replay(body, ctx.receive), found)
-    return found.admits or found.status in also or await found.relay(ctx)
-
-
-async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
-    """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
-    if not ctx.runtime.asks and ctx.bridge is None:
+    recorder = ResponseRecorder(request_id)
+    await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
+    if recorder.allowed or recorder.status in extra_statuses:
         return True
-    found = Answer(_UNASKED)
+    await recorder.relay(ctx)
+    return False
+
+
+async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> bool:
+    """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
+    if not ctx.runtime.preflight and ctx.bridge is None:
+        return True
+    recorder = ResponseRecorder(NULL_ID)
     kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
-    await _ask(ctx.app, {**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
+    await probe_app(ctx.app, {**probe_scope(ctx.scope, b""), "headers": kept}, ctx.receive, recorder)
     # It did, or it only lacks the method.
-    allows = found.status in range(200, 300) or found.status == HTTPStatus.METHOD_NOT_ALLOWED
-    return allows or found.status in also or await found.relay(ctx)
+    allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
+    if allows or recorder.status in extra_statuses:
+        return True
+    await recorder.relay(ctx)
+    return False
 
 
 async def notify(ctx: RequestContext, method: str) -> None:
     """Send the wrapped server a notification on behalf of the caller; its answer is dropped."""
     body = rewrite.notification(method)
-    await _ask(ctx.app, _question(ctx.scope, body), Replay(body, ctx.receive), Answer(_UNASKED))
+    await probe_app(ctx.app, probe_scope(ctx.scope, body), replay(body, ctx.receive), ResponseRecorder(NULL_ID))
 
 
-async def _ask(app: ASGIApp, question: Scope, receive: Receive, found: Answer) -> None:
+async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:
     """Ask the wrapped server, in no trace: it is not its client who asks."""
     if not is_traced():
-        await app(question, receive, found)
+        await app(question, receive, recorder.send)
         return
     from ..telemetry._frameworks import untraced
 
     with untraced():
-        await app(question, receive, found)
+        await app(question, receive, recorder.send)
 
 
-def _question(scope: Scope, body: bytes) -> Scope:
+def probe_scope(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
     kept = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", join(len(body))),))
     return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=kept)
 
 
-class Answer(msgspec.Struct):
+class ResponseRecorder(msgspec.Struct):
     """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came."""
 
     request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
     body: list[bytes] = []
 
-    async def __call__(self, message: ASGIMessage) -> None:
+    async def send(self, message: ASGIMessage) -> None:
         self.messages.append(message)
         self.body.append(message.get("body", b""))
 
     @property
-    def admits(self) -> bool:
+    def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
         body = b"".join(self.body)
-        if body == b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}')) or self._is_admission(body):
+        if body == b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}')) or self._allows(body):
             return True
         events = EventStream(max_event_bytes=len(body) + 1).feed(body)
-        return any(self._is_admission(event.data or b"") for event in events)
+        return any(self._allows(event.data or b"") for event in events)
 
     @property
     def status(self) -> int:
         """HTTP status; 500 where the server sent none."""
         return next((message["status"] for message in self.messages if "status" in message), 500)
 
-    def _is_admission(self, text: bytes) -> bool:
+    def _allows(self, text: bytes) -> bool:
         request_id = self.request_id
         if rewrite.is_answer(text, request_id):
             return True
@@ -272,9 +281,8 @@ class Answer(msgspec.Struct):
         except (Refusal, KeyError):
             return False
 
-    async def relay(self, ctx: RequestContext) -> Literal[False]:
+    async def relay(self, ctx: RequestContext) -> None:
         """Give the caller the server's answer, as it came but for the ids of the bridge."""
         for message in self.messages:
             is_translated = ctx.runtime.bridges and message["type"] == "http.response.start"
             await ctx.send(ctx.translated(message) if is_translated else message)
-        return False

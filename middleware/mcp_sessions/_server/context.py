@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
-from starlette.types import ASGIApp, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal
-from .._protocol import rewrite
-from .._protocol.draft import INITIALIZE
-from .._protocol.headers import LENGTH, SESSION_HEADER, RequestHeaders, edit
+from .._protocol import cookies, rewrite
+from .._protocol.cookies import COOKIE
+from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit, single_header
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
-from .._session.claims import Correlation, RedactedRepr
-from .._session.session import Session, correlation_variable
+from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
+from .._session.session import Session
 from ..telemetry import attributes_of
-from .body import Replay
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from .sessions import ActiveSession
 
 # ASGI extensions by which a body would leave without passing here
-BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-Given: TypeAlias = "tuple[Runtime, ASGIApp, Scope, Send, RequestHeaders, bool]"  # as in `RequestContext`
+ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 
 
@@ -51,17 +49,47 @@ class BridgedInitialize(RedactedRepr, msgspec.Struct):
     orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
 
 
-class RequestContext(RedactedRepr, Replay):
-    """One request, and the `receive` that the application gets. (A struct: a dataclass takes three times as long.)"""
+class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
+    """One request to the endpoint, handed from station to station."""
 
     runtime: Runtime
     app: ASGIApp  # the wrapped application, across the bridge where there is one
     scope: Scope  # the session is put on it
+    receive: Receive
     send: Send
     headers: RequestHeaders
-    strict: bool  # a body that is not JSON-RPC is refused; where the path may serve other things, it passes
+    at_endpoint: bool  # every POST is MCP; elsewhere the path may serve other things, too
     telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
+    session: ActiveSession | None = None  # what it named, once that is open
     bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
+    correlation: Correlation | None = None  # how its client calls the conversation, where that is looked for
+
+    def extract_session_credentials(self) -> None:
+        """Take our cookie and our session header out of what the application sees.
+
+        Raises:
+            Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
+        """
+        headers, name = self.headers, self.runtime.cookie_name
+        if name is not None and COOKIE in headers.by_name:
+            value, self.scope["headers"] = cookies.take(self.scope["headers"], name, secure=self.is_secure)
+            if self.accepts_cookies:
+                headers.cookie = value
+        if SESSION_HEADER in headers.by_name:
+            session_id = single_header(headers.all(SESSION_HEADER))
+            if self.runtime.bridges or looks_like_session_id(session_id):
+                headers.session_id = session_id
+                self.edit_headers({SESSION_HEADER})
+
+    @property
+    def accepts_cookies(self) -> bool:
+        """Whether a cookie of ours counts in this request: in the modern era, and not from other sites."""
+        has_cookies = self.runtime.cookie_name is not None and self.headers.is_modern
+        return has_cookies and not cookies.is_cross_site(self.headers)
+
+    @property
+    def is_secure(self) -> bool:
+        return self.scope.get("scheme") == "https"
 
     @property
     def has_upstream_session(self) -> bool:
@@ -78,7 +106,15 @@ class RequestContext(RedactedRepr, Replay):
         """Replace headers that the application sees."""
         self.scope["headers"] = edit(self.scope["headers"], drop=dropped, add=added)
 
-    def declare(self, body: bytes) -> bytes:
+    def demand_whole_answer(self) -> None:
+        """Ask the application for an answer that can be changed: not compressed, and with no file sent around us."""
+        self.edit_headers({ACCEPT_CODING})
+        extensions = self.scope.get("extensions") or {}
+        if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
+            kept = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
+            self.scope["extensions"] = kept
+
+    def set_content_length(self, body: bytes) -> bytes:
         """Let the headers announce a body that was changed, and return it."""
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         return body
@@ -87,19 +123,12 @@ class RequestContext(RedactedRepr, Replay):
         """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
         headers, bridge = start.get("headers", ()), self.bridge
         kept = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER]
-        if isinstance(bridge, Bridged) and named_ids(start) == [bridge.server_id]:
+        if isinstance(bridge, Bridged) and session_header_values(start) == [bridge.server_id]:
             kept.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
         return {**start, "headers": kept}
 
 
-def keep_body_here(scope: Scope) -> None:
-    """Keep the application from sending files around us."""
-    extensions = scope["extensions"]
-    if not BODY_AROUND_US.isdisjoint(extensions):
-        scope["extensions"] = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
-
-
-def named_ids(start: ASGIMessage) -> list[str]:
+def session_header_values(start: ASGIMessage) -> list[str]:
     """Return the transport sessions that the start of a response names."""
     return [value.decode("latin-1") for name, value in start.get("headers", ()) if name.lower() == SESSION_HEADER]
 
@@ -157,15 +186,14 @@ class Conversation(msgspec.Struct, frozen=True):
                 return body
             if baggage is None:  # not baggage as W3C has it, and not ours to mend
                 return body
-        return ctx.declare(rewrite.with_meta(body, "baggage", propagated(baggage, name, member=self.member)))
+        return ctx.set_content_length(rewrite.with_meta(body, "baggage", propagated(baggage, name, member=self.member)))
 
     @staticmethod
     def _found(
         correlate: Correlate, ctx: RequestContext, message: Message, session: Session | None
     ) -> Correlation | None:
         found = correlate.find(message.meta, ctx.headers.first)
-        if message.method != INITIALIZE:  # servers start tasks there that outlive it
-            correlation_variable.set(found)
+        ctx.correlation = found
         tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
         if found is not None and tracing is not None:  # spans below the current one are stamped at their start
             tracing.get_current_span().set_attributes(attributes_of(found))

@@ -46,11 +46,7 @@ UNSEEN: Final = (
     "see the request as an MCP message: wrap the application, and set path= to the path of the MCP endpoint"
 )
 MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is theirs to choose
-EXPLAINED: Final = 20  # requests of one kind of client; a handler that asks for sessions does so in the first of them
-MAX_AGENTS: Final = 1000  # kinds of clients that are told apart
 _warned: Final[set[Hashable]] = set()
-_unexplained: Final[dict[bytes | None, int]] = {}  # how many of these requests are left, by the client's `User-Agent`
-explained: Final[set[bytes | None]] = set()  # those of which none is left, to be asked before `note_absence` is called
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -96,7 +92,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
             )
         if speaks_draft(message):
             return "it names sessions itself and named none", "let it call sessions/create first"
-        if not self.runtime.keys_last:
+        if not self.runtime.keys_persistent:
             return (
                 "with keys=None, keys die with the process, and clients without session support get no session",
                 'set keys="env:MCP_SESSIONS_KEYS"',
@@ -122,20 +118,6 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
 
 absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_absence", default=None)
 """Set by the middleware around each request that it forwards without a session."""
-
-
-def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, message: Message | None) -> None:
-    """Keep why a request has no session, for the first requests of each kind of client: to do so for all is dear."""
-    found, common = headers.found, headers.common
-    agent = found.get(b"user-agent") if found is not None else None if common is None else common[1]
-    left = _unexplained.get(agent, EXPLAINED)
-    if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
-        return
-    _unexplained[agent] = left - 1
-    if left == 1:
-        explained.add(agent)
-    scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
-    absence_variable.set(absence)
 
 
 def current_session() -> Session | None:

@@ -30,7 +30,7 @@ from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
 from .background import Service, start
 from .logs import about
-from .streams import Streams
+from .resumption import Streams
 
 if TYPE_CHECKING:
     from .operator import Watched

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from .._protocol._native import reader
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
@@ -60,7 +59,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
     verifying = "".join(f", {kid} verifies" for kid in others)
     _log.info(
-        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s; reader %s",
+        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
         "every path" if path is None else path,
         ascii(runtime.audience),
         ", ".join(clients),
@@ -69,12 +68,11 @@ def log_start(path: str | None, runtime: Runtime) -> None:
         "tracked" if runtime.tracked else "not tracked",
         signing,
         verifying,
-        reader(),
     )
 
 
 class Facts:
-    """Takes each fact to the log, to telemetry (where `tells` says so) and to the application's `listen`.
+    """Takes each fact to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
 
     Creations, ends and refusals are lines at INFO; refusals that smell of an attack are warnings, too.
     """
@@ -82,13 +80,13 @@ class Facts:
     def __init__(
         self,
         listen: Listener | None,
-        tells: Callable[[], bool],
+        is_recording: Callable[[], bool],
         telemetry: Callable[[], Telemetry],
         *,
         seconds: float = MINUTE,
     ) -> None:
         self._listen: Final = listen
-        self._tells: Final = tells
+        self._is_recording: Final = is_recording
         self._telemetry: Final = telemetry
         self._seconds: Final = seconds
         self._floods: Final[dict[str, _Flood]] = {}
@@ -107,7 +105,7 @@ class Facts:
             _log.info("session %s created%s", fact.ref, of, extra={SESSION_ID: fact.ref})
         elif isinstance(fact, SessionDeleted):
             _log.info("session %s ended: %s", fact.ref, fact.reason, extra=about(fact.ref, fact.trace))
-        if self._tells():
+        if self._is_recording():
             self._telemetry().observe(fact)
         if self._listen is not None:
             self._listen(fact)

@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._errors import ConfigurationError, Refusal
-from .._protocol import _native
-from .._protocol.cookies import COOKIE
-from .._protocol.headers import SESSION_HEADER, RequestHeaders, any_of, ours_of
+from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
 from ..stores._base import Reach, Store
 from . import forms, placement
-from .answers import refuse_bodyless
-from .body import FEW, read_body
-from .context import Given, RequestContext
-from .current import PrincipalOf, from_scope, with_codes
+from .answers import refuse_without_body
+from .body import read_body
+from .context import RequestContext
+from .current import PrincipalOf, from_scope
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -44,10 +42,9 @@ from .options import (
     from_env,
 )
 from .placement import Place, Routing
-from .request import handle_labelled_post, handle_post
-from .rewrites import take_cookie
+from .request import handle_post
 from .runtime import Runtime, make_runtime
-from .transport import handle_get_or_delete, handle_other, in_context
+from .transport import call_upstream, handle_without_body
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
@@ -136,15 +133,11 @@ class MCPSessionMiddleware:
         options = Options(**given)
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
-        self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
-        self._read_head: Final = _native.head if options.limits.body_bytes >= FEW else _native.left
-        self._header_of: Final = any_of if self._options.bridges else ours_of
+        self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.security_sensitive)
         services = (self._options.sweeper, self._options.census, self._options.watched)
         beside = [service for service in services if service is not None]
-        self._handle_post: Final = handle_post if self._options.conversation is None else handle_labelled_post
-        self._checked: ASGIApp | None = None  # the wrapped application, once this may serve
-        self._served: ASGIApp | None = None  # the same, where nothing has to begin to work beside it
-        # Found once, as it may log a warning. (Not a cached property: with one, all attributes take longer to look up.)
+        self._is_checked = False  # whether this may serve
+        # Found once, as it may log a warning.
         self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._options, random_keys=keys is None))
         self.services: Final = Services(
             self._options.store, beside, closes=isinstance(store, str), check=self._check_started
@@ -161,14 +154,13 @@ class MCPSessionMiddleware:
         """
         return cls(app, **from_env(**options))
 
-    def _serve(self) -> ASGIApp:
-        if self._checked is None:
+    def _check_ready(self) -> None:
+        """Check at the first request what may not be served, and begin to work in the background."""
+        if not self._is_checked:
             if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
                 raise ConfigurationError(fault)
-            self._checked = with_codes(self.app, self._options.code)
+            self._is_checked = True
         self.services.started()
-        self._served = None if self.services.beside else self._checked
-        return self._checked
 
     @property
     def fault(self) -> str | None:
@@ -178,49 +170,54 @@ class MCPSessionMiddleware:
         return placement.TWICE if placement.repeats(self.app, self.path) else self._fault_of_workers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._run_lifespan(scope, receive, send)
             return
+        place = self._place(scope) if scope["type"] == "http" else "elsewhere"
+        if place == "elsewhere":
+            await self.app(scope, receive, send)
+            return
+        self._check_ready()
+        ctx = self._make_context(scope, receive, send, at_endpoint=place == "endpoint")
         try:
-            is_at_endpoint = scope["path"] == self.path and not scope["root_path"]
-        except KeyError:  # servers may leave it out
-            is_at_endpoint = scope["path"] == self.path
-        if not is_at_endpoint and not (is_at_endpoint := self._is_at_endpoint):
-            where = place(scope, self.path)
-            if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
-                await self.app(scope, receive, send)
-                return
-            is_at_endpoint = where == "endpoint"
-        app, runtime, handle = self._served or self._serve(), self._options, self._handle_post
-        given, read_head = scope["headers"], self._read_head  # (To call an attribute that is no method takes longer.)
-        common = read_head(given)
-        headers, body = RequestHeaders(given, common), None
-        request: Given = (runtime, app, scope, send, headers, is_at_endpoint)
-        try:
-            if common is None:
-                headers.found = found = dict(given)
-                if SESSION_HEADER in found or COOKIE in found:
-                    self._take_session(RequestContext(None, receive, *request))
-            if scope["method"] == "POST" and (is_at_endpoint or headers.is_json):
-                arriving: Any = read_body(receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
-                body = arriving if type(arriving) is bytes else await arriving
+            ctx.extract_session_credentials()
+            body = await self._read_body(ctx)
         except Refusal as refusal:
-            await refuse_bodyless(RequestContext(None, receive, *request), refusal)
+            await refuse_without_body(ctx, refusal)
             return
-        if body is not None:
-            await handle(body, receive, request)
+        if body is None:
+            await handle_without_body(ctx)
         else:
-            ctx = in_context(None, receive, request)
-            await (handle_other if headers.session_id is None else handle_get_or_delete)(ctx)
+            await handle_post(ctx, body)
+
+    def _place(self, scope: Scope) -> Place:
+        if self._is_at_endpoint:
+            return "endpoint"
+        place = place_of(scope, self.path)
+        return self._routing.place(scope) if place == "elsewhere" else place
+
+    def _make_context(self, scope: Scope, receive: Receive, send: Send, *, at_endpoint: bool) -> RequestContext:
+        headers = RequestHeaders(scope["headers"])
+        ctx = RequestContext(self._options, self.app, scope, receive, send, headers, at_endpoint)
+        if self._options.bridges:
+            ctx.app = partial(call_upstream, ctx, self.app)
+        return ctx
+
+    async def _read_body(self, ctx: RequestContext) -> bytes | None:
+        """Return the body of a request that may be MCP, or None for any other."""
+        if ctx.scope["method"] != "POST" or not (ctx.at_endpoint or ctx.headers.is_json):
+            return None
+        max_bytes, timeout = self._options.limits.body_bytes, self._options.body_timeout
+        return await read_body(ctx.receive, ctx.headers, max_bytes=max_bytes, timeout=timeout)
 
     def _check_started(self) -> None:
-        if self._options.counts:
+        if self._options.metrics_enabled:
             self._options.telemetry()  # now, so that its counters begin before the first request
         log_start(self.path, self._options)
         if self._options.transport and not self._options.bridges:
             placement.log_stateful(self.app, self.path)
 
-    async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self.fault
         if fault is None:
             try:
@@ -232,17 +229,8 @@ class MCPSessionMiddleware:
             await send({"type": "lifespan.startup.failed", "message": fault})
             raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
         placement.log_unserved(self.app, self.path)
-        self._checked = self._served = None  # the application may add routes while it starts: look again
+        self._is_checked = False  # the application may add routes while it starts: look again
         await self.services.run(self.app, scope, receive, send)
-
-    def _take_session(self, ctx: RequestContext) -> None:
-        """Take an id of ours, which must not reach the application."""
-        headers, cookie_name = ctx.headers, ctx.runtime.cookie_name
-        if cookie_name is not None:
-            take_cookie(ctx, cookie_name)
-        headers.session_id = self._header_of(headers.all(SESSION_HEADER))
-        if headers.session_id is not None:
-            ctx.edit_headers({SESSION_HEADER})
 
 
 def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
@@ -251,7 +239,7 @@ def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
     return placement.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
 
 
-def place(scope: Scope, endpoint: str | None) -> Place:
+def place_of(scope: Scope, endpoint: str | None) -> Place:
     """Return where a request is by its spelling; `endpoint` is without a trailing slash, or None for every path.
 
     What counts is `scope["path"]`, decoded, without the `root_path` of mounts and proxies.

@@ -30,7 +30,7 @@ from .context import RequestContext
 from .lifecycle import NOT_BEGUN
 from .logs import about
 from .runtime import Runtime
-from .sessions import LATE, ActiveSession, check_capabilities, end_of
+from .sessions import RECHECK_AFTER, ActiveSession, check_capabilities, end_of
 
 if TYPE_CHECKING:
     from ..telemetry._spans import Start
@@ -157,11 +157,11 @@ def _make(
             ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
         )
     new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=runtime.audience, **given)
-    start = runtime.telemetry().start(new) if runtime.tells() else None
+    start = runtime.telemetry().start(new) if runtime.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)
     ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, now)
-    active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + LATE)
+    active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
     return NewSession(active, Session(active), start)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cas
 from starlette.types import Scope
 
 from .._errors import ConfigurationError
-from .._protocol._native import SWITCH
 from .._protocol.decision import EXTENSIONS, Lists
 from .._protocol.policy import Require
 from .._session.claims import MAX_TOKEN_BYTES
@@ -345,7 +344,7 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
-    named = {_setting(name): name for name in sorted(ours) if name != SWITCH}
+    named = {_setting(name): name for name in sorted(ours)}
     for name in sorted(os.environ):
         meant = PREFIX + name.removeprefix(SLIP)
         if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:

@@ -1,18 +1,17 @@
-"""The response on its way out: JSON as a whole, an event stream event by event, all else untouched.
+"""The response on its way out: `Response.send` is the only stand-in for the server's `send`.
 
-`ResponseFilter` stands in for `send`. It holds the start of a response, since its length may change and a new session
-may have to be named in its headers; it splits event streams, and ends one whose session has ended. What a message
-becomes is up to its rewrites; where they leave it alone the server's bytes go out.
+What becomes of a body is chosen at its start. JSON is held as a whole, since a change of it changes its length; an
+event stream passes event by event, and ends when its session ends; all else passes as it comes. Which messages change,
+and how, is up to the rewrites; where they leave a message alone, the server's bytes go out.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import anyio
 import msgspec
@@ -20,373 +19,382 @@ from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
-from .._errors import Refusal, StateError
+from .._errors import Refusal
 from .._protocol import rewrite
-from .._protocol.headers import SESSION_HEADER
+from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, Header, content_type, independent_of_body
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from .sessions import ActiveSession
-from .streams import StreamGuard
+from .context import RequestContext, session_header_values
+from .resumption import StreamGuard
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
+    from .sessions import ActiveSession
 
-Headers = list[tuple[bytes, bytes]]
-INTERNAL_ERROR: Final = -32603
-JSON: Final = b"application/json"
-EVENTS: Final = b"text/event-stream"
-OF_ONE_BODY: Final = frozenset(
-    {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
-)
+MAX_OBSERVED_BYTES: Final = 1 << 20  # of one message that telemetry reads: an error has no more
 _OK: Final = 200
-OBSERVED: Final = 1 << 20  # bytes of one message that telemetry reads: an error has no more
-_PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
+_LAST_EVENT_TIMEOUT: Final = 0.5  # seconds, for the last event of a stream whose session has ended
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-def echo(text: bytes, request_id: bytes, session: ActiveSession | None) -> bytes | None:
-    """Return the answer with a session, or the error that takes its place where the state cannot be kept."""
-    try:
-        return None if session is None else rewrite.echo(text, request_id, session.metadata)
-    except StateError as error:
-        return rewrite.error(request_id, INTERNAL_ERROR, str(error))
-
-
 class Rewrite(msgspec.Struct, eq=False):
-    """One thing that a response may need.
+    """One thing that a response may need."""
 
-    Args:
-        holds: Whether the start of an event stream has to wait, since a session may be named there.
-        reads_any_type: Whether it looks for the success in a body of any type, and changes none.
-    """
-
-    holds: bool = False
-    reads_any_type: bool = False
+    defers_start: bool = False  # whether an event stream's start has to wait, since a session may be named there
+    reads_any_type: bool = False  # whether it looks for the success in a body of any type, and changes none
     is_repeatable: ClassVar[bool] = False  # whether it needs to be done again in a resumed stream
+
+    def needs_body(self) -> bool:
+        """Whether it reads the messages of the body."""
+        return True
 
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start of the response as it leaves."""
         return start
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
 
 
-class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
-    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)"""
+class Response(RedactedRepr, msgspec.Struct, eq=False):
+    """The response to one request, on its way from the application to the server."""
 
-    send: Send
-    request_id: bytes  # as JSON
-    echoed: ActiveSession | None  # the session to write into the answer where there are no rewrites
-    rewrites: tuple[Rewrite, ...]  # what the answer needs, in this order; what translates ids comes first
-    make_guard: Callable[..., StreamGuard] | None = None  # gives what ends the response before its time
-    max_event_bytes: int = OBSERVED  # that are held; a longer event passes unchanged
-    late_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
-    clock: Callable[[], float] = time.time
-    observer: RequestTelemetry | None = None  # what learns how the request ended
-    is_passing: bool = False  # the body leaves part by part as it came, and is observed at the most
-    guarded: tuple[Any, ...] = ()  # what `make_guard` is called with: a partial takes three times as long
+    ctx: RequestContext
+    send_to_server: Send
+    request_id: bytes = b""  # as JSON text; empty where nothing answers it
+    rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order; what translates ids comes first
+    make_guard: Callable[[], StreamGuard] | None = None  # returns what ends it early, where it belongs to a session
+    recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
+    observer: RequestTelemetry | None = None  # learns how the request ended
 
-    is_opaque: bool = False  # its body has a type that is not changed
-    start: ASGIMessage | None = None  # while it is held
-    kept: Headers = []  # that stay true of a changed body; each struct gets its own
-    named: tuple[tuple[bytes, bytes], ...] = ()  # what names a new session comes last
+    body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
+    pending_start: ASGIMessage | None = None  # while it is held
+    extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
     answer: bytes | None = None  # the success, as far as it is changed, once it was recognized
-    pieces: list[bytes] | None = None  # of a JSON body that comes in several
-    size: int = 0  # the bytes of these, where they are observed
-    events: EventStream | None = None
-    waiting: tuple[ASGIMessage, ...] = ()  # parts of an event stream that wait for its start
-    guard: StreamGuard | None = None  # from when the stream is open
-    is_sending: bool = False  # events are on their way just now
-    is_resumable: bool = False  # its client has an event id
-    last_text: bytes = b""  # of its events, as it left
-    is_over: bool = False  # it was ended before its time
-    refusal: Refusal | None = None  # why, where its session has not simply ended
+    terminated: bool = False  # it was ended before its time
 
-    def __call__(self, message: ASGIMessage) -> Awaitable[None]:
-        # It picks the coroutine that does the work: to be one itself would cost each part of a response a second.
-        if self.is_over:  # whatever the application goes on to send
-            return checkpoint()  # and it may do so in a loop that has nothing else to wait for
-        kind = message["type"]
-        if kind == "http.response.body":
-            if self.is_passing:
-                self._observe_part(message.get("body", b""), message.get("more_body", False))
-            elif self.events is not None:
-                return self._stream(message, self.events)
-            elif self.start is not None:
-                return self._collect(message)
-        elif kind == "http.response.start":
-            if self.observer is not None:
-                self.observer.status = message["status"]
-            return self._begin_passing(message) if self.is_passing else self._begin(message)
-        return self.send(message)
-
-    # --- its start ---------------------------------------------------------------------------
+    async def send(self, event: ASGIMessage) -> None:
+        """Take one event of the application, as the server's `send` does."""
+        if self.terminated:  # whatever the application goes on to send
+            await checkpoint()  # and it may do so in a loop that has nothing else to wait for
+        elif event["type"] == "http.response.start":
+            await self._begin(event)
+        elif event["type"] == "http.response.body" and self.body is not None:
+            await self.body.send(event)
+        else:
+            await self.send_to_server(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        start = self._read_start(start) if self.rewrites else start
-        media_type, coding, kept = b"", None, self.kept
-        for header in start.get("headers", ()):
-            name = header[0].lower()
-            if name == b"content-type":
-                media_type = header[1]
-            elif name == b"content-length" or name in OF_ONE_BODY:  # comparing is a fifth of hashing
-                continue
-            elif name == b"content-encoding":
-                coding = header[1].lower()
-            kept.append(header)
-        if media_type != JSON:
-            media_type = media_type.partition(b";")[0].strip().lower()
-        if coding is not None and coding != b"identity":
+        start = self._read_start(start)
+        if self.observer is not None:
+            self.observer.begin_response(start["status"], session_header_values(start))
+        self.body = self._body_for(*content_type(start.get("headers", ())))
+        await self.body.begin(start)
+
+    def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | OpaqueBody:
+        max_bytes = self.ctx.runtime.limits.event_bytes
+        if self.make_guard is None and not any(change.needs_body() for change in self.rewrites):
+            if media_type not in {JSON, EVENTS}:
+                self.observer = None
+            return OpaqueBody(self, EventStream(max_bytes) if media_type == EVENTS else None)
+        if coding is not None:
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
-            media_type = b""
-        if media_type == JSON:
-            self.start = start
+        elif media_type == JSON:
+            return JSONBody(self)
         elif media_type == EVENTS:
-            await self._open({**start, "headers": kept})
-        else:
-            await self._begin_opaque(start)
+            return EventBody(self, EventStream(max_bytes))
+        # A success may be seen in a body of any type, which stays as it is.
+        self.observer = None
+        self.rewrites = tuple(change for change in self.rewrites if change.defers_start and change.reads_any_type)
+        return EventBody(self, EventStream(max_bytes), is_opaque=True) if self.rewrites else OpaqueBody(self)
 
     def _read_start(self, start: ASGIMessage) -> ASGIMessage:
         """Find the session that the server names, and return the start with ours in its place across the bridge."""
+        if not self.rewrites:
+            return start
         start = self.rewrites[0].on_start(start)  # what translates ids comes first
-        for name, value in start.get("headers", ()):
-            if name.lower() == SESSION_HEADER:
-                self.session_id = value.decode("latin-1")
+        for value in session_header_values(start):
+            self.session_id = value
         if self.session_id is not None or start["status"] != _OK:  # none of ours is to be named
             for change in self.rewrites:
-                change.holds = False
+                change.defers_start = False
         return start
 
-    async def _begin_passing(self, start: ASGIMessage) -> None:
-        types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-        media_type = types[0].partition(b";")[0].strip().lower() if types else b""
-        if media_type == EVENTS:
-            self.events = EventStream(max_event_bytes=OBSERVED)
-        elif media_type != JSON:
-            self.observer = None
-        await self.send(self._read_start(start) if self.rewrites else start)
-
-    async def _begin_opaque(self, start: ASGIMessage) -> None:
-        """Begin a body that stays as it is; a success may be seen in it all the same, whatever its type."""
-        self.observer = None
-        self.rewrites = tuple([change for change in self.rewrites if change.holds and change.reads_any_type])
-        if self.rewrites:
-            self.start, self.is_opaque = start, True
-            self.events = EventStream(max_event_bytes=self.max_event_bytes)
-        else:
-            await self.send(start)
-
-    async def _open(self, start: ASGIMessage) -> None:
-        self.events = EventStream(max_event_bytes=self.max_event_bytes)
-        if any(change.holds for change in self.rewrites):
-            self.start = start
-        else:
-            await self.send(start)
-        if self.make_guard is not None:
-            self.guard = guard = self.make_guard(*self.guarded)
-            guard.streams.add(self)
-            if self.late_at <= self.clock():
-                await self._cut_if_refused(guard)
-
-    def name(self, session_id: str) -> None:
-        """Name a new session in the headers, which are still held."""
-        self.session_id = session_id
-        self.named = ((SESSION_HEADER, session_id.encode("ascii")),)
-
-    def translate(self, session_id: str) -> None:
-        """Name a session of ours where the server has named its own."""
-        self.session_id = session_id
-        header = (SESSION_HEADER, session_id.encode("ascii"))
-        assert self.start is not None
-        self.start = {**self.start, "headers": [*self.start["headers"], header]}
-        self.kept = [*self.kept, header]
-
-    # --- its body ----------------------------------------------------------------------------
-
-    async def _collect(self, message: ASGIMessage) -> None:
-        body, pieces = message.get("body", b""), self.pieces
-        if pieces is not None or message.get("more_body", False):
-            self.pieces = pieces = pieces or []
-            pieces.append(body)
-            if message.get("more_body", False):
-                return
-            body = b"".join(pieces)
-        changed = await self._cut_answer() if self.late_at <= self.clock() else None
-        if changed is None:
-            changed = await self._rewritten(body) if self.rewrites else echo(body, self.request_id, self.echoed)
-            if self.is_over:
-                return
-        start, self.start = self.start, None
-        assert start is not None
-        if changed is not None:
-            self.kept.append((b"content-length", b"%d" % len(changed)))
-            start, body = dict(start, headers=self.kept), changed
-        if self.named:
-            start = {**start, "headers": [*start["headers"], *self.named]}
-        if self.observer is not None:
-            self._observe(body)
-        await self.send(start)
-        await self.send(dict(message, body=body))
-
-    async def _cut_answer(self) -> bytes | None:
-        """Return what takes the place of a result whose session has ended meanwhile."""
-        assert self.make_guard is not None and self.start is not None  # noqa: PT018
-        guard = self.make_guard(*self.guarded)
-        refusal = await guard.refusal() if self.start["status"] == _OK else None
-        return None if refusal is None else guard.refused(refusal)
-
-    async def _stream(self, message: ASGIMessage, events: EventStream) -> None:
-        body, more = message.get("body", b""), message.get("more_body", False)
-        pieces = []
-        if self.is_opaque:
-            await self._rewritten(body)
-        for event in events.feed(body):
-            if event.oversized:
-                _log.error(
-                    "forwarded an event of over %d bytes without its session (Limits.event_bytes)", self.max_event_bytes
-                )
-            if self.guard is not None and (event_id := event.id) is not None:
-                self.is_resumable = True
-                self.guard.events.remember(self.guard.transport, event_id, self.guard.origin)
-            text, changed = event.data, None
-            if text is not None and self.guard is not None and self.guard.is_in_doubt(text):
-                await self._cut_if_refused(self.guard)
-            if text is not None:
-                changed = await self._rewritten(text) if self.rewrites else echo(text, self.request_id, self.echoed)
-                self.last_text = text if changed is None else changed
-                self._observe(self.last_text)
-            pieces.append(event.raw if changed is None else event.with_data(changed))
-        if self.is_over:  # while something was kept, or since it is refused
-            return
-        if not more:
-            pieces.append(events.end())
-        passed = b"".join(pieces)
-        if passed or not more:
-            await self._pass(message if passed == body else {**message, "body": passed}, more)
-
-    async def _pass(self, message: ASGIMessage, more: bool) -> None:
-        """Send a part of an event stream, or let it wait with the start."""
-        if self.start is not None:
-            self.waiting += (message,)
-            if more and any(change.holds for change in self.rewrites):
-                return
-        self.is_sending = True
-        try:
-            if self.start is None:
-                await self.send(message)
-            else:
-                await self._release(self.start)
-        finally:
-            self.is_sending = False
-        if not more:
-            self.close()
-        elif self.is_over:
-            await self._send_last()  # it was cut while something was sent
-
-    async def _release(self, start: ASGIMessage) -> None:
-        """Send the start of an event stream that was held, and what waits with it."""
-        waiting, self.start, self.waiting = self.waiting, None, ()
-        for message in ({**start, "headers": [*start["headers"], *self.named]}, *waiting):
-            await self.send(message)
-
-    async def _rewritten(self, text: bytes) -> bytes | None:
-        changed = None
-        for change in self.rewrites:
-            replaced = await change.on_text(text if changed is None else changed, self)
-            changed = changed if replaced is None else replaced
-            if self.is_over:  # it has ended, or was refused
-                break
-        return changed
+    @property
+    def defers_start(self) -> bool:
+        """Whether the start waits, since a session may still be named there."""
+        return any(change.defers_start for change in self.rewrites)
 
     def is_answer(self, text: bytes) -> bool:
         """Whether a message is the success that answers the request."""
         return text is self.answer or rewrite.is_answer(text, self.request_id)
 
-    def _observe(self, text: bytes) -> None:
-        if self.observer is not None and len(text) <= OBSERVED:
+    def name(self, session_id: str) -> None:
+        """Name a new session in the headers, which are still held."""
+        self.session_id = session_id
+        self.extra_headers = ((SESSION_HEADER, session_id.encode("ascii")),)
+
+    def translate(self, session_id: str) -> None:
+        """Name a session of ours where the server has named its own."""
+        self.session_id = session_id
+        assert self.pending_start is not None
+        header = (SESSION_HEADER, session_id.encode("ascii"))
+        self.pending_start = {**self.pending_start, "headers": [*self.pending_start["headers"], header]}
+
+    async def rewrite(self, text: bytes) -> bytes | None:
+        """Return what takes the place of a JSON-RPC message, or None where it stays."""
+        changed = None
+        for change in self.rewrites:
+            replaced = await change.on_text(text if changed is None else changed, self)
+            changed = changed if replaced is None else replaced
+            if self.terminated:  # it has ended, or was refused
+                break
+        return changed
+
+    def observe(self, text: bytes) -> None:
+        """Let telemetry read a message as it leaves."""
+        if self.observer is not None and len(text) <= MAX_OBSERVED_BYTES:
             self.observer.read(text)
 
-    def _observe_part(self, part: bytes, more: bool) -> None:
-        """Observe a part of a body that is not held: an event when it is complete, JSON with the last part."""
-        if self.observer is None:
-            return
+    def needs_recheck(self) -> bool:
+        """Whether the session may have ended since the store was asked."""
+        return self.recheck_at <= self.ctx.runtime.clock()
+
+    def close(self, session: ActiveSession | None) -> None:
+        """Let nothing change a session any more, unless its client can resume the answer."""
+        body, self.body = self.body, None  # which refers to this
+        if session is not None and isinstance(body, EventBody) and body.guard is not None:
+            body.close(session)
+        elif session is not None:
+            session.close()
+
+    async def fail(self, answer: Callable[[], Awaitable[None]], error: Refusal) -> bool:
+        """Answer a request whose handler left us the store's error, and return whether that was still possible."""
+        if not self.rewrites:
+            return False
+        if self.body is None or (isinstance(self.body, JSONBody) and self.pending_start is not None):
+            await answer()
+            return True
+        return isinstance(self.body, EventBody) and await self.body.fail(error)
+
+
+class OpaqueBody(msgspec.Struct, eq=False):
+    """A body that passes part by part as it came; telemetry reads along where it is JSON or events."""
+
+    response: Response
+    events: EventStream | None = None
+    pieces: list[bytes] = []  # each struct gets its own
+    size: int = 0
+
+    async def begin(self, start: ASGIMessage) -> None:
+        await self.response.send_to_server(start)
+
+    async def send(self, event: ASGIMessage) -> None:
+        if self.response.observer is not None:
+            self._observe(event.get("body", b""), event.get("more_body", False))
+        await self.response.send_to_server(event)
+
+    def _observe(self, part: bytes, more: bool) -> None:
+        """Let telemetry read an event when it is complete, and JSON with the last part."""
         if self.events is not None:
             for event in self.events.feed(part):
                 if event.data is not None:
-                    self.observer.read(event.data)
+                    self.response.observe(event.data)
             return
-        pieces = self.pieces = self.pieces or []
-        pieces.append(part)
+        self.pieces.append(part)
         self.size += len(part)
-        if self.size > OBSERVED:
-            self.observer = self.pieces = None
+        if self.size > MAX_OBSERVED_BYTES:
+            self.response.observer = None
+            self.pieces.clear()
         elif not more:
-            self.observer.read(b"".join(pieces))
+            self.response.observe(b"".join(self.pieces))
 
-    # --- its session ends --------------------------------------------------------------------
+
+class JSONBody(msgspec.Struct, eq=False):
+    """A JSON answer, held as a whole with its start."""
+
+    response: Response
+    pieces: list[bytes] = []  # each struct gets its own
+
+    async def begin(self, start: ASGIMessage) -> None:
+        self.response.pending_start = start
+
+    async def send(self, event: ASGIMessage) -> None:
+        response = self.response
+        if response.pending_start is None:  # it has left already
+            await response.send_to_server(event)
+            return
+        self.pieces.append(event.get("body", b""))
+        if event.get("more_body", False):
+            return
+        text, changed = b"".join(self.pieces), await self._error_if_ended() if response.needs_recheck() else None
+        if changed is None:
+            changed = await response.rewrite(text)
+        if response.terminated:  # it was refused meanwhile
+            return
+        start, response.pending_start = response.pending_start, None
+        if changed is not None:
+            text, headers = changed, independent_of_body(start.get("headers", ()))
+            start = {**start, "headers": [*headers, (b"content-length", b"%d" % len(text))]}
+        if response.extra_headers:
+            start = {**start, "headers": [*start["headers"], *response.extra_headers]}
+        response.observe(text)
+        await response.send_to_server(start)
+        await response.send_to_server({**event, "body": text})
+
+    async def _error_if_ended(self) -> bytes | None:
+        """Return the error that takes the place of a result whose session has ended meanwhile, or None."""
+        start, make_guard = self.response.pending_start, self.response.make_guard
+        if start is None or make_guard is None or start["status"] != _OK:
+            return None
+        refusal = await (guard := make_guard()).refusal()
+        return None if refusal is None else guard.refused(refusal)
+
+
+class EventBody(RedactedRepr, msgspec.Struct, eq=False):
+    """An event stream of a session, or any body in which a success is only looked for (`is_opaque`)."""
+
+    response: Response
+    events: EventStream
+    is_opaque: bool = False
+    waiting: list[ASGIMessage] = []  # parts that are held with the start; each struct gets its own
+    is_sending: bool = False  # events are on their way just now
+    is_resumable: bool = False  # its client has an event id
+    refusal: Refusal | None = None  # why it was ended, where its session has not simply ended
+    guard: StreamGuard | None = None  # from when the stream is open
+    last_text: bytes = b""  # of its events, as it left
+
+    async def begin(self, start: ASGIMessage) -> None:
+        response = self.response
+        if not self.is_opaque:
+            start = {**start, "headers": independent_of_body(start.get("headers", ()))}
+        response.pending_start = start if response.defers_start else None
+        if response.pending_start is None:
+            await response.send_to_server(start)
+        if response.make_guard is not None and not self.is_opaque:
+            self.guard = response.make_guard()
+            self.guard.streams.add(self)
+            if response.needs_recheck():
+                await self._terminate_if_refused(self.guard)
+
+    async def send(self, event: ASGIMessage) -> None:
+        body, more, response = event.get("body", b""), event.get("more_body", False), self.response
+        if self.is_opaque:
+            await response.rewrite(body)
+        pieces = []
+        for each in self.events.feed(body):
+            if each.oversized:
+                _log.error(
+                    "forwarded an event of over %d bytes without its session (Limits.event_bytes)",
+                    response.ctx.runtime.limits.event_bytes,
+                )
+            if self.guard is not None and (event_id := each.id) is not None:
+                self.is_resumable = True
+                self.guard.events.remember(self.guard.transport, event_id, self.guard.request)
+            changed = None if each.data is None else await self._rewrite(each.data)
+            pieces.append(each.raw if changed is None else each.with_data(changed))
+        if response.terminated:  # while something was kept, or since it is refused
+            return
+        if not more:
+            pieces.append(self.events.end())
+        passed = b"".join(pieces)
+        if passed or not more:
+            await self._pass(event if passed == body else {**event, "body": passed}, more)
+
+    async def _rewrite(self, text: bytes) -> bytes | None:
+        if self.guard is not None and self.guard.needs_recheck(text):
+            await self._terminate_if_refused(self.guard)
+        changed = await self.response.rewrite(text)
+        self.last_text = text if changed is None else changed
+        self.response.observe(self.last_text)
+        return changed
+
+    async def _pass(self, event: ASGIMessage, more: bool) -> None:
+        """Send a part of the stream, or let it wait with the start."""
+        response = self.response
+        if response.pending_start is not None:
+            self.waiting.append(event)
+            if more and response.defers_start:
+                return
+        self.is_sending = True
+        try:
+            if response.pending_start is None:
+                await response.send_to_server(event)
+            else:
+                await self._release(response.pending_start)
+        finally:
+            self.is_sending = False
+        if not more:
+            self.unlist()
+        elif response.terminated:
+            await self._send_last()  # it was terminated while something was sent
+
+    async def _release(self, start: ASGIMessage) -> None:
+        """Send the start that was held, and what waits with it."""
+        waiting, self.waiting, self.response.pending_start = self.waiting, [], None
+        headers = [*start["headers"], *self.response.extra_headers]
+        for event in ({**start, "headers": headers}, *waiting):
+            await self.response.send_to_server(event)
 
     @property
     def claims(self) -> Claims:
         """The session that the stream belongs to."""
         assert self.guard is not None
-        return self.guard.origin.claims
+        return self.guard.request.claims
 
     @property
-    def survives_end(self) -> bool:
-        """Whether the stream goes on when its session ends."""
+    def ended_by_this_request(self) -> bool:
+        """Whether its own request ended the session, and still gets its answer."""
         assert self.guard is not None
-        return self.guard.survives_end()
+        return self.guard.ended_by_this_request()
 
-    async def cut(self, refusal: Refusal | None = None) -> None:
+    async def terminate(self, refusal: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
-        self.is_over, self.refusal = True, refusal
+        self.response.terminated, self.refusal = True, refusal
         if not self.is_sending:
             await self._send_last()
 
-    async def _cut_if_refused(self, guard: StreamGuard) -> None:
-        refusal = await guard.refusal()
-        if refusal is not None and not self.is_over:
-            guard.streams.remove(self)
-            await self.cut(refusal)
-
-    def close(self) -> None:
-        """Take the stream off the list: the application has sent everything."""
-        if self.guard is not None:
-            self.guard.streams.remove(self)
+    async def fail(self, refusal: Refusal) -> bool:
+        """End the stream of a request whose handler failed; False where its answer has left."""
+        if self.guard is None or self.response.terminated or self.guard.request.is_answered_by(self.last_text):
+            return False
+        await self.terminate(refusal)
+        return True
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
         assert self.guard is not None
         self.guard.cancel(transport, request_id)
 
-    def finish(self, session: ActiveSession) -> None:
-        """Close the stream; a client that can resume it may still get its answer, and until then the state is open."""
+    def close(self, session: ActiveSession) -> None:
+        """Close a session with its stream; the state stays open where a client that can resume it waits for it."""
         assert self.guard is not None
-        self.close()
+        self.unlist()
         if self.is_resumable:
-            self.guard.events.keep(self.guard.origin, session, self)
+            rewrites = tuple(change for change in self.response.rewrites if change.is_repeatable)
+            self.guard.events.keep(self.guard.request, session, rewrites, self.last_text)
         else:
-            session.shut()
+            session.close()
 
-    async def fail(self, answer: Callable[[], Awaitable[None]], refusal: Refusal) -> bool:
-        """Answer a request whose handler failed, as a whole or as the last event; False where its answer has left."""
-        if not self.kept or (self.start is not None and self.events is None):  # nothing was sent so far
-            await answer()
-            return True
-        if self.guard is None or self.is_over or self.guard.origin.is_settled_by(self.last_text):
-            return False
-        await self.cut(refusal)
-        return True
+    def unlist(self) -> None:
+        """Take the stream off the list: the application has sent everything."""
+        if self.guard is not None:
+            self.guard.streams.remove(self)
+
+    async def _terminate_if_refused(self, guard: StreamGuard) -> None:
+        refusal = await guard.refusal()
+        if refusal is not None and not self.response.terminated:
+            guard.streams.remove(self)
+            await self.terminate(refusal)
 
     async def _send_last(self) -> None:
         assert self.guard is not None
-        last = self.guard.last_message(self.refusal, self.last_text)
+        last, start = self.guard.last_message(self.refusal, self.last_text), self.response.pending_start
         # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
-        with anyio.move_on_after(_PATIENCE), suppress(Exception):
-            if self.start is not None:
-                await self._release(self.start)
-            await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):
+            if start is not None:
+                await self._release(start)
+            await self.response.send_to_server({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,9 +1,9 @@
-"""What a response may need on its way out, one class each; `response.ResponseFilter` sends what they give.
+"""What a response may need on its way out, one class each; `response.Response` sends what they return.
 
 Only a successful answer to the request itself is touched; everything else keeps the server's bytes. A session that an
-`initialize` begins is minted when the server's success is seen, not before. Cookies are taken from requests here, and
-set by the answer to `server/discover`: two clients that share a cookie jar are both left without, since the second one
-begins with a live cookie, and their conversations never merge.
+`initialize` begins is minted when the server's success is seen, not before. Cookies are set by the answer to
+`server/discover`: two clients that share a cookie jar are both left without, since the second one begins with a live
+cookie, and their conversations never merge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from math import inf
 from typing import ClassVar, Final
 from urllib.parse import quote
 
@@ -31,12 +30,13 @@ from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
 from .answers import refuse_at_once, refused_body
-from .context import Bridged, BridgedInitialize, RequestContext, keep_body_here, named_ids
+from .context import Bridged, BridgedInitialize, RequestContext, session_header_values
 from .minting import initialize_session
-from .response import INTERNAL_ERROR, ResponseFilter, Rewrite, echo
+from .response import Response, Rewrite
+from .resumption import StreamGuard, StreamRequest
 from .sessions import ActiveSession, open_session
-from .streams import Origin, StreamGuard
 
+INTERNAL_ERROR: Final = -32603
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -47,17 +47,22 @@ class Advertise(Rewrite, kw_only=True):
     settings: bytes
     capability: bytes
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         response.answer = rewrite.advertise(text, response.request_id, self.settings, self.capability)
         return response.answer
 
 
 class EchoSession(Rewrite, kw_only=True):
+    """The session, written into the answer, or the error that takes its place where the state cannot be kept."""
+
     is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        return echo(text, response.request_id, self.session)
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        try:
+            return rewrite.echo(text, response.request_id, self.session.metadata)
+        except StateError as error:
+            return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
 
 
 class SaveState(Rewrite, kw_only=True):
@@ -66,7 +71,7 @@ class SaveState(Rewrite, kw_only=True):
     is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return the answer if it may be cached, with hints that keep others from it; an error if nothing is kept."""
         try:
             if response.is_answer(text):
@@ -82,13 +87,13 @@ class SetCookie(Rewrite, kw_only=True):
     ctx: RequestContext
     message: Message
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Set the cookie with the success; where the caller gets none, the answer leaves without."""
-        if self.holds and response.is_answer(text):
-            self.holds = False
+        if self.defers_start and response.is_answer(text):
+            self.defers_start = False
             header = await first_cookie(self.ctx, self.message)
             if header is not None:
-                response.named += (header,)
+                response.extra_headers += (header,)
         return None
 
 
@@ -98,11 +103,11 @@ class NameTransport(Rewrite, kw_only=True):
     ctx: RequestContext
     message: Message
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Mint the session with the success; where the caller gets none, the answer leaves without."""
-        if not (self.holds and response.is_answer(text)):
+        if not (self.defers_start and response.is_answer(text)):
             return None
-        self.holds = False
+        self.defers_start = False
         if response.session_id is None:
             try:
                 response.name((await initialize_session(self.ctx, self.message, TRANSPORT)).token)
@@ -120,26 +125,30 @@ class TranslateIds(Rewrite, kw_only=True):
     mint: Callable[[str], Awaitable[ActiveSession]] | None = None  # for it: seals the server's id in a session
     server_id: str = ""
 
+    def needs_body(self) -> bool:
+        """Whether it looks for the success: only an `initialize` begins a session."""
+        return self.mint is not None
+
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start with our id, or none, where it may have named the server's."""
         if isinstance(self.ctx.bridge, BridgedInitialize):
-            ids = named_ids(start)
+            ids = session_header_values(start)
             self.server_id = ids[0] if len(ids) == 1 else ""
-            self.holds = self.server_id != "" and seal.can_carry(self.server_id)
-            if self.server_id and not self.holds:
+            self.defers_start = self.server_id != "" and seal.can_carry(self.server_id)
+            if self.server_id and not self.defers_start:
                 _log.error("the server's transport id is not visible ASCII, or too long, so its client cannot get it")
         return self.ctx.translated(start)
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Name ours for the server's with the success; where the client gets none, the response is a refusal."""
-        if self.holds and self.mint is not None and response.is_answer(text):
-            self.holds = False
+        if self.defers_start and self.mint is not None and response.is_answer(text):
+            self.defers_start = False
             assert self.message is not None
             assert isinstance(self.ctx.bridge, BridgedInitialize)
             try:
                 self.ctx.bridge.session = session = await self.mint(self.server_id)
             except Refusal as refusal:
-                self.ctx.bridge.orphaned_id, response.is_over = self.server_id, True
+                self.ctx.bridge.orphaned_id, response.terminated = self.server_id, True
                 await refuse_at_once(self.ctx, self.message, refusal)
             else:
                 response.translate(session.token)
@@ -155,7 +164,7 @@ class Sep1364Field(Rewrite, kw_only=True):
     begins: bool  # it is an `initialize`, which begins a session where it names none
     named_id: str | None = None  # the session that was named in the headers
 
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return the answer with the session, or with the refusal where there is none to be had."""
         session = self.session
         if self.begins and response.is_answer(text):
@@ -164,10 +173,10 @@ class Sep1364Field(Rewrite, kw_only=True):
             except Refusal as refusal:
                 return refused_body(self.ctx, self.message, refusal)
             finally:
-                self.holds = False
+                self.defers_start = False
         return None if session is None else rewrite.with_field(text, response.request_id, session.token)
 
-    async def _begun(self, answer: bytes, response: ResponseFilter) -> ActiveSession:
+    async def _begun(self, answer: bytes, response: Response) -> ActiveSession:
         """Go on with the session that is named, or begin one, and keep what its client can do."""
         ctx, session, bridge, pending = self.ctx, self.session, self.ctx.bridge, self.ctx.runtime.unconfirmed
         own = None if response.session_id == self.named_id else response.session_id
@@ -183,64 +192,57 @@ class Sep1364Field(Rewrite, kw_only=True):
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
         # A second success in the same event stream names its session in place of the first.
-        may_name = self.holds or (self.named_id is not None and response.start is not None)
+        may_name = self.defers_start or (self.named_id is not None and response.pending_start is not None)
         if own is None and may_name and session.claims.kind == TRANSPORT:
             self.named_id = session.token
             response.name(session.token)
         return session
 
 
-def passing_filter(ctx: RequestContext) -> ResponseFilter | None:
-    """Return what observes a response whose body passes as it came, and translates its ids, or None if nothing does."""
+def response_for(ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None) -> Response:
+    """Return what changes or observes the response to a message on its way out."""
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    if observer is None and not ctx.runtime.bridges:
-        return None
-    rewrites = (TranslateIds(ctx=ctx),) if ctx.runtime.bridges else ()
-    return ResponseFilter(ctx.send, b"", None, rewrites, observer=observer, is_passing=True)
-
-
-def response_filter(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
-) -> ResponseFilter | None:
-    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
+    if message.method == CANCELLED and "requestId" in message.all_params:
+        ref = None if session is None else session.claims.ref
+        ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
     if message.kind is not REQUEST:
-        if message.method == CANCELLED and "requestId" in message.all_params:
-            ref = None if session is None else session.claims.ref
-            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
-        return passing_filter(ctx)
-    runtime, scope, echoed = ctx.runtime, ctx.scope, session if decision.step in ECHOES else None
-    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
-    if is_plain and (echoed is None or echoed.claims.kind == SESSION):
-        rewrites: tuple[Rewrite, ...] = ()
-    else:
-        rewrites = rewrites_for(ctx, message, session, echoed)
-    if echoed is None and not rewrites:
-        return passing_filter(ctx)
-    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
-    if scope.get("extensions"):
-        keep_body_here(scope)
-    return ResponseFilter(
+        return passing_response(ctx)
+    echoed = session if decision.step in ECHOES else None
+    rewrites = rewrites_for(ctx, message, session, echoed)
+    if not rewrites:
+        return passing_response(ctx)
+    ctx.demand_whole_answer()
+    if session is None:
+        return Response(ctx, ctx.send, join(message.given_id), rewrites, observer=observer)
+    return Response(
+        ctx,
         ctx.send,
         join(message.given_id),
-        None if rewrites else echoed,
         rewrites,
-        None if session is None else _guard,
-        runtime.limits.event_bytes,
-        inf if session is None else session.late_at,
-        runtime.clock,
-        None if ctx.telemetry is None else ctx.telemetry.observer,
-        guarded=(ctx, message, session, decision.fail_open),
+        make_guard=partial(_guard, ctx, message, session, decision.fail_open),
+        recheck_at=session.recheck_at,
+        observer=observer,
     )
+
+
+def passing_response(ctx: RequestContext) -> Response:
+    """Return what observes a response whose body passes as it came; across the bridge its ids are translated."""
+    observer = None if ctx.telemetry is None else ctx.telemetry.observer
+    return Response(ctx, ctx.send, rewrites=translation(ctx), observer=observer)
+
+
+def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:
+    return (TranslateIds(ctx=ctx),) if ctx.runtime.bridges else ()
 
 
 def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
     return StreamGuard(
-        Origin(session.claims, message.id, message.label),
+        StreamRequest(session.claims, message.id, message.label),
         _upstream_id(ctx),
         ctx.runtime.streams,
         ctx.runtime.events,
         refused=partial(refused_body, ctx, message),
-        survives_end=lambda: session.ended_by_own_request,
+        ended_by_this_request=lambda: session.ended_by_own_request,
         fail_open=fail_open,
     )
 
@@ -255,8 +257,10 @@ def _upstream_id(ctx: RequestContext) -> str | None:
 def rewrites_for(
     ctx: RequestContext, message: Message, session: ActiveSession | None, echoed: ActiveSession | None
 ) -> tuple[Rewrite, ...]:
-    """Return what the answer to a request needs, in this order; nothing where that is the echo of its session alone."""
-    runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
+    """Return what the answer to a request needs, in this order."""
+    runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
+    first: list[Rewrite] = []
+    last: list[Rewrite] = []
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     if message.method in ADVERTISING:
         last += _naming(ctx, message)
@@ -269,13 +273,13 @@ def rewrites_for(
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
     if begins:
-        last.append(Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True))
+        last.append(Sep1364Field(defers_start=True, ctx=ctx, message=message, session=session, begins=True))
     elif sep1364 is not None and echoed is not None and field(message) is not None:
         last.append(Sep1364Field(ctx=ctx, message=message, session=session, begins=False))
-    if echoed is not None and echoed.claims.kind == SESSION and (first or last or runtime.bridges):
+    if echoed is not None and echoed.claims.kind == SESSION:
         first.append(EchoSession(session=echoed))
-    if runtime.bridges and (first or last) and not isinstance(ctx.bridge, BridgedInitialize):
-        first.insert(0, TranslateIds(ctx=ctx))
+    if (first or last) and not isinstance(ctx.bridge, BridgedInitialize):
+        first[:0] = translation(ctx)
     return (*first, *last)
 
 
@@ -283,7 +287,7 @@ def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
     """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
     sep1364 = ctx.runtime.rules.sep1364
     if message.method != INITIALIZE:
-        may_name = may_have_cookie(ctx)
+        may_name = ctx.accepts_cookies
         naming: type[SetCookie | NameTransport] = SetCookie
     else:
         begins_otherwise = sep1364 is not None and sep1364.initializes is not None
@@ -292,7 +296,7 @@ def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
         naming = NameTransport
     if not may_name or speaks_draft(message):
         return []
-    return [naming(holds=True, reads_any_type=True, ctx=ctx, message=message)]
+    return [naming(defers_start=True, reads_any_type=True, ctx=ctx, message=message)]
 
 
 async def begin_session(
@@ -302,19 +306,6 @@ async def begin_session(
 
 
 # --- cookies ---
-
-
-def take_cookie(ctx: RequestContext, name: bytes) -> None:
-    """Take our cookie from what the application sees; it counts in the modern era, and not from other sites."""
-    value, ctx.scope["headers"] = cookies.take(ctx.scope["headers"], name, secure=_is_secure(ctx.scope))
-    if may_have_cookie(ctx):
-        ctx.headers.cookie = value
-
-
-def may_have_cookie(ctx: RequestContext) -> bool:
-    """Whether a cookie counts in a request."""
-    has_cookies = ctx.runtime.cookie_name is not None and ctx.headers.is_modern
-    return has_cookies and not cookies.is_cross_site(ctx.headers)
 
 
 async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
@@ -357,7 +348,7 @@ async def _is_live(ctx: RequestContext, held: str) -> bool:
 def _header(ctx: RequestContext, value: str) -> Header:
     name = ctx.runtime.cookie_name
     assert name is not None
-    return cookies.set_cookie(name, value, path=_path(ctx.scope), secure=_is_secure(ctx.scope))
+    return cookies.set_cookie(name, value, path=_path(ctx.scope), secure=ctx.is_secure)
 
 
 def _path(scope: Scope) -> str:
@@ -365,7 +356,3 @@ def _path(scope: Scope) -> str:
     path, root = scope["path"], scope.get("root_path", "")
     whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
     return quote(whole.rstrip("/") or "/", safe=_UNESCAPED)
-
-
-def _is_secure(scope: Scope) -> bool:
-    return scope.get("scheme") == "https"

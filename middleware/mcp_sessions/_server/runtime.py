@@ -41,7 +41,7 @@ from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import Facts
 from .options import Limits, OnCreate, Options
-from .streams import Events, Streams
+from .resumption import Events, Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
@@ -62,7 +62,7 @@ class Runtime(msgspec.Struct, frozen=True):
     audience: str
     lifetime: float
     idle_timeout: float | None
-    asks: bool  # whether the wrapped server is asked before we answer ourselves
+    preflight: bool  # whether the wrapped server is asked before we answer ourselves
     store: Store
     tracked: bool
     streams: Streams
@@ -73,15 +73,14 @@ class Runtime(msgspec.Struct, frozen=True):
     census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
-    status_now: Callable[[Claims], Standing | None] | None  # what the store answers without a wait, or None
+    status_nowait: Callable[[Claims], Standing | None] | None  # what the store answers without a wait, or None
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     origin: str | None  # names the store where no other process sees what it holds, else None
-    keys_last: bool  # whether the keys outlive this process
+    keys_persistent: bool  # whether the keys outlive this process
     transport: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
     transport_lifetime: float
-    is_plain: bool  # whether the answer to a request in a session needs that session and nothing else, as a rule
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
     capability: bytes  # `capabilities.sessions`, as JSON
@@ -89,13 +88,11 @@ class Runtime(msgspec.Struct, frozen=True):
     not_found_code: int
     required_code: int
     limits: Limits
-    batch: int  # of these, since every request asks
-    nesting: int
     body_timeout: float
     create_limit: CreateLimit | None
     conversation: Conversation | None  # what is done with the names that clients give to conversations
-    tells: Callable[[], bool]  # whether telemetry records anything now
-    counts: bool  # whether there are metrics
+    is_recording: Callable[[], bool]  # whether telemetry records anything now
+    metrics_enabled: bool  # whether there are metrics
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
     hook: Callable[[str], AbstractContextManager[object]]  # the block in which a hook of a session runs
     listen: Listener | None
@@ -136,7 +133,6 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     return Runtime(
         **_wire(
             options,
-            inspects_all=conversation is not None,  # any message may name it
             reads_transport=names_transport or transport.bridge,
             kind_of=lambda token: tokens.kind(ring(clock()), token),
         ),
@@ -146,18 +142,15 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         principal=current.reader(options.principal),
         audience=options.audience,
         lifetime=as_seconds(options.lifetime),
-        asks=options.admission == "ask",
-        keys_last=lasts,
+        preflight=options.admission == "ask",
+        keys_persistent=lasts,
         on_create=options.on_create,
         transport=names_transport,
         cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
         shares_cookies=transport.cookie == "shared",
         transport_lifetime=as_seconds(transport.lifetime),
-        is_plain=conversation is None and not (transport.bridge or options.dialects or options.telemetry.listen),
         bridges=transport.bridge,
         limits=limits,
-        batch=limits.batch,
-        nesting=limits.nesting,
         body_timeout=as_seconds(limits.body_timeout),
         create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
         conversation=conversation,
@@ -207,14 +200,14 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         from ..telemetry._feed import Feed
 
         feed = Feed(where, options.clock)
-    tells, telemetry = _telemetry(app, options, feed)
-    emit = Facts(given.listen, tells, telemetry).__call__
+    is_recording, telemetry = _telemetry(app, options, feed)
+    emit = Facts(given.listen, is_recording, telemetry).__call__
     store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
     namespace, data = _places(store, options)
     streams = Streams(store)
 
     def hook(ref: str) -> AbstractContextManager[object]:
-        return telemetry().hook(ref) if tells() else nullcontext()
+        return telemetry().hook(ref) if is_recording() else nullcontext()
 
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
     at_once = "status_now" in vars(type(store))  # a subclass may answer otherwise
@@ -228,9 +221,9 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "terminator": terminator,
         "namespace": namespace,
         "data": data,
-        "status_now": getattr(store, "status_now", None) if at_once and options.tracked is None else None,
-        "tells": tells,
-        "counts": given.metrics is not None,
+        "status_nowait": getattr(store, "status_now", None) if at_once and options.tracked is None else None,
+        "is_recording": is_recording,
+        "metrics_enabled": given.metrics is not None,
         "telemetry": telemetry,
         "hook": hook,
         "listen": given.listen,

@@ -58,7 +58,7 @@ BEGUN_ELSEWHERE: Final = (
     "without session support in one process. Name a store that lasts and that all workers share, as in "
     'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
 )
-LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
+RECHECK_AFTER: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -73,13 +73,12 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     principal: Principal | None  # the caller
     payload: bytes | None  # the state that came with it or was kept for it, a JSON object
     ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
-    late_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
+    recheck_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
     known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
-    ready: bytes | None = None  # its metadata as JSON, unless its state has a part in that
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
     opened: RequestState | None = None  # its state, once it was looked at
-    is_shut: bool = False  # the response has left, so that nothing changes any more
+    closed: bool = False  # the response has left, so that nothing changes any more
 
     @property
     def session(self) -> Session:
@@ -94,13 +93,16 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened = (
                 RequestState(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
             )
-            if self.is_shut:
+            if self.closed:
                 self.opened.shut()
         return self.opened
 
-    def shut(self) -> None:
+    def has_expired(self) -> bool:
+        return not self.runtime.clock() < self.ends_at
+
+    def close(self) -> None:
         """Refuse further changes of the state: the response has left, or never will."""
-        self.is_shut = True
+        self.closed = True
         if self.opened is not None:
             self.opened.shut()
 
@@ -173,7 +175,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     def metadata(self) -> bytes:
         """Return the JSON of its metadata as it stands now; closes the state, since it leaves with the response."""
-        self.is_shut, runtime = True, self.runtime
+        self.closed, runtime = True, self.runtime
         is_in_state = runtime.idle_timeout is not None and not runtime.tracked  # when it was seen last
         if self.opened is None and not is_in_state:
             return self._without_state(self.ends_at)
@@ -207,75 +209,75 @@ async def open_session(
     metadata: SessionMetadata,
     runtime: Runtime,
     principal: Principal | None,
+    *,
     fail_open: bool = False,
     kind: Kind = SESSION,
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
-    Raises as `opened`, or `StoreUnavailable`.
+    Raises:
+        SessionNotFound: The token is not valid for this caller, or its session does not live.
+        StateUnreadable: The state is not this session's.
+        StoreUnavailable: The store did not answer.
     """
-    session = opened(metadata, runtime, principal, kind)
-    if session is None:
-        now = runtime.clock()
-        claims = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind).claims
-        try:
-            status = await runtime.status(claims)
-        except StoreUnavailable as error:
-            if not fail_open:
-                error.ref = claims.ref
-                raise
-            _log.warning(
-                "accepting session %s without a revocation check: store unavailable (%s)",
-                claims.ref,
-                error.reason,
-                extra=about(claims.ref),
-            )
-            status = LIVE
-        session = opened(metadata, runtime, principal, kind, status)
-        assert session is not None
+    now = runtime.clock()
+    verified = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
+    status = await _status(verified.claims, runtime, fail_open=fail_open)
+    if status is not LIVE:
+        raise refusal_of(status, verified.claims)
+    session = build_session(metadata, verified, runtime, principal, now)
     if kind != SESSION:
         await session.load_state(fail_open=fail_open)
     return session
 
 
-def opened(
-    metadata: SessionMetadata,
-    runtime: Runtime,
-    principal: Principal | None,
-    kind: Kind = SESSION,
-    status: Standing | None = None,
-) -> ActiveSession | None:
-    """Return the session that a request names, or None where the store has to be asked for its status first.
+async def _status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Standing:
+    is_fork = claims.root is not None
+    if not is_fork and runtime.status_nowait is not None and (status := runtime.status_nowait(claims)) is not None:
+        return status
+    try:
+        return await runtime.status(claims)
+    except StoreUnavailable as error:
+        if not fail_open:
+            error.ref = claims.ref
+            raise
+        _log.warning(
+            "session %s accepted without a revocation check: store unavailable (%s)",
+            claims.ref,
+            error.reason,
+            extra=about(claims.ref),
+        )
+        return LIVE
 
-    Raises `SessionNotFound`, or `StateUnreadable` where the state is not this session's.
+
+def build_session(
+    metadata: SessionMetadata, verified: VerifiedToken, runtime: Runtime, principal: Principal | None, now: float
+) -> ActiveSession:
+    """Return a session that lives by its token and by the store, with the state that its client sent.
+
+    Raises:
+        SessionExpired: It was idle for too long.
+        StateUnreadable: The state is not this session's.
     """
-    now = runtime.clock()
-    known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
-    claims = known.claims
-    if status is None:
-        at_once = runtime.status_now
-        if at_once is None or claims.root is not None:
-            return None
-        status = at_once(claims)
-    if status is not LIVE:
-        if status is None:
-            return None
-        raise refusal_of(status, claims)
-    payload, unsealed, ready, ends_at = None, None, None, claims.expires_at
+    claims, payload, last_seen = verified.claims, None, verified.claims.issued_at
     if metadata.state is not None:
-        unsealed = _unsealed(metadata.state, known, runtime, now)
-        payload = unsealed.payload
-    if runtime.idle_timeout is not None:
-        last_seen = claims.issued_at if unsealed is None else unsealed.last_seen
-        if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
-            last_seen = int(now)
-        ends_at = end_of(claims, runtime, last_seen)
-        if not now < ends_at:
-            raise SessionExpired(ref=claims.ref)
-    elif known.metadata[0] == ends_at:
-        ready = known.metadata[1]
+        unsealed = _unsealed(metadata.state, verified, runtime, now)
+        payload, last_seen = unsealed.payload, unsealed.last_seen
+    if runtime.tracked or claims.kind != SESSION:  # the record has when it was seen, if anything does
+        last_seen = int(now)
+    ends_at = end_of(claims, runtime, last_seen)
+    if not now < ends_at:
+        raise SessionExpired(ref=claims.ref)
     return ActiveSession(
-        metadata.session_id, claims, known.ring, runtime, principal, payload, ends_at, now + LATE, known, ready
+        metadata.session_id,
+        claims,
+        verified.ring,
+        runtime,
+        principal,
+        payload,
+        ends_at,
+        now + RECHECK_AFTER,
+        verified,
     )
 
 
@@ -298,8 +300,8 @@ def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) ->
     return unsealed
 
 
-async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Return the live session that a header or a field names, and let the request cross the bridge.
+async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
+    """Open the sessions that a message names, and return the one that it is in, if any: its body counts first.
 
     Raises as `open_session`, with 404 for a transport session; or `session_header_mismatch`: the header contradicts
     the body, whose session is the caller's, or names no session that ever was the caller's.
@@ -317,6 +319,8 @@ async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession 
                 raise
             raise refuse("session_header_mismatch", ref=refusal.ref) from None
         session = session or transport
+    if named is not None and decision.kind == SESSION:
+        session = await open_session(named, ctx.runtime, ctx.runtime.principal(ctx.scope), fail_open=fail_open)
     return session
 
 
@@ -332,7 +336,7 @@ async def open_transport(
 
 async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
     runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
-    session = await open_session(named, runtime, principal, fail_open, kind)
+    session = await open_session(named, runtime, principal, fail_open=fail_open, kind=kind)
     if runtime.bridges and kind == TRANSPORT:
         ctx.bridge = session.bridge
     return session

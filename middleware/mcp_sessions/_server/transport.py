@@ -21,23 +21,49 @@ from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._session.events import RequestRefused
 from ..stores._base import LIVE
-from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
-from .body import Replay
-from .context import Bridged, BridgedInitialize, Given, RequestContext
+from .answers import (
+    ResponseRecorder,
+    may_delete,
+    refuse_request,
+    refuse_unparsed,
+    refuse_without_body,
+    send_refusal,
+    send_status,
+)
+from .body import replay
+from .context import Bridged, BridgedInitialize, RequestContext
 from .placement import LAST_EVENT_ID
-from .response import ResponseFilter
-from .rewrites import TranslateIds, passing_filter
+from .response import EventBody, Response
+from .resumption import StreamGuard, StreamRequest
+from .rewrites import passing_response, translation
 from .sessions import ActiveSession, open_transport, refusal_of, refused_claims
-from .streams import Origin, StreamGuard
 
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
 
 
-async def handle_get_or_delete(ctx: RequestContext) -> None:
+async def handle_without_body(ctx: RequestContext) -> None:
+    """Handle a GET, a DELETE, or a POST that cannot be MCP."""
+    if ctx.headers.session_id is not None:
+        await _answer(ctx, ctx.headers.session_id)
+        return
+    runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
+    if ctx.server_id is not None and not runtime.bridges and runtime.is_recording():
+        runtime.telemetry().name_request(ctx.server_id, ctx.scope)
+    if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
+        await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
+    else:
+        response = passing_response(ctx)
+        try:
+            await ctx.app(ctx.scope, ctx.receive, response.send)
+        finally:
+            response.close(None)
+
+
+async def _answer(ctx: RequestContext, header: str) -> None:
     """Answer a request without a body whose header names a session of ours."""
-    runtime, header, method = ctx.runtime, ctx.headers.session_id or "", ctx.scope["method"]
+    runtime, method = ctx.runtime, ctx.scope["method"]
     rules, session, kind, claims = runtime.rules, None, TRANSPORT, None
     try:
         # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
@@ -51,26 +77,16 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
         else:
             claims = _verified_claims(ctx, header, kind)
     except Refusal as refusal:
-        await refuse_bodyless(ctx, refusal)
+        await refuse_without_body(ctx, refusal)
         return
-    named = runtime.telemetry().name_request(claims, ctx.scope) if claims and runtime.tells() else nullcontext()
+    named = runtime.telemetry().name_request(claims, ctx.scope) if claims and runtime.is_recording() else nullcontext()
     if session is not None and method == "DELETE":
         with named:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
-        await _serve_stream(ctx, ctx.bridge.server_id, Origin(session.claims, None, "GET"))
+        await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
     else:
         await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
-
-
-async def handle_other(ctx: RequestContext) -> None:
-    """Forward a request that names no session of ours, unless it resumes a stream of one."""
-    if ctx.server_id is not None and not ctx.runtime.bridges and ctx.runtime.tells():
-        ctx.runtime.telemetry().name_request(ctx.server_id, ctx.scope)
-    if ctx.scope["method"] == "GET" and ctx.runtime.events.is_known(ctx.headers.first(LAST_EVENT_ID)):
-        await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
-    else:
-        await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
 
 
 def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
@@ -90,49 +106,49 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
-            await refuse_unread(ctx, refusal)
+            await refuse_unparsed(ctx, refusal)
         else:
             await send_status(ctx.send, 200)
 
 
-async def _serve_stream(ctx: RequestContext, transport: str | None, listening: Origin | None = None) -> None:
+async def _serve_stream(ctx: RequestContext, transport: str | None, listening: StreamRequest | None = None) -> None:
     """Serve the stream of a request, resumed, or one for `listening`, while the session lives that it belongs to.
 
     An event of another transport session or principal is refused: servers find events by their id alone.
     """
     runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
-    origin = runtime.events.origin_of(transport, event_id)
-    if origin is None and not runtime.events.is_known(event_id):
-        origin = listening
-    if origin is None or not _is_owned(ctx, origin.claims):
-        claims = None if origin is None else origin.claims
+    request = runtime.events.request_of(transport, event_id)
+    if request is None and not runtime.events.is_known(event_id):
+        request = listening
+    if request is None or not _is_owned(ctx, request.claims):
+        claims = None if request is None else request.claims
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
         await _refuse_stream(ctx, foreign, "GET", claims)
         return
-    kept = origin.resumable
+    kept = request.resumable
     # A call that ended its own session gets its answer, once.
-    ended_itself = kept is not None and kept.session.ended_by_own_request and not origin.is_settled
+    ended_itself = kept is not None and kept.session.ended_by_own_request and not request.answered
     try:
         if not ended_itself:
-            await _check_live(ctx, origin.claims)
+            await _check_live(ctx, request.claims)
     except (StoreUnavailable, SessionNotFound) as refusal:
-        if origin.is_settled and isinstance(refusal, SessionNotFound):
+        if request.answered and isinstance(refusal, SessionNotFound):
             await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
         else:
-            await _refuse_stream(ctx, refusal, origin.label, origin.claims)
+            await _refuse_stream(ctx, refusal, request.label, request.claims)
         return
-    refused = partial(_cut_body, ctx, origin)
-    guard = StreamGuard(origin, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
-    rewrites, limit = (TranslateIds(ctx=ctx),) if runtime.bridges else (), runtime.limits.event_bytes
-    response = ResponseFilter(ctx.send, origin.id or b"", None, rewrites, lambda: guard, limit)
-    if kept is not None:
-        response.echoed, response.rewrites = kept.echoed, (*rewrites, *kept.rewrites)
+    refused = partial(_last_message, ctx, request)
+    guard = StreamGuard(request, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
+    rewrites = (*translation(ctx), *(() if kept is None else kept.rewrites))
+    response = Response(ctx, ctx.send, request.id or b"", rewrites, make_guard=lambda: guard)
     try:
-        await ctx.app(ctx.scope, ctx.receive, response)
+        await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
-        response.close()
-        if kept is not None and origin.is_settled_by(response.last_text):
-            kept.session.shut()
+        if isinstance(response.body, EventBody):
+            response.body.unlist()
+            if kept is not None and request.is_answered_by(response.body.last_text):
+                kept.session.close()
+        response.close(None)
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
@@ -156,23 +172,15 @@ async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, clai
     await send_refusal(ctx.send, refusal, status=http_status, code=code)
 
 
-def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
-    if origin.id is None:
+def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
+    if request.id is None:
         return b""
     code = ctx.runtime.code(refusal)
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, refusal.ref))
-    return rewrite.error(origin.id, code, refusal.client_message)
+    ctx.runtime.emit(RequestRefused(refusal.reason, code, request.label, refusal.ref))
+    return rewrite.error(request.id, code, refusal.client_message)
 
 
-def in_context(body: bytes | None, receive: Receive, given: Given) -> RequestContext:
-    """Return the context of a request, in which it crosses the bridge where there is one."""
-    ctx = RequestContext(body, receive, *given)
-    if ctx.runtime.bridges:
-        ctx.app = partial(cross, ctx, ctx.app)
-    return ctx
-
-
-async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Call the wrapped server, with its own id in place of ours; responses are translated where they leave.
 
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
@@ -187,4 +195,4 @@ async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receiv
         # No client will ever use it, so it ends; the server's answer is dropped.
         headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.orphaned_id.encode("ascii"))])
         delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
-        await app(delete, Replay(b"", receive), Answer(b""))
+        await app(delete, replay(b"", receive), ResponseRecorder(b"").send)

@@ -181,7 +181,7 @@ def make_call(
     The name is JSON text, and so is a client's as a message brings it; as its session has it, it is a plain one.
     """
     version, http_version, client, trace = sent
-    message = Message(b"", REQUEST, method, read_params=Params(name=Raw(name) if name else UNSET))
+    message = Message(b"", REQUEST, method, params=Params(name=Raw(name) if name else UNSET))
     label, target = message.label, target_of(message)
     labels = {METHOD: label}
     if target is not None:
@@ -195,7 +195,7 @@ def make_call(
         common[OPERATION] = EXECUTE_TOOL
     if isinstance(client, bytes):
         given = Params(client_info=Raw(client), meta=Meta(client_info=Raw(client)))
-        client = client_of(Message(b"", REQUEST, method, read_params=given))
+        client = client_of(Message(b"", REQUEST, method, params=given))
     if client is not None:
         common[CLIENT] = client[:MAX_CLIENT_CHARS]
     ours, foreign = ({}, {}) if ref is None else (session_attributes(ref, tuple(aliases), it) for it in (False, True))

@@ -21,8 +21,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, StatusCode
 
 from .._errors import Refusal
+from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
-from .._session.claims import RedactedRepr
+from .._session.claims import RedactedRepr, looks_like_session_id
 from . import Content, Redact
 from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
 from ._context import ServerSpan, attached, below, request_context
@@ -103,16 +104,23 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def observer(self) -> RequestTelemetry | None:
         """What observes the response: this, where the outcome is of use."""
-        return self if self.is_recorded or self.listeners or self.unproven is not None else None
+        is_named = (
+            self.unproven is not None or self.message.method == INITIALIZE
+        )  # by the wrapped server, if it answers
+        return self if self.is_recorded or self.listeners or is_named else None
 
     def current(self) -> AbstractContextManager[None]:
         """Make its span the current one where it is not, for what we do ourselves in an `initialize`."""
         known, context = self.server_span, contexts.get_current() if self.context is None else self.context
         return attached(context if known is None or known.taken is None else below(known.taken, context))
 
-    def learn(self, server_id: str) -> None:
-        """Take a transport session that the wrapped server names in its answer for the one of this message."""
-        self.unproven = None if self.ref is not None else server_ref(server_id)
+    def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
+        """Record the HTTP status; a transport session that an `initialize` names is taken for that of this message."""
+        self.status = status
+        if self.message.method == INITIALIZE:
+            for server_id in session_ids:
+                if not looks_like_session_id(server_id):
+                    self.unproven = None if self.ref is not None else server_ref(server_id)
 
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""

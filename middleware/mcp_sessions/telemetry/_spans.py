@@ -143,13 +143,11 @@ class Tracing:
             return None
         if session is None or not self._only_enriches:
             return self._begin(message, headers, scope, session, is_forwarded, server_id)
-        name, current, ref = message.lone_name, get_current(), session.ref
+        name, current, ref = None, get_current(), session.ref
         around: Any = current.get(SPAN)  # a span, or None
-        if name is None:
-            params = message.read_params or message.params
-            meta = params.meta
-            if meta is None or (meta.traceparent is UNSET and meta.baggage is UNSET):
-                name = b"" if params.name is UNSET else join(params.name)
+        params, meta = message.params, message.params.meta
+        if meta is None or (meta.traceparent is UNSET and meta.baggage is UNSET):
+            name = b"" if params.name is UNSET else join(params.name)
         if name is None or around is None or not around.is_recording():
             return self._begin(message, headers, scope, session, is_forwarded, server_id)
         call_of = self._call if len(message.method) + len(name) <= _MAX_KEY else self._call.__wrapped__

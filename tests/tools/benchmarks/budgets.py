@@ -10,15 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_sessions._protocol._native import reader
-
 from . import peers
 from .report import Table
 
 Figures = Mapping[str, float]
-
-
-MOST_TO_ENRICH: Final = 20_000  # instructions over a session without tracing
 
 
 @dataclass(frozen=True)
@@ -58,25 +53,14 @@ def _counted(name: str, kind: str, thousands: float) -> Budget:
     return Budget(name, f"instructions/ours, {kind}/more", 1000 * thousands, "", how)
 
 
-def _enriched(reader: str, kind: str) -> Budget:
-    how = "instructions beyond a session without tracing"
-    return Budget(f"6. `enrich`, {reader}", f"instructions/ours, {kind}/over untraced", MOST_TO_ENRICH, "", how)
-
-
-def _against_verified(reader: str, kind: str) -> Budget:
-    how = "instructions beyond a pass-through, of a token that is not remembered"
-    return Budget(f"7. a forged token, {reader}", f"instructions/ours, {kind}/times", 1, "of a verified one", how)
-
-
-def _cheaper(peer: str, in_python: float, native: float) -> Budget:
-    limit = native if reader() == "native" else in_python
-    how = f"time over a pass-through, trivial application, in process; {reader()} reader"
+def _cheaper(peer: str, limit: float) -> Budget:
+    how = "time over a pass-through, trivial application, in process"
     return Budget(f"8. times cheaper than {peer}", f"trivial/{peer}/times", limit, "times", how, at_least=True)
 
 
-def _left_by_counts(reader: str, kind: str, part: float) -> Budget:
+def _left_by_counts(kind: str, part: float) -> Budget:
     figure, how = f"instructions/ours, {kind}/throughput", "instructions without ours, in parts of those with it"
-    return Budget(f"8. the SDK's server, {reader}, by counts", figure, part, "", how, at_least=True)
+    return Budget("8. the SDK's server, by counts", figure, part, "", how, at_least=True)
 
 
 def _left(era: str, section: str) -> Budget:
@@ -87,29 +71,17 @@ def _left(era: str, section: str) -> Budget:
 _HEIGHT: Final = "tracemalloc peak at the largest body"
 _BODIES: Final = "exponent between the two largest bodies"
 BUDGETS: Final = (
-    _counted("1. no session", "no session named", 42),
-    _counted("2. a session, token seen before", "session", 90),
-    _counted("3. the same, state sent and unchanged", "session, state unchanged", 92),
-    _counted("4. state changed", "session, state changed", 160),
-    _counted("5. `idle_timeout`", "session, idle_timeout", 140),
-    _counted("6. one recorded span", "session, traced", 305),
-    _enriched("in Python", "session, enriched"),
+    _counted("1. no session", "no session named", 45),
+    _counted("2. a session, token seen before", "session", 115),
+    _counted("3. the same, state sent and unchanged", "session, state unchanged", 120),
+    _counted("4. state changed", "session, state changed", 170),
+    _counted("5. `idle_timeout`", "session, idle_timeout", 170),
+    _counted("6. one recorded span", "session, traced", 310),
     _counted("7. a forged token refused", "forged session refused", 280),
-    _against_verified("in Python", "forged session refused"),
-    _counted("1. with the native reader", "native, no session named", 20),
-    _counted("2. with the native reader", "native, session", 52),
-    _counted("3. with the native reader", "native, session, state unchanged", 54),
-    _counted("4. with the native reader", "native, session, state changed", 135),
-    _counted("5. with the native reader", "native, session, idle_timeout", 115),
-    _counted("6. with the native reader", "native, session, traced", 270),
-    _enriched("with the native reader", "native, session, enriched"),
-    _counted("7. with the native reader", "native, forged session refused", 260),
-    _against_verified("with the native reader", "native, forged session refused"),
-    _cheaper(peers.READ, 1.3, native=2),
-    _cheaper(peers.WRITE, 2, native=4),
-    _cheaper(peers.SPANS, 9, native=12),
-    _left_by_counts("in Python", "session, SDK", 0.94),
-    _left_by_counts("with the native reader", "native, session, SDK", 0.96),
+    _cheaper(peers.READ, 1),
+    _cheaper(peers.WRITE, 2),
+    _cheaper(peers.SPANS, 10),
+    _left_by_counts("session, SDK", 0.93),
     _left("JSON", "sdk-json"),
     _left("SSE", "sdk-sse"),
     Budget("9. cost at the most sessions", "sessions/flatness", 1.1, "times", "against one, token cache off"),

@@ -64,8 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="how long the section `soak` lasts")
     parser.add_argument("--write-docs", action="store_true", help="put the tables and the plot into the documentation")
-    parser.add_argument("--check", action="store_true", help="count instructions, and fail above the baseline")
-    parser.add_argument("--write-baseline", action="store_true", help="count instructions, and make them the baseline")
+    parser.add_argument("--check", action="store_true", help="count instructions, and fail above the budgets")
     options = parser.parse_args(given)
     if STORES in options.section:
         of_stores(options.size)
@@ -75,8 +74,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if unknown := [name for name in options.section if name not in SECTIONS]:
         parser.error(f"no section is called {', '.join(unknown)}")
     size = replace(SIZES[options.size], soak=options.soak or SIZES[options.size].soak)
-    if options.check or options.write_baseline:
-        return instructions.gate(size, write=options.write_baseline)
+    if options.check:
+        return instructions.gate(size)
     start = time.monotonic()
     report = Report.all([run(name, size) for name in options.section or SECTIONS])
     minutes = (time.monotonic() - start) / 60

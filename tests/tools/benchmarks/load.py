@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, Final, TypeVar
 
 from mcp_sessions._server.lifecycle import Sweeper, Terminator
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import make

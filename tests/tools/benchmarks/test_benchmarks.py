@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from benchmarks.timing import Row, Times
 from benchmarks.traffic import Arrival, Visits, message
 
 TINY = SIZES["tiny"]
-BEFORE = {"session": {"bare": 100, "ours": 300}}
 ELSEWHERE = {"traced", "soak", "instructions"}  # need a process or a program of their own
 IN_PROCESS = [name for name in command.SECTIONS if name not in ELSEWHERE]
 
@@ -49,12 +47,9 @@ def test_a_section_gives_tables_and_figures(section: str, reports: Mapping[str, 
 
 
 def test_every_budget_reads_a_figure_that_a_section_finds(reports: Mapping[str, Report]) -> None:
-    """The instructions are counted by a process of their own; each budget names a row whose count is held."""
+    """The instructions are counted by a process of their own."""
     lacking = {budget.figure for budget in budgets.BUDGETS} - Report.all(reports.values()).figures.keys()
-    figures = ("more", "throughput", "times", "over untraced")
-    held = json.loads(instructions.BASELINE.read_text("utf-8"))["CPython 3.11 x86_64"]
-    assert lacking <= {f"instructions/ours, {name}/{figure}" for name in held for figure in figures}
-    assert {budget.name.split(".")[0] for budget in budgets.BUDGETS} == set(map(str, range(1, 12)))
+    assert all(figure.startswith("instructions/ours, ") for figure in lacking)
 
 
 def test_spans_are_recorded_in_a_process_of_their_own() -> None:
@@ -115,27 +110,17 @@ def test_contestants_stand_side_by_side() -> None:
     assert cells == {"ours, session": ("+10.0", "1.00", "+200"), "BaseHTTPMiddleware, empty": ("+25.0", "", "")}
 
 
-def test_instructions_are_counted_and_held(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Kept as a baseline, they are held against it by the next run; one reader is enough to see that."""
+def test_instructions_are_counted_and_held(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within the budgets the gate is green; a count that is over its budget fails it, by name."""
     debian.install("valgrind")
-    monkeypatch.setattr(instructions, "READERS", {"1": "native, "})
-    monkeypatch.setattr(instructions, "BASELINE", tmp_path / "baseline.json")
-    instructions.BASELINE.write_text("{}")
-    assert command.main(["--size", "tiny", "--write-baseline"]) == 0
-    kept = json.loads(instructions.BASELINE.read_text())[instructions.HERE]
-    counted = kept["native, session"]
-    assert counted["bare"] < counted["ours"]
-    doubled = {"native, session": {**counted, "ours": 2 * counted["ours"]}}
-    monkeypatch.setattr(instructions, "count", lambda *_: kept | doubled)
-    assert command.main(["--check"]) == 1
-    assert "native, session: " in capsys.readouterr().out.splitlines()[-1]
-    instructions.BASELINE.write_text("{}")
+    more = command.run("instructions", TINY).figures["instructions/ours, session/more"]
+    assert more > 0
+    counted = {"session": {"bare": 100_000, "ours": 200_000}}
+    monkeypatch.setattr(instructions, "count", lambda *_: counted)
     assert command.main(["--check"]) == 0
-    assert "no baseline" in capsys.readouterr().out
-    more = command.run("instructions", TINY).figures["instructions/ours, native, session/more"]
-    assert more == 2 * counted["ours"] - counted["bare"]
+    counted["session"]["ours"] = 300_000
+    assert command.main(["--check"]) == 1
+    assert "session: " in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_what_is_counted_runs_without_valgrind_too() -> None:
@@ -143,8 +128,8 @@ def test_what_is_counted_runs_without_valgrind_too() -> None:
     lines = [line.split(" ", 3) for line in children.output(instructions.PROGRAM, "3").splitlines()]
     assert [number for _, number, *_ in lines] == ["0", "3"] * (len(lines) // 2)
     assert [way for _, _, way, _ in lines] == ["bare", "bare", "ours", "ours"] * (len(lines) // 4)
-    held = json.loads(instructions.BASELINE.read_text("utf-8"))["CPython 3.11 x86_64"]
-    assert {name for *_, name in lines} == {name.removeprefix("native, ") for name in held}
+    held = {f"instructions/ours, {name}/more" for *_, name in lines}
+    assert {budget.figure for budget in budgets.BUDGETS if budget.figure.endswith("/more")} <= held
 
 
 def test_a_missing_counter_fails_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,45 +138,6 @@ def test_a_missing_counter_fails_nothing(monkeypatch: pytest.MonkeyPatch, capsys
     assert command.main(["--check"]) == 0
     assert command.main(["--size", "tiny", "instructions"]) == 0
     assert capsys.readouterr().out.count(instructions.MISSING) == 2
-
-
-def test_a_rise_of_more_than_five_per_cent_is_shown() -> None:
-    """Beyond the pass-through, in proportion to it, and never for what the baseline does not know."""
-    new = {"bare": 100, "ours": 10_000}
-    assert instructions.risen({"session": {"bare": 100, "ours": 310}, "new": new}, BEFORE) == []
-    assert instructions.risen({"session": {"bare": 100, "ours": 311}}, BEFORE) == [
-        "session: 211 instructions per request where at most 210 are allowed"
-    ]
-    assert instructions.risen({"session": {"bare": 200, "ours": 600}}, BEFORE) == []
-
-
-def test_what_is_over_its_budget_is_shown() -> None:
-    """Also where the baseline is; a session on SQLite is held against one in memory, a forged one against any."""
-    over = {"no session named": {"bare": 100_000, "ours": 200_000}}
-    assert len(instructions.risen(over, over)) == 1
-    on_file = {"session": {"bare": 100_000, "ours": 150_000}, "session, sqlite:": {"bare": 100_000, "ours": 162_001}}
-    assert instructions.risen(on_file, on_file) == [
-        "session, sqlite:: 62,001 instructions per request where at most 62,000 are allowed"
-    ]
-    for prefix in instructions.READERS.values():
-        forged, verified = f"{prefix}{instructions.FORGED}", f"{prefix}{instructions.VERIFIED}"
-        counts = {forged: {"bare": 1, "ours": 152}, verified: {"bare": 1, "ours": 101}}
-        assert instructions.risen(counts, counts) == [
-            f"{forged}: 151 instructions per request where at most 102 are allowed"
-        ]
-        assert instructions.figures(counts)[f"instructions/ours, {forged}/times"] == 1.51
-        enriched = {
-            f"{prefix}session": {"bare": 1, "ours": 10_001},
-            f"{prefix}session, enriched": {"bare": 1, "ours": 30_602},
-        }
-        assert instructions.risen(enriched, enriched) == [
-            f"{prefix}session, enriched: 30,601 instructions per request where at most 30,600 are allowed"
-        ]
-
-
-def test_what_enriching_costs_is_counted_over_a_session_without_tracing() -> None:
-    counts = {"session": {"bare": 100, "ours": 300}, "session, enriched": {"bare": 110, "ours": 350}}
-    assert instructions.figures(counts)["instructions/ours, session, enriched/over untraced"] == 40
 
 
 def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:

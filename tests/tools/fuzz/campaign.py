@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import count, islice, takewhile
 from random import Random
 
-from . import jsonrpc, native, sse, state, tokens
+from . import jsonrpc, sse, state, tokens
 from .trials import BATCH, Disagreement, Trial, run
 
 
@@ -35,7 +35,6 @@ def _later(module: str) -> Trial:
 TARGETS: dict[str, Trial] = {
     "tokens": tokens.trial,
     "jsonrpc": jsonrpc.trial,
-    "native": native.trial,
     "sse": sse.trial,
     "state": state.trial,
     "paths": _later("paths"),
@@ -119,9 +118,6 @@ def show(target: str, options: argparse.Namespace, outcomes: Counter[str], secon
     """Print the count of one target."""
     total = outcomes.total()
     print(f"{target}: {total:,} trials in {seconds:.0f} s, {options.jobs} process(es), seed {options.seed}")
-    if target == "native" and total:
-        of = {kind: sum(outcomes[each] for each in outcomes if each.startswith(kind)) for kind in native.KINDS}
-        print(f"  compared: {', '.join(f'{times:,} {kind}' for kind, times in of.items())}")
     for outcome, times in outcomes.most_common():
         print(f"  {times:>12,}  {outcome}")
     sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ from environments import require
 
 require("joserfc>=1")
 
-from fuzz import campaign, jose, jsonrpc, native, paths, sanitized, sse, state, tokens, trials, uris
+from fuzz import campaign, jose, jsonrpc, paths, sse, state, tokens, trials, uris
 from fuzz.trials import Disagreement
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,13 +25,12 @@ SEED = 1
 TRIALS = {
     "tokens": 8_000,
     "jsonrpc": 4_000,
-    "native": 10_000,
     "sse": 4_000,
     "state": 4_000,
     "paths": 1_000,
     "uris": 4_000,
 }
-REACHED = {"tokens": 30, "jsonrpc": 10, "native": 18, "sse": 4, "state": 7, "paths": 30, "uris": 3}
+REACHED = {"tokens": 30, "jsonrpc": 10, "sse": 4, "state": 7, "paths": 30, "uris": 3}
 
 
 @cache
@@ -99,25 +97,6 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
         jsonrpc.judge(b"{")
     with pytest.raises(Disagreement, match="and the oracle says"):
         jsonrpc.judge(b'{"jsonrpc":"2.0","method":"a"}')
-    with monkeypatch.context() as patched:
-        patched.setattr("mcp_sessions._protocol._native.head", lambda _: None)
-        with pytest.raises(Disagreement, match="None of"):
-            native.judge_headers([])
-    with monkeypatch.context() as patched:
-        patched.setattr("mcp_sessions._protocol._native.kept", lambda _: [(b"x", b"y")])
-        with pytest.raises(Disagreement, match="of which a filter keeps"):
-            native.judge_headers([])
-    with monkeypatch.context() as patched:
-        patched.setattr("mcp_sessions._protocol._native.step", lambda _: None)
-        with pytest.raises(Disagreement, match="native: None of a step to 7"):
-            native.judge_step(7, waits=True)
-    monkeypatch.setattr(native, "in_python", lambda _: None)
-    with pytest.raises(Disagreement, match="and Python says None: "):
-        native.judge_headers([])
-    with pytest.raises(Disagreement, match="and Python says None: nesting 8"):
-        native.judge_request(b"{}", 8)
-    with pytest.raises(Disagreement, match="and Python says None: b'7'"):
-        native.judge_answer(b'{"jsonrpc":"2.0","id":7,"result":{"a":1}}', b"7")
     with pytest.raises(Disagreement, match=r"again: python -m tests\.tools\.fuzz --target jsonrpc --seed 7 --batch 3"):
         trials.run(jsonrpc.trial, "jsonrpc", 7, 3)
 
@@ -126,24 +105,6 @@ def test_what_only_some_parsers_read_may_be_refused() -> None:
     """A lone surrogate in what is read: the standard library takes it, and the package may not."""
     assert jsonrpc.judge(rb'{"jsonrpc":"2.0","method":"\ud800"}') == "lone_surrogate"
     assert jsonrpc.judge(b'{"jsonrpc":"2.0","result":' + b"[" * 995 + b"]" * 995 + b"}") in {"read", "nesting_too_deep"}
-
-
-def test_the_sanitizers_have_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
-    """About the native reader, over inputs that are always the same ones; the Makefile's `fuzz` gives it more."""
-    assert sanitized.main(["--trials", "2000", "--seed", "1"]) == 0
-    printed = capfd.readouterr().out
-    assert "native, sanitized: seed 1\n" in printed
-    assert "native, sanitized: 2,000 trials" in printed
-
-
-def test_what_a_sanitizer_says_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Here of a reader that looks beyond the end of every body."""
-    text, begin = sanitized.SOURCE.read_text("utf-8"), "    envelope.count = -1;\n    skip_space(t);"
-    assert text.count(begin) == 1
-    faulty = tmp_path / "reader.c"
-    faulty.write_text(text.replace(begin, f"    if (t->end[9] == 'x') return 0;\n{begin}"), "utf-8")
-    monkeypatch.setattr(sanitized, "SOURCE", faulty)
-    assert sanitized.main(["--trials", "10", "--seed", "1"]) == 1
 
 
 # --- the oracle for tokens -----------------------------------------------------------------------
@@ -204,16 +165,6 @@ def test_a_campaign_counts_and_tells_how_far_it_is(
     assert "sse: 12,000 trials" in said
     assert "... 10,000" in said
     assert "1 events" in said
-
-
-def test_a_campaign_counts_what_both_readers_were_given(capsys: pytest.CaptureFixture[str]) -> None:
-    """By kind: bodies of requests and answers."""
-    assert campaign.main(["--target", "native", "--tokens", "2000", "--seed", "1"]) == 0
-    compared = re.search(
-        r"  compared: ([\d,]+) request, ([\d,]+) answer, \d+ headers, \d+ step\n", capsys.readouterr().out
-    )
-    assert compared is not None
-    assert all(int(number.replace(",", "")) > 500 for number in compared.groups())
 
 
 def test_a_campaign_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
@@ -23,10 +23,6 @@ from .._session.claims import SESSION, Claims
 from ..stores import _base as base
 from ..stores._base import Standing, Store
 from .background import start
-
-if TYPE_CHECKING:
-    from .response import ResponseFilter, Rewrite
-    from .sessions import ActiveSession
 
 INTERVAL: Final = 0.5  # seconds between two questions to the store, and two looks at calls whose client has left
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
@@ -42,7 +38,7 @@ class Stream(Protocol):
         """The session that it belongs to."""
 
     @property
-    def survives_end(self) -> bool:
+    def ended_by_this_request(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
@@ -51,7 +47,7 @@ class Stream(Protocol):
         No id means any request.
         """
 
-    async def cut(self) -> None:
+    async def terminate(self) -> None:
         """End it: its session has ended. Raises nothing, and does not wait long for its client."""
 
 
@@ -61,15 +57,15 @@ class Streams:
     def __init__(self, store: Store, *, interval: float = INTERVAL) -> None:
         self._store, self._interval = store, interval
         self._open: dict[str, list[Stream]] = {}
-        self._watching = False
-        self.is_blind: bool = False
+        self._polling = False
+        self.store_unavailable: bool = False
         """Whether the store did not answer when it was last asked how the sessions are."""
 
     def add(self, stream: Stream) -> None:
         self._open.setdefault(stream.claims.ref, []).append(stream)
-        if not self._watching:
-            self._watching = True
-            start(self._watch)
+        if not self._polling:
+            self._polling = True
+            start(self._poll)
 
     def remove(self, stream: Stream) -> None:
         ref = stream.claims.ref
@@ -81,11 +77,11 @@ class Streams:
 
     async def end(self, ref: str) -> None:
         """End the streams of a session that has ended, but for that of the request that ended it."""
-        ending = [stream for stream in self._open.get(ref, ()) if not stream.survives_end]
+        ending = [stream for stream in self._open.get(ref, ()) if not stream.ended_by_this_request]
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
             for stream in ending:
                 self.remove(stream)
-                group.start_soon(stream.cut)
+                group.start_soon(stream.terminate)
 
     def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
@@ -105,24 +101,24 @@ class Streams:
         """Whether a session is still live, or raise `StoreUnavailable`."""
         return await base.status(self._store, claims) is Standing.LIVE
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         try:
             while self._open:
                 await anyio.sleep(self._interval)
-                await self._look()
+                await self._check_once()
         finally:
-            self._watching = False
+            self._polling = False
 
-    async def _look(self) -> None:
+    async def _check_once(self) -> None:
         claims = [of_session[0].claims for of_session in self._open.values()]
         for first in range(0, len(claims), BATCH):
             asked = claims[first : first + BATCH]
             try:
                 statuses = await base.statuses(self._store, asked)
             except StoreUnavailable:  # what is no answer goes on until the store says otherwise
-                self.is_blind = True
+                self.store_unavailable = True
                 continue
-            self.is_blind = False
+            self.store_unavailable = False
             for claim, status in zip(asked, statuses, strict=True):
                 if status is not Standing.LIVE:
                     await self.end(claim.ref)
@@ -131,28 +127,44 @@ class Streams:
 # --- resumption ---
 
 
+class OpenSession(Protocol):
+    """The session of a call, whose state stays open until the answer has left."""
+
+    claims: Claims
+    closed: bool
+    ended_by_own_request: bool
+
+    def has_expired(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+    async def save_changes(self) -> None: ...
+
+
+Rewrites = tuple[Any, ...]  # each a `Rewrite` of `response`, which imports this file
+
+
 class Resumable(msgspec.Struct, frozen=True):
     """What the answer of a call needs when it comes by a resumed stream."""
 
-    session: ActiveSession
-    echoed: ActiveSession | None
-    rewrites: tuple[Rewrite, ...]  # but those that belong to one response
+    session: OpenSession
+    rewrites: Rewrites
 
 
-class Origin(msgspec.Struct, eq=False):
+class StreamRequest(msgspec.Struct, eq=False):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
-    is_settled: bool = False  # it was answered or cancelled: its client expects nothing more
+    answered: bool = False  # it was answered or cancelled: its client expects nothing more
     resumable: Resumable | None = None  # while it is among the calls that are kept
 
-    def is_settled_by(self, last: bytes) -> bool:
+    def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
-        if not self.is_settled and self.id is not None:
-            self.is_settled = rewrite.response_to(last, self.id) is not None
-        return self.is_settled
+        if not self.answered and self.id is not None:
+            self.answered = rewrite.response_to(last, self.id) is not None
+        return self.answered
 
 
 class Events:
@@ -160,38 +172,37 @@ class Events:
 
     def __init__(self, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS, max_calls: int = MAX_CALLS) -> None:
         self._interval, self._max_events, self._max_calls = interval, max_events, max_calls
-        self._origins: OrderedDict[tuple[str | None, str], Origin] = OrderedDict()
+        self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
         self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
-        self._calls: OrderedDict[Origin, None] = OrderedDict()
-        self._saved: list[ActiveSession] = []  # those of these calls whose state is in the store and open
+        self._calls: OrderedDict[StreamRequest, None] = OrderedDict()
+        self._saved: list[OpenSession] = []  # those of these calls whose state is in the store and open
         self._saving = False
 
-    def remember(self, transport: str | None, event_id: str, origin: Origin) -> None:
+    def remember(self, transport: str | None, event_id: str, request: StreamRequest) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
         place = (transport, event_id)
-        self._places[event_id] += place not in self._origins
-        self._origins[place] = origin
-        if len(self._origins) > self._max_events:
-            (_, oldest), _ = self._origins.popitem(last=False)
+        self._places[event_id] += place not in self._requests
+        self._requests[place] = request
+        if len(self._requests) > self._max_events:
+            (_, oldest), _ = self._requests.popitem(last=False)
             self._places[oldest] -= 1
             if not self._places[oldest]:
                 del self._places[oldest]
 
-    def origin_of(self, transport: str | None, event_id: str | None) -> Origin | None:
+    def request_of(self, transport: str | None, event_id: str | None) -> StreamRequest | None:
         """Return the request that an event answered, or None where that is not known."""
-        return None if event_id is None else self._origins.get((transport, event_id))
+        return None if event_id is None else self._requests.get((transport, event_id))
 
     def is_known(self, event_id: str | None) -> bool:
         """Whether an event was seen in any transport session. Servers find events by their id alone."""
         return event_id in self._places
 
-    def keep(self, origin: Origin, session: ActiveSession, response: ResponseFilter) -> None:
-        """Keep the session of a call for its resumed stream; it stays open unless the call was answered."""
-        rewrites = tuple([change for change in response.rewrites if change.is_repeatable])
-        origin.resumable = Resumable(session, response.echoed, rewrites)
-        self._calls[origin] = None
-        if origin.is_settled_by(response.last_text):
-            session.shut()
+    def keep(self, request: StreamRequest, session: OpenSession, rewrites: Rewrites, last: bytes) -> None:
+        """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
+        request.resumable = Resumable(session, rewrites)
+        self._calls[request] = None
+        if request.is_answered_by(last):
+            session.close()
         elif session.claims.kind != SESSION:  # its client carries no state
             self._saved.append(session)
             if not self._saving:
@@ -200,7 +211,7 @@ class Events:
         if len(self._calls) > self._max_calls:
             oldest, _ = self._calls.popitem(last=False)
             assert oldest.resumable is not None
-            oldest.resumable.session.shut()
+            oldest.resumable.session.close()
             oldest.resumable = None
 
     async def _save(self) -> None:
@@ -213,16 +224,16 @@ class Events:
         finally:
             self._saving = False
 
-    async def _save_one(self, session: ActiveSession) -> None:
-        """Save what changed in a state; one that is shut was saved with its answer, or belongs to no call any more."""
-        if session.is_shut or not session.runtime.clock() < session.ends_at:
-            session.shut()
+    async def _save_one(self, session: OpenSession) -> None:
+        """Save what changed in a state; a closed one was saved with its answer, or no longer belongs to a call."""
+        if session.closed or session.has_expired():
+            session.close()
             self._saved.remove(session)
             return
         try:
             await session.save_changes()
         except DataGone:  # it has ended
-            session.shut()
+            session.close()
         except (StateError, DataError, StoreUnavailable):
             pass  # it is tried again, and the answer says so if it still fails
 
@@ -230,23 +241,25 @@ class Events:
 class StreamGuard(msgspec.Struct, frozen=True):
     """What ends a response before its time."""
 
-    origin: Origin  # the request that is answered
+    request: StreamRequest  # the request that is answered
     transport: str | None  # the wrapped server's transport session that it came by
     streams: Streams  # of this process, among which it is listed while it is open
     events: Events  # of this process, by which a client may resume it
     refused: Callable[[Refusal], bytes]  # gives the last message to a client whose response is cut, as JSON, or nothing
-    survives_end: Callable[[], bool]  # whether the response goes on all the same
+    ended_by_this_request: Callable[[], bool]  # whether the response goes on all the same
     fail_open: bool  # whether it goes on where the store does not say whether the session has ended
 
-    def is_in_doubt(self, text: bytes) -> bool:
+    def needs_recheck(self, text: bytes) -> bool:
         """Whether a message is the answer, and comes while the store does not say how sessions are."""
-        return self.streams.is_blind and self.origin.id is not None and rewrite.is_answer(text, self.origin.id)
+        return (
+            self.streams.store_unavailable and self.request.id is not None and rewrite.is_answer(text, self.request.id)
+        )
 
     async def refusal(self) -> Refusal | None:
         """Return why an answer must not leave: its session has ended meanwhile, or may have."""
-        if self.survives_end():
+        if self.ended_by_this_request():
             return None
-        claims = self.origin.claims
+        claims = self.request.claims
         try:
             return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
         except StoreUnavailable as refusal:
@@ -254,13 +267,13 @@ class StreamGuard(msgspec.Struct, frozen=True):
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
-        own = self.origin.id
+        own = self.request.id
         if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
-            self.origin.is_settled = True
+            self.request.answered = True
 
     def last_message(self, refusal: Refusal | None, last: bytes) -> bytes:
         """Return the last message of a stream that is cut, given the one before: none where its client expects none."""
-        if self.origin.is_settled_by(last):
+        if self.request.is_answered_by(last):
             return b""
-        self.origin.is_settled = True
-        return self.refused(refusal or SessionEnded(ref=self.origin.claims.ref))
+        self.request.answered = True
+        return self.refused(refusal or SessionEnded(ref=self.request.claims.ref))
