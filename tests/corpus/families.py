@@ -34,7 +34,7 @@ FIELDS = [name for name in SETS if name.startswith(("create", "initialize", "ses
 BRIDGES = [name for name in SETS if "bridge" in name]
 EVENTS = ["spans", "correlate", "session_lists"]
 """Deployments in which the draft is also spoken to a server that answers with events."""
-LINEAGES = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
+FORKING = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
  fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
  spans_internal""".split()
 HEADERS = """default always legacy no_transport short_transport tracked tracked_idle idle principal fills raises
@@ -61,7 +61,7 @@ def _also(family: Family, sets: Iterable[str], eras: Iterable[str] = ERAS, **ser
 
 FAMILIES: Mapping[str, Family] = {
     "draft": _also(_in_turn(talks.draft, SETS), EVENTS, shape="sse"),
-    "lineage": _in_turn(talks.lineage, LINEAGES),
+    "forks": _in_turn(talks.forks, FORKING),
     "header": _also(_family(talks.header, HEADERS, ["legacy"]), ["default", "spans"], ["legacy"], shape="sse_ids"),
     "field": _also(_in_turn(talks.field, FIELDS), ["both", "create_required"], shape="sse_pieces"),
     "renewed": _family(talks.renewed, FIELDS, ["legacy"]),

@@ -95,7 +95,7 @@ SETS: Mapping[str, Mapping[str, Any]] = {
     "both_always": {"dialects": BOTH, "require": "always", "lists": "session"},
     "tracked": TRACKED,
     "tracked_idle": {**TRACKED, "idle_timeout": 120},
-    "tracked_anonymous": {"tracked": True, "extensions": ["list", "end_all"]},
+    "tracked_anonymous": {"tracked": True, "extensions": ["list"]},
     "idle": {"idle_timeout": timedelta(minutes=2)},
     "short": {"lifetime": 300},
     "principal": {"principal": _user},

@@ -115,7 +115,6 @@ METHODS = {
     Subject.DELETE: "sessions/delete",
     Subject.FORK: "sessions/fork",
     Subject.SESSIONS: "sessions/list",
-    Subject.END_ALL: "sessions/end_all",
     Subject.TERMINATE: "terminate",
     Subject.OPEN: "session/create",
     Subject.MISPLACED: "sessions/create",
@@ -335,13 +334,12 @@ def test_what_needs_records_is_offered_where_there_are_some() -> None:
     every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
     assert [[one.method for one in offered] for offered in every] == [
         ["sessions/fork"],
-        ["sessions/fork", "sessions/list", "sessions/end_all"],
+        ["sessions/fork", "sessions/list"],
     ]
     assert json.loads(decision.settings("some", every[1])) == {
         "required": "some",
         **OFFERED,
         "list": True,
-        "endAll": True,
     }
 
 

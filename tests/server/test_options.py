@@ -122,7 +122,7 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         ),
         *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
         *(
-            ("extensions", value, r"must be a tuple of some of 'fork', 'list', 'end_all', or \(\)")
+            ("extensions", value, r"must be a tuple of some of 'fork', 'list', or \(\)")
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
         *(("watch", value, "watch=.* must be the path of a directory") for value in ("", 1)),

@@ -42,7 +42,6 @@ CALLS: dict[str, Call] = {
     "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
     "roster": lambda store: store.roster(audience=AUDIENCE, limit=1),
     "count": lambda store: store.count(audience=AUDIENCE),
-    "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
     "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
     "purge": lambda store: store.purge("r"),

@@ -51,7 +51,7 @@ session's state and data, or raise `CreateRefused` with a message for the client
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with its
-principal's others, `"root_ended"` with its lineage, `"not_begun"` where its id did not reach the client, or `end`'s."""
+principal's others, `"not_begun"` where its id did not reach the client, or `end`'s."""
 
 
 class _Checked:
@@ -105,8 +105,8 @@ class Wire(_Checked):
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
-    """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"` and `"end_all"`. Methods that
-    are not offered are forwarded to the wrapped server."""
+    """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"`. Others are forwarded to the
+    wrapped server."""
     issuer: Name = "mcp-sessions"
     """The issuer (`iss`) of session ids."""
     not_found_code: Code = -32043
@@ -146,8 +146,6 @@ class Limits(_Checked):
     """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. None means no limit."""
     anonymous_sessions: WholeOrNone = 1_000_000
     """Maximum recorded sessions without a principal at once, if tracked; None means no limit."""
-    forks_per_session: WholeOrNone = 1_000
-    """Maximum recorded forks of one session, of all generations, if tracked; None means no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
     """Maximum bytes of the data of all sessions of one principal, plus 200 per value; None means no limit."""
     anonymous_data_bytes: WholeOrNone = 256 * MEBIBYTE

@@ -22,15 +22,13 @@ from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
-from .._session import claims as lineage
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
-from ..stores import _base as base
-from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
+from ..stores._base import ANONYMOUS, Reach, Standing, Store
 from ..stores._turns import Turns
 from ..telemetry import is_traced
 from . import current, placement
@@ -104,17 +102,12 @@ class Runtime(msgspec.Struct, frozen=True):
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
         if self.tracked:
-            touched = self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
-            return touched if claims.root is None else self._fork_status(claims, touched)
-        return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
+            return self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+        return self.store.status(claims)
 
     @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)
-
-    async def _fork_status(self, claims: Claims, touched: Awaitable[Standing]) -> Standing:
-        standing = await touched
-        return standing if standing is not LIVE else await self.store.status(lineage.mark(claims))
 
     def code(self, refusal: Refusal) -> int:
         if isinstance(refusal, SessionNotFound):

@@ -30,7 +30,6 @@ from .._errors import (
 from .._protocol import draft
 from .._protocol.decision import Decision
 from .._protocol.draft import SessionMetadata
-from .._session import claims
 from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
@@ -105,16 +104,14 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened.shut()
 
     def data(self) -> Data:
-        return self.runtime.data(claims.owner(self.claims), self.claims.expires_at, self.claims.subject)
+        return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
     async def capabilities(self) -> bytes | None:
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
-    async def end(self, reason: str, *, descendants: bool = False) -> None:
+    async def end(self, reason: str) -> None:
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
-            if descendants:  # first, so that a caller who learns of a failure can try again
-                await self.runtime.terminator.end_below(self.claims, tracked=self.runtime.tracked)
             await self.runtime.terminator.end(self.claims, reason)
         except StoreUnavailable:
             self.ended_by_own_request = False
@@ -199,7 +196,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def _namespace(self) -> Namespace:
-        """Its own place in the store, also where it shares another session's data."""
         return self.runtime.namespace(self.claims.ref, self.claims.expires_at, subject=self.claims.subject)
 
 
@@ -254,7 +250,7 @@ def opened(
     claims = known.claims
     if status is None:
         at_once = runtime.status_now
-        if at_once is None or claims.root is not None:
+        if at_once is None:
             return None
         status = at_once(claims)
     if status is not LIVE:
@@ -266,7 +262,7 @@ def opened(
         unsealed = _unsealed(metadata.state, known, runtime, now)
         payload = unsealed.payload
     if runtime.idle_timeout is not None:
-        last_seen = claims.issued_at if unsealed is None else unsealed.last_seen
+        last_seen = int(claims.issued_at) if unsealed is None else unsealed.last_seen
         if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
             last_seen = int(now)
         ends_at = end_of(claims, runtime, last_seen)

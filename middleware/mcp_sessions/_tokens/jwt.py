@@ -36,7 +36,9 @@ _BACKSLASH: Final = ord("\\")
 _SHAPE: Final = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)")  # their characters are checked where each is decoded
 
 _Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
-_Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # to the end of the year 9999, as datetime goes
+_END_OF_TIME: Final = 253_402_300_799  # the end of the year 9999, as datetime goes
+_Seconds = Annotated[int, Meta(ge=0, le=_END_OF_TIME)]
+_Milliseconds = Annotated[float, Meta(ge=0, le=_END_OF_TIME)]  # in seconds, with three decimals
 _Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -52,16 +54,12 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     iss: str
     aud: str
     jti: _Random128
-    iat: _Seconds
+    iat: _Milliseconds
     exp: _Seconds
     knd: Kind
     sub: _Random128 | UnsetType = UNSET
     tp: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")] | UnsetType = UNSET
     cli: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | UnsetType = UNSET
-    par: _Name | UnsetType = UNSET
-    root: _Name | UnsetType = UNSET
-    gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    own: _Name | UnsetType = UNSET
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
     boot: _Name | UnsetType = UNSET
 
@@ -139,10 +137,6 @@ class Tokens:
             sub=UNSET if claims.subject is None else claims.subject,
             tp=UNSET if claims.trace is None else claims.trace,
             cli=UNSET if claims.client is None else claims.client,
-            par=UNSET if claims.parent is None else claims.parent,
-            root=UNSET if claims.root is None else claims.root,
-            gen=claims.generation,
-            own=UNSET if claims.owner is None else claims.owner,
             up=UNSET if claims.upstream is None else claims.upstream,
             boot=UNSET if claims.boot is None else claims.boot,
         )
@@ -251,6 +245,8 @@ class Tokens:
             payload = _PAYLOADS.decode(text)
         except (ValueError, RecursionError) as error:
             raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
+        if not payload.iat == round(payload.iat * 1000) / 1000:
+            raise SessionNotFound("token_claim_iat")
         if not payload.iss == self._issuer:
             raise SessionNotFound("token_issuer")
         if not payload.aud == self._audience:
@@ -264,10 +260,6 @@ class Tokens:
             subject=None if payload.sub is UNSET else payload.sub,
             trace=None if payload.tp is UNSET else payload.tp,
             client=None if payload.cli is UNSET else payload.cli,
-            parent=None if payload.par is UNSET else payload.par,
-            root=None if payload.root is UNSET else payload.root,
-            generation=payload.gen,
-            owner=None if payload.own is UNSET else payload.own,
             upstream=None if payload.up is UNSET else payload.up,
             boot=None if payload.boot is UNSET else payload.boot,
             audience=self._audience,

@@ -89,7 +89,7 @@ class _Opened(RedactedRepr):
     async def capabilities(self) -> None:
         """No client has stated any."""
 
-    async def end(self, reason: str, *, descendants: bool) -> None:  # noqa: ARG002  # it has none
+    async def end(self, reason: str) -> None:
         of = self.claims
         await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)
 

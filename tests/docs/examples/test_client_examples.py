@@ -98,6 +98,6 @@ def test_forks_share_a_cart_and_have_their_own_browsers() -> None:
         'shop O put("salt") -> ["bread", "milk", "salt", "tea"]',
         'shop O visit("/checkout") -> ["/basket", "/checkout"]',
         "The orchestrator is done, and so are its helpers",
-        "program deletes the root with its descendants",
+        "program deletes the shared session",
         'shop A put("wine") -> refused: -32043 Session not found',
     ]

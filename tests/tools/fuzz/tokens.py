@@ -78,10 +78,6 @@ def _principal(caller: Caller | None) -> Principal | None:
 FULL: Final[dict[str, Any]] = {
     "trace": f"00-{'a' * 32}-{'b' * 16}-01",
     "client": "a client/1",
-    "parent": "ses_a",
-    "root": "ses_b",
-    "generation": 3,
-    "owner": "ses_c",
     "upstream": "x" * 40,
 }
 
