@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_sessions.client import ClientSessions, HeldSession, with_sessions
+from mcp_sessions.client import ClientSessions, HeldSession, SessionLost, with_sessions
 from server_process import serving
 from timeline import Timeline
 
@@ -71,8 +71,8 @@ class Agent:
 async def _outcome(call: Any) -> str:
     try:
         return str(await call)
-    except MCPError as error:
-        return f"refused: {error.code} {error.message}"
+    except SessionLost as error:
+        return f"refused: {error}"
 
 
 async def fetch(helper: Agent, item: str) -> None:

@@ -38,7 +38,8 @@ FORKING = """default own_admission tracked tracked_idle tracked_anonymous sqlite
  fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
  spans_internal""".split()
 HEADERS = """default always legacy no_transport short_transport tracked tracked_idle idle principal fills raises
- refuses limited codes small_token correlate propagate sqlite no_store no_store_allowed eddsa spans unheard""".split()
+ refuses limited always_own small_token correlate propagate sqlite no_store no_store_allowed eddsa spans
+ unheard""".split()
 
 
 def _family(talk: Talk, sets: Iterable[str], eras: Iterable[str] = ERAS, **server: Any) -> Family:
@@ -74,7 +75,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "streams": _family(talks.streams, ["default", "tracked", "bridge", "spans"]),
     "bodies": _in_turn(faults.bodies, ["default", "small", "both", "bridge", "fills", "every_path"]),
-    "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "codes"]),
+    "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "always_own"]),
     "shapes": _in_turn(faults.shapes, ["default", "both", "small_state", "spans_internal"]),
     "handshakes": _family(faults.handshakes, ["default", "initialize", "bridge"], ["legacy"]),
     "places": _in_turn(faults.places, ["default", "every_path", "other_path", "both", "bridge"]),

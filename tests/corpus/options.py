@@ -105,7 +105,7 @@ SETS: Mapping[str, Mapping[str, Any]] = {
     "raises": {"on_create": _raise},
     "raises_at_end": {"on_end": _raise},
     "limited": {"create_limit": 1},
-    "codes": {"not_found_code": -40004, "required_code": -40001, "require": "always"},
+    "always_own": {"require": "always", "admission": "own"},
     "small": {"max_body_bytes": 700, "max_batch": 2, "max_nesting": 8, "body_timeout": 0.001},
     "small_state": {"max_state_bytes": 60, "max_data_bytes": 40, "max_value_bytes": 20, "max_event_bytes": 120},
     "small_token": {"max_token_bytes": 512, "token_cache": 0},

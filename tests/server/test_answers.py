@@ -11,11 +11,10 @@ import pytest
 from apps import Server, reply, sessions
 from clients import MODERN, START, Answer, Client, Clock, call, http
 from failing import Failing
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope, Send
 
 from mcp_sessions import SEP1364Create, Session
-from mcp_sessions._errors import SessionRequired, StoreFull, StoreUnavailable
-from mcp_sessions._server.current import code_of
+from mcp_sessions._errors import StoreFull, StoreUnavailable
 from mcp_sessions._server.logs import Facts
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.claims import AUDIENCE
@@ -317,19 +316,3 @@ class TestTheLog:
         with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
             Facts(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
         assert not caplog.records
-
-
-@pytest.mark.parametrize(("options", "code"), [({}, -31044), ({"required_code": -40002}, -40002)])
-async def test_an_application_finds_the_codes_by_its_scope_and_by_its_context(
-    options: dict[str, Any], code: int
-) -> None:
-    """Whichever of them it can see."""
-    found: list[int] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found.extend(code_of(SessionRequired(), where) for where in (scope, None))
-        await Server()(scope, receive, send)
-
-    await Client(sessions(app, admission="own", **options)).tool()
-    assert found == [code, code]
-    assert code_of(SessionRequired(), None) == -31044

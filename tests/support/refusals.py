@@ -367,15 +367,6 @@ CASES = [
     Case(errors.SessionNotFound(), "unknown, forged or another caller's", *NOT_FOUND, carrying(UNKNOWN)),
     Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
-        errors.SessionNotFound(),
-        "with `Wire(not_found_code=-40004)`",
-        -40004,
-        200,
-        200,
-        carrying(UNKNOWN),
-        {"not_found_code": -40004},
-    ),
-    Case(
         errors.SessionNotFound(http_status=404),
         "a transport session in `Mcp-Session-Id` that has ended, or never existed",
         -32043,

@@ -24,7 +24,7 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .body import FEW, read_body
 from .context import Given, RequestContext
-from .current import PrincipalOf, from_scope, with_codes
+from .current import PrincipalOf, from_scope
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -165,7 +165,7 @@ class MCPSessionMiddleware:
         if self._checked is None:
             if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
                 raise ConfigurationError(fault)
-            self._checked = with_codes(self.app, self._options.code)
+            self._checked = self.app
         self.services.started()
         self._served = None if self.services.beside else self._checked
         return self._checked

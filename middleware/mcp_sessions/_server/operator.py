@@ -156,7 +156,8 @@ class Sessions:
             await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))  # after a leak
 
         Args:
-            moment: A `datetime` with a time zone, not in the future. Sessions of the same millisecond end, too.
+            moment: A `datetime` with a time zone, not in the future. Sessions are dated to the millisecond: if the
+                moment lies within one, sessions of that whole millisecond end.
 
         Raises:
             ConfigurationError: The moment has no time zone or is in the future.
@@ -166,7 +167,7 @@ class Sessions:
             raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
         if not moment.timestamp() <= self._clock():
             raise ConfigurationError("the moment is in the future: sessions that do not exist yet cannot be ended")
-        await self._cut_off(after_ms(moment.timestamp()), None)
+        await self._cut_off(math.ceil(round(moment.timestamp() * 1000, 3)) / 1000, None)
 
     async def check(self) -> None:
         """Query the store, as for a readiness endpoint; needs no keys.

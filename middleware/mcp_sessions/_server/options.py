@@ -26,7 +26,7 @@ from ..stores._base import Store
 from ..telemetry import Redact, Spans, Trace, User
 from . import forms
 from .current import PrincipalOf
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
+from .forms import Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,10 +109,6 @@ class Wire(_Checked):
     wrapped server."""
     issuer: Name = "mcp-sessions"
     """The issuer (`iss`) of session ids."""
-    not_found_code: Code = -32043
-    """JSON-RPC code of "Session not found"."""
-    required_code: Code = -31044
-    """JSON-RPC code of "Session required"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,8 +294,7 @@ class Options(_Checked):
 # --- variables of the environment ---
 
 PREFIX: Final = "MCP_SESSIONS_"
-SLIP: Final = "MCP_SESSION_"  # the prefix, nearly: what is meant for us must not be passed over
-OTHER_KEYS: Final = f"{SLIP}KEYS"  # the former name of `MCP_SESSIONS_KEYS`
+MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be passed over
 
 # What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
@@ -345,12 +340,10 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
     named = {_setting(name): name for name in sorted(ours) if name != SWITCH}
     for name in sorted(os.environ):
-        meant = PREFIX + name.removeprefix(SLIP)
-        if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:
+        meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
+        if name.startswith(MISSPELLED_PREFIX) and meant in VARIABLES:
             raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
     values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
-    if "keys" not in values and os.environ.get(OTHER_KEYS):
-        values["keys"] = f"env:{OTHER_KEYS}"
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}

@@ -23,7 +23,7 @@ from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread
 from .body import Replay, refusal_of_batch
 from .context import Given, RequestContext, keep_body_here, named_ids
-from .current import ABSENCE_KEY, Absence, Why, absence_variable, explained, note_absence
+from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .plain import PlainResponse, close_session
 from .response import ResponseFilter
@@ -62,9 +62,7 @@ def handle_post(body: bytes, receive: Receive, given: Given) -> Awaitable[None]:
         scope["state"]["mcp_session"] = None
     except KeyError:
         scope["state"] = {"mcp_session": None}
-    common = headers.common
-    if common is None or common[1] not in explained:
-        note_absence(scope, runtime, headers, message)
+    note_absence(scope, runtime, headers, message)
     if runtime.bridges or _current_session() is not None:
         return _forward_untouched(in_context(body, receive, given))
     return app(scope, Replay(body, receive).__call__, send)

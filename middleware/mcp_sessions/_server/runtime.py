@@ -17,7 +17,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from .. import stores
-from .._errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
+from .._errors import CreateLimited
 from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
@@ -84,8 +84,6 @@ class Runtime(msgspec.Struct, frozen=True):
     unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
     capability: bytes  # `capabilities.sessions`, as JSON
     settings: bytes  # `capabilities.experimental.sessions`, as JSON
-    not_found_code: int
-    required_code: int
     limits: Limits
     batch: int  # of these, since every request asks
     nesting: int
@@ -108,11 +106,6 @@ class Runtime(msgspec.Struct, frozen=True):
     @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)
-
-    def code(self, refusal: Refusal) -> int:
-        if isinstance(refusal, SessionNotFound):
-            return self.not_found_code
-        return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
@@ -177,8 +170,6 @@ def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: b
         "unconfirmed": unconfirmed,
         "capability": capability,
         "settings": decision.settings(policy.summary, offered),
-        "not_found_code": wire.not_found_code,
-        "required_code": wire.required_code,
     }
 
 

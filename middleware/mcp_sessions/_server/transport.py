@@ -159,7 +159,7 @@ async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, clai
 def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
     if origin.id is None:
         return b""
-    code = ctx.runtime.code(refusal)
+    code = refusal.code
     ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, refusal.ref))
     return rewrite.error(origin.id, code, refusal.client_message)
 
