@@ -46,7 +46,15 @@ from mcp_sessions._tokens.keys import KeyRing
 
 RING = KeyRing([SECRET])
 OURS = Tokens(issuer="i", audience="a").mint(
-    RING, Claims(kind=SESSION, jti="A" * 22, issued_at=START, expires_at=START + 60, kid=RING.signing.kid)
+    RING,
+    Claims(
+        kind=SESSION,
+        jti="A" * 22,
+        issued_at=START,
+        expires_at=START + 60,
+        issuer="i",
+        audience="a",
+    ),
 )
 FORGED = OURS.rpartition(".")[0] + ".AAAA"
 

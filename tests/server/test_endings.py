@@ -25,7 +25,16 @@ from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
-CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=END, subject=None, kid="k", trace=TRACE)
+CLAIMS = Claims(
+    kind=SESSION,
+    jti="j" * 22,
+    issued_at=START,
+    expires_at=END,
+    subject=None,
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+    trace=TRACE,
+)
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 

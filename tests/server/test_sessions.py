@@ -43,7 +43,8 @@ class Deployment:
         now = floor_ms(self.clock.now)
         claims = Claims(
             kind="session",
-            kid=key.kid,
+            issuer="mcp-sessions",
+            audience="mcp-sessions",
             jti=jti,
             issued_at=now,
             expires_at=int(now) + 7 * DAY,
@@ -172,7 +173,8 @@ async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) 
     key = KeyRing([SECRET]).signing
     claims = Claims(
         kind="session",
-        kid=key.kid,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
         jti="a",
         issued_at=START,
         expires_at=START + 400 * DAY,

@@ -21,7 +21,15 @@ DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 def claims_of(name: str) -> Claims:
-    return Claims(kind=SESSION, jti=name * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
+    return Claims(
+        kind=SESSION,
+        jti=name * 22,
+        issued_at=START,
+        expires_at=START + 60,
+        subject=None,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+    )
 
 
 A, B = claims_of("a"), claims_of("b")

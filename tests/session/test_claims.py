@@ -31,8 +31,14 @@ TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
 
 
 def claims_of(ring: KeyRing) -> Claims:
-    kid = ring.signing.kid
-    return Claims(kind=SESSION, kid=kid, jti="A" * 22, issued_at=1_800_000_000, expires_at=1_800_003_600)
+    return Claims(
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti="A" * 22,
+        issued_at=1_800_000_000,
+        expires_at=1_800_003_600,
+    )
 
 
 TOKEN = TOKENS.mint(RINGS[0], claims_of(RINGS[0]))

@@ -63,7 +63,15 @@ def server() -> Iterator[Server]:
 
 
 def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "sub") -> Claims:
-    return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=issued_at + 3600, subject=subject)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=issued_at,
+        expires_at=issued_at + 3600,
+        subject=subject,
+    )
 
 
 LATER = claims("later", issued_at=START + 1)

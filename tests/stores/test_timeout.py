@@ -22,7 +22,9 @@ from mcp_sessions.stores import _Timeout as Timeout
 from mcp_sessions.stores import _TimeoutStore as TimeoutStore
 from mcp_sessions.stores._base import Reach, Record, Standing, Store
 
-CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
+CLAIMS = Claims(
+    kind="session", issuer="mcp-sessions", audience="mcp-sessions", jti="j", issued_at=START, expires_at=START + 60
+)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
 NAMESPACE = Namespace(owner="r", until=START + 60, max_bytes=10)
 PASSWORD = "redis://user:a-password-of-the-store@host"

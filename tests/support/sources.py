@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec.structs import force_setattr
-
 from mcp_sessions._session.claims import SESSION, Claims, Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
@@ -20,8 +18,15 @@ def no_data() -> Data:
 
 def claims_of(ref: str, issued_at: int = 0) -> Claims:
     """The claims of a session whose reference can be chosen."""
-    claims = Claims(kind=SESSION, kid="k", jti="j" * 22, issued_at=issued_at, expires_at=2**40)
-    force_setattr(claims, "ref", ref)
+    claims = Claims(
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti="j" * 22,
+        issued_at=issued_at,
+        expires_at=2**40,
+    )
+    vars(claims)["ref"] = ref  # what is derived from the `jti` otherwise
     return claims
 
 

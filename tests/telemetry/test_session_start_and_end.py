@@ -17,7 +17,15 @@ from mcp_sessions.telemetry._context import below, start_of
 from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
-CLAIMS = Claims(kind="session", kid="k", jti="a", issued_at=0, expires_at=99, client="wire 1.0")
+CLAIMS = Claims(
+    kind="session",
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+    jti="a",
+    issued_at=0,
+    expires_at=99,
+    client="wire 1.0",
+)
 
 
 @pytest.fixture

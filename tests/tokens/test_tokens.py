@@ -60,7 +60,8 @@ TOKENS = tokens(cache_entries=0)
 
 
 def claims(ring: KeyRing = HS256, principal: Principal | None = None, **changes: Any) -> Claims:
-    usual = {"kind": SESSION, "kid": ring.signing.kid, "jti": JTI, "issued_at": NOW, "expires_at": NOW + 3600}
+    ours = {"issuer": "mcp-sessions", "audience": "mcp-sessions"}
+    usual = {**ours, "kind": SESSION, "jti": JTI, "issued_at": NOW, "expires_at": NOW + 3600}
     return Claims(**{**usual, "subject": ring.signing.subject(principal), **changes})
 
 
@@ -143,7 +144,7 @@ def test_ids_stay_small(ring: KeyRing) -> None:
 
 def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
     """120 bits in lower-case base32; it does not say the jti, and no caller can choose it."""
-    one, same = claims(), claims(expires_at=NOW + 9, ref="ses_chosen")
+    one, same = claims(), claims(expires_at=NOW + 9)
     assert one.ref == same.ref
     assert one.ref == "ses_xflrp52e635tjljobpp7d5sl"
     assert claims(jti="AAAAAAAAAAAAAAAAAAAAAQ").ref != one.ref
@@ -162,7 +163,8 @@ def test_a_clients_name_is_cut_and_cleaned() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"kid": "other"}, "another key"),
+        ({"issuer": "other"}, "issuer"),
+        ({"audience": "other"}, "audience"),
         ({"jti": "short"}, "claim_jti"),
         ({"kind": "neither"}, "claim_knd"),
         ({"expires_at": 10**15}, "claim_exp"),
@@ -575,3 +577,11 @@ def test_the_kind_of_a_token_is_known_before_it_is_judged() -> None:
         assert TOKENS.kind(HS256, TOKENS.mint(HS256, claims(HS256, kind=kind, issued_at=0, expires_at=1))) == kind
     assert TOKENS.kind(HS256, TOKEN[:-4] + "AAAA") is None
     assert TOKENS.kind(HS256, "x" * (MAX_TOKEN_BYTES + 1)) is None
+
+
+def test_a_null_claim_is_refused_though_another_follows() -> None:
+    """Null must not count as absent: without a subject, a session would be anybody's."""
+    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
+    for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
+        assert reason(signed(GOOD_HEADER, start + more)).startswith("token_claim_")
+    assert TOKENS.verify(HS256, signed(GOOD_HEADER, start + b',"later":null}'), now=NOW, principal=None).jti == JTI

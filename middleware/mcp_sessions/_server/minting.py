@@ -155,9 +155,8 @@ def _make(
         given["upstream"] = seal.seal_upstream(
             ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
         )
-    new = Claims(
-        jti=jti, issued_at=floor_ms(now), subject=subject, kid=ring.signing.kid, audience=runtime.audience, **given
-    )
+    issuer, audience = runtime.tokens.issuer, runtime.audience
+    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
     start = runtime.telemetry().start(new) if runtime.tells() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)

@@ -6,7 +6,7 @@ that is the application's `receive`, too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from starlette.types import Message as ASGIMessage
@@ -67,12 +67,8 @@ class PlainResponse(RedactedRepr, Replay):
     async def _complete(self, held: tuple[ASGIMessage, Headers], part: ASGIMessage) -> None:
         start, kept = held
         session, request_id, send = self.session, join(self.message.given_id), self.given[3]
-        named: bytes | Callable[[], bytes]
+        named = session.metadata
         text, echoed = part.get("body", b""), None
-        if session.ready is not None and session.opened is None:
-            named, session.is_shut = session.ready, True
-        else:
-            named = session.metadata
         try:
             if len(text) > OBSERVED and (found := rewrite.continuation(text, request_id, named)) is not None:
                 await self._send_long(dict(start, headers=kept), text, *found)

@@ -30,14 +30,13 @@ from .._errors import (
 from .._protocol import draft
 from .._protocol.decision import Decision
 from .._protocol.draft import SessionMetadata
-from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
+from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
 from .._session.state import RequestState, UnreadableState
 from .._tokens import seal
-from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
+from .._tokens.jwt import VerifiedToken
 from .._tokens.keys import KeyRing
-from .._tokens.seal import UnsealedState
 from ..stores._base import LIVE, Standing
 from .context import Bridged, RequestContext
 from .current import warn_once
@@ -73,8 +72,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     payload: bytes | None  # the state that came with it or was kept for it, a JSON object
     ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
     late_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
-    known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
-    ready: bytes | None = None  # its metadata as JSON, unless its state has a part in that
+    known: VerifiedToken | None = None  # None for a new session
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
     opened: RequestState | None = None  # its state, once it was looked at
@@ -165,7 +163,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def bridge(self) -> Bridged | None:
         """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
-        server_id = seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+        assert self.known is not None
+        server_id = seal.open_upstream(self.known.key, self.claims, audience=self.runtime.audience)
         return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> bytes:
@@ -173,26 +172,15 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         self.is_shut, runtime = True, self.runtime
         is_in_state = runtime.idle_timeout is not None and not runtime.tracked  # when it was seen last
         if self.opened is None and not is_in_state:
-            return self._without_state(self.ends_at)
+            return draft.metadata(self.token, self.ends_at)
         changed = None if self.opened is None else self.opened.close()
         now, claims = int(runtime.clock()), self.claims
-        plain = self._without_state(end_of(claims, runtime, now))
+        plain = draft.metadata(self.token, end_of(claims, runtime, now))
         if changed is None and not is_in_state:
             return plain
         payload = (self.payload or b"{}") if changed is None else changed
         sealed = seal.seal(self.ring.signing, payload, claims.jti, claims.subject, runtime.audience, now)
-        if self.known is not None and len(sealed) <= MAX_REMEMBERED_CHARS and len(sealed) <= runtime.limits.state_bytes:
-            self.known.sealed = sealed, UnsealedState(payload, now)
         return draft.with_state(plain, sealed)
-
-    def _without_state(self, ends_at: int) -> bytes:
-        known = self.known
-        if known is not None and known.metadata[0] == ends_at:
-            return known.metadata[1]
-        encoded = draft.metadata(self.token, ends_at)
-        if known is not None:
-            known.metadata = ends_at, encoded
-        return encoded
 
     @property
     def _namespace(self) -> Namespace:
@@ -257,9 +245,21 @@ def opened(
         if status is None:
             return None
         raise refusal_of(status, claims)
-    payload, unsealed, ready, ends_at = None, None, None, claims.expires_at
+    payload, unsealed, ends_at = None, None, claims.expires_at
     if metadata.state is not None:
-        unsealed = _unsealed(metadata.state, known, runtime, now)
+        try:
+            unsealed = seal.open(
+                known.ring,
+                metadata.state,
+                claims.jti,
+                claims.subject,
+                runtime.audience,
+                runtime.limits.state_bytes,
+                now,
+            )
+        except StateUnreadable as error:
+            error.ref = claims.ref
+            raise
         payload = unsealed.payload
     if runtime.idle_timeout is not None:
         last_seen = int(claims.issued_at) if unsealed is None else unsealed.last_seen
@@ -268,30 +268,9 @@ def opened(
         ends_at = end_of(claims, runtime, last_seen)
         if not now < ends_at:
             raise SessionExpired(ref=claims.ref)
-    elif known.metadata[0] == ends_at:
-        ready = known.metadata[1]
     return ActiveSession(
-        metadata.session_id, claims, known.ring, runtime, principal, payload, ends_at, now + LATE, known, ready
+        metadata.session_id, claims, known.ring, runtime, principal, payload, ends_at, now + LATE, known
     )
-
-
-def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
-    remembered = known.opened
-    if remembered is None or remembered[0] != state:
-        remembered = known.sealed
-        if remembered is not None and remembered[0] != state:
-            remembered = None
-    if remembered is not None and remembered[1].last_seen <= now + MAX_CLOCK_SKEW:
-        return remembered[1]
-    claims, max_bytes = known.claims, runtime.limits.state_bytes
-    try:
-        unsealed = seal.open(known.ring, state, claims.jti, claims.subject, runtime.audience, max_bytes, now)
-    except StateUnreadable as error:
-        error.ref = claims.ref
-        raise
-    if len(state) <= MAX_REMEMBERED_CHARS:
-        known.opened = state, unsealed
-    return unsealed
 
 
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:

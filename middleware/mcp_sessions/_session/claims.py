@@ -9,9 +9,11 @@ import re
 from base64 import b32encode, b64decode
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import force_setattr
 
 TYP: Final = "mcp-session+jwt"
@@ -41,42 +43,63 @@ class RedactedRepr:
         return []
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The claims of a session id.
+_Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
+_END_OF_TIME: Final = 253_402_300_799  # the end of the year 9999, as datetime goes
+_Trace = Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")]
+WIRE_NAMES: Final = {
+    "issuer": "iss",
+    "audience": "aud",
+    "jti": "jti",
+    "issued_at": "iat",
+    "expires_at": "exp",
+    "kind": "knd",
+    "subject": "sub",
+    "trace": "tp",
+    "client": "cli",
+    "upstream": "up",
+    "boot": "boot",
+}
+"""The claims, and their names in a token."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True, rename=WIRE_NAMES):
+    """The claims of a session id. Unknown ones in a token are ignored, so that versions can run side by side.
 
     Attributes:
-        kind: How the token may be sent: as a session in `_meta`, in the header, in a cookie, or by SEP-1364.
-        kid: The id of the key that signed it.
+        issuer: Who minted it.
+        audience: The deployment that the session belongs to. Stores separate deployments.
         jti: 128 random bits in base64url, by which it is revoked.
         issued_at: Unix seconds, to the millisecond, so that one cut-off ends all sessions up to now.
         expires_at: Unix seconds; from then on it is refused.
+        kind: How the token may be sent: as a session in `_meta`, in the header, in a cookie, or by SEP-1364.
         subject: The keyed hash of the principal, or None for an anonymous session.
         trace: The traceparent of the session's start, or None.
         client: The client's name and version, at most 64 characters, or None.
         upstream: The encrypted transport id of the wrapped server, or None.
         boot: The process whose memory holds its state, or None if the client or a shared store does.
-        ref: The session's public name, 120 bits derived from `jti`; safe in logs and traces.
-        audience: The deployment that the session belongs to. Stores separate deployments.
     """
 
+    issuer: str
+    audience: str
+    jti: _Random128
+    issued_at: Annotated[float, Meta(ge=0, le=_END_OF_TIME)]
+    expires_at: Annotated[int, Meta(ge=0, le=_END_OF_TIME)]
     kind: Kind
-    kid: str
-    jti: str
-    issued_at: float
-    expires_at: int
-    subject: str | None = None
-    trace: str | None = None
-    client: str | None = None
-    upstream: str | None = None
-    boot: str | None = None
-    ref: str = ""
-    audience: str = AUDIENCE
+    subject: _Random128 | None = None
+    trace: _Trace | None = None
+    client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = None
+    upstream: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | None = None
+    boot: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "ref", ref_of(self.jti))
         if self.client is not None:  # what a client calls itself must not keep it from getting a session
             cut = self.client[:MAX_CLIENT_CHARS].encode("utf-8", "replace").decode("utf-8")
             force_setattr(self, "client", cut)
+
+    @cached_property
+    def ref(self) -> str:
+        """The session's public name, 120 bits derived from `jti`; safe in logs and traces."""
+        return ref_of(self.jti)
 
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"

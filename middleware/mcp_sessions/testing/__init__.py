@@ -58,7 +58,13 @@ def session_for_test(
     """
     now = int(time.time())
     claims = Claims(
-        kind=SESSION, kid="test", jti=secrets.token_urlsafe(16), issued_at=now, expires_at=now + lifetime, client="test"
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=secrets.token_urlsafe(16),
+        issued_at=now,
+        expires_at=now + lifetime,
+        client="test",
     )
     session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
     for key, value in (data or {}).items():

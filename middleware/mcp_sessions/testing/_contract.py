@@ -38,7 +38,15 @@ class Clock:
 def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
     """Return the claims of a session's token."""
     jti = name.ljust(22, "A")
-    return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=expires_at, subject=subject)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=issued_at,
+        expires_at=expires_at,
+        subject=subject,
+    )
 
 
 def namespace(claims: Claims, *, max_bytes: int = 1000) -> Namespace:

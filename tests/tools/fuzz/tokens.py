@@ -79,6 +79,7 @@ FULL: Final[dict[str, Any]] = {
     "trace": f"00-{'a' * 32}-{'b' * 16}-01",
     "client": "a client/1",
     "upstream": "x" * 40,
+    "boot": "a process",
 }
 
 
@@ -97,7 +98,8 @@ class Original:
         self.kind = kind
         claims = Claims(
             kind=kind,
-            kid=ring.signing.kid,
+            issuer="us",
+            audience="here",
             jti="AAAAAAAAAAAAAAAAAAAAAA",
             issued_at=NOW,
             expires_at=NOW + 3600,
