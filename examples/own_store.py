@@ -41,7 +41,7 @@ class DictStore:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.revoked: set[str] = set()
-        self.cut_offs: dict[tuple[str, str | None], int] = {}
+        self.cut_offs: dict[tuple[str, str | None], float] = {}
         self.records: dict[str, Kept] = {}
         self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
         self.subjects: dict[str, str | None] = {}  # the owner of the data
@@ -52,7 +52,7 @@ class DictStore:
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
+    def _is_cut_off(self, one: Claims | Record, issued_at: float) -> bool:
         return any(issued_at < self.cut_offs.get((one.audience, subject), 0) for subject in (None, one.subject))
 
     async def admit(self, claims: Claims) -> None:
@@ -74,18 +74,16 @@ class DictStore:
             kept.reason, kept.leased_until = reason, self.clock() + lease
         return True
 
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:  # noqa: ARG002
+    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:  # noqa: ARG002
         self.cut_offs[audience, subject] = max(moment, self.cut_offs.get((audience, subject), 0))
 
-    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
         if record.ref in self.revoked or record.ref in self.records:
             return
         of = (record.subject, record.audience)
         sessions = self._alive(lambda one: (one.subject, one.audience) == of)
-        forks = self._alive(lambda one: one.root == record.root is not None)
-        for found, most, reason in ((sessions, of_subject, "sessions_full"), (forks, of_lineage, "forks_full")):
-            if most is not None and len(found) >= most:
-                raise refuse(reason)
+        if of_subject is not None and len(sessions) >= of_subject:
+            raise refuse("sessions_full")
         self.records[record.ref] = Kept(record, record.seen_at)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
@@ -115,9 +113,6 @@ class DictStore:
         of = (subject, audience)
         found = self._alive(lambda one: (one.subject, one.audience) == of and one.position > after, cut_off=cut_off)
         return found[:limit]
-
-    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return self._alive(lambda one: one.root == root and one.position > after)[:limit]
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         found = self._alive(lambda one: one.audience == audience and one.ref > cursor)

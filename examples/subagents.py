@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp import Client, MCPError
+from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_sessions.client import ClientSessions, HeldSession, with_sessions
+from mcp_sessions.client import ClientSessions, HeldSession, SessionLost, with_sessions
 from server_process import serving
 from timeline import Timeline
 
@@ -57,23 +57,22 @@ class Agent:
             result = await self.client.call_tool(tool, arguments)
         return json.dumps((result.structured_content or {})["result"])
 
-    async def helper(self, letter: str) -> Agent:
+    def helper(self, letter: str) -> Agent:
         """Return a helper with this agent's cart and its own browser."""
-        cart = await self.sessions.fork(self.tools["put"], "share")
-        browser = await self.sessions.fork(self.tools["visit"], "fresh")
-        return Agent(letter, self.client, self.sessions, {"put": cart, "visit": browser}, self.timeline)
+        tools = {"put": self.tools["put"], "visit": self.sessions.new()}
+        return Agent(letter, self.client, self.sessions, tools, self.timeline)
 
     async def trial(self, letter: str) -> Agent:
         """Return a helper with a copy of all that this agent has."""
-        copy = await self.sessions.fork(self.tools["put"], "copy")
+        copy = await self.sessions.fork(self.tools["put"])
         return Agent(letter, self.client, self.sessions, {"put": copy, "visit": copy}, self.timeline)
 
 
 async def _outcome(call: Any) -> str:
     try:
         return str(await call)
-    except MCPError as error:
-        return f"refused: {error.code} {error.message}"
+    except SessionLost as error:
+        return f"refused: {error}"
 
 
 async def fetch(helper: Agent, item: str) -> None:
@@ -92,7 +91,7 @@ async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> 
     await orchestrator.call("put", "bread")
 
     timeline.title("Two helpers at the same time: one cart, two browsers")
-    first, second = await orchestrator.helper("A"), await orchestrator.helper("B")
+    first, second = orchestrator.helper("A"), orchestrator.helper("B")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fetch, first, "milk")
         tasks.start_soon(fetch, second, "tea")
@@ -103,8 +102,8 @@ async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> 
     await orchestrator.call("visit", "/checkout")
 
     timeline.title("The orchestrator is done, and so are its helpers")
-    await sessions.delete(root, descendants=True)
-    timeline.event("program", "deletes the root with its descendants")
+    await sessions.delete(root)
+    timeline.event("program", "deletes the shared session")
     await first.call("put", "wine")
 
 

@@ -95,7 +95,12 @@ def forged_with(secret: bytes, header: Any) -> str:
 def minted(ring: KeyRing = SYMMETRIC) -> str:
     """Mint a token as the middleware does."""
     jti = str(CLAIMS["jti"])
-    return TOKENS.mint(ring, Claims(kind=SESSION, kid=ring.signing.kid, jti=jti, issued_at=NOW, expires_at=NOW + 3600))
+    return TOKENS.mint(
+        ring,
+        Claims(
+            kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti=jti, issued_at=NOW, expires_at=NOW + 3600
+        ),
+    )
 
 
 def naive_verify(token: str, key: bytes, algorithms: tuple[str, ...] = ("ES256", "HS256")) -> dict[str, Any]:

@@ -34,7 +34,7 @@ NAMES = """
 
 MEMBERS = {
     Session: (
-        "client client_capabilities correlation created_at data end expires_at has_data id parent principal ref state "
+        "client client_capabilities correlation created_at data end expires_at has_data id principal ref state "
         "traceparent"
     ),
     EndedSession: "created_at data expires_at ref",

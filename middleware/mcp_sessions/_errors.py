@@ -25,7 +25,7 @@
         │   └── SessionEnded
         ├── SessionRequired       -31044   the policy requires a session
         ├── CreateLimited         -31029   the caller created too many sessions
-        ├── TooManySessions       -31047   the caller, or the lineage, has too many sessions
+        ├── TooManySessions       -31047   the caller has too many sessions
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── CreateFailed          -32603   the application's `on_create` has a bug
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
@@ -230,7 +230,7 @@ class CreateLimited(Refusal):
 
 
 class TooManySessions(Refusal):
-    """The caller, or the lineage, has as many recorded sessions as the deployment allows."""
+    """The caller has as many recorded sessions as the deployment allows."""
 
     code = -31047
     http_status = 200
@@ -323,11 +323,7 @@ REFUSALS: Final[Mapping[str, Row]] = {
     "session_on_create": Row(InvalidParams, "Invalid params: sessions/create must not carry session metadata"),
     "session_missing": Row(InvalidParams, "Invalid params: this method must carry the session in _meta"),
     "field_missing": Row(InvalidParams, "Invalid params: terminate must carry the session in sessionId"),
-    "fork_mode_unknown": Row(InvalidParams, "Invalid params: mode must be share, copy or fresh"),
     "cursor_unknown": Row(InvalidParams, "Invalid params: the cursor is unknown"),
-    "descendants_refused": Row(
-        InvalidParams, "Invalid params: descendants must be true or false, and true for a session that is no fork"
-    ),
     "field_not_string": Row(InvalidParams, "Invalid params: sessionId must be a string or null"),
     "session_field_mismatch": Row(InvalidParams, "Invalid params: the message names two different sessions"),
     "capabilities_missing": Row(InvalidParams, "Invalid params: capabilities must be an object"),
@@ -344,7 +340,6 @@ REFUSALS: Final[Mapping[str, Row]] = {
     "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
     "required": Row(SessionRequired, SessionRequired.message),
     "sessions_full": Row(TooManySessions, TooManySessions.message),
-    "forks_full": Row(TooManySessions, "Too many forks of this session: end some of them first"),
     "data_full": Row(TooManySessions, "Too much data in your sessions: end some of them first"),
     "cookie_jar_shared": Row(
         SessionRequired,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from clients import LEGACY, MODERN, SESSION_KEY
 
 NOT_FOUND, INVALID, BROKEN, MISMATCH = -32043, -32602, -32603, -32020
-OFFERS: Final = {"required": "never", "fork": ["fresh"], "descendants": True, "list": True}
+OFFERS: Final = {"required": "never", "fork": True, "list": True}
 VERSION_KEY, CAPABILITIES_KEY = (
     f"io.modelcontextprotocol/{name}" for name in ("protocolVersion", "clientCapabilities")
 )
@@ -205,8 +205,6 @@ class Faulty:
         if session is None:
             return self._deleted_nothing()
         root = session["sessionId"]
-        if params.get("descendants"):
-            self._end_below(root)
         if "replay" not in self.faults:
             self.live.pop(root, None)
         if "survivor" in self.faults:
@@ -217,12 +215,6 @@ class Faulty:
         if "delete-nothing" in self.faults:
             return {}
         raise Refused(INVALID)
-
-    def _end_below(self, root: str) -> None:
-        if "descendants-refused" in self.faults:
-            raise Refused(INVALID)
-        if "descendants" not in self.faults:
-            self.live = {one: its_root for one, its_root in self.live.items() if its_root != root}
 
     def _fork(self, session: dict[str, Any] | None, params: dict[str, Any]) -> dict[str, Any]:
         assert session is not None

@@ -26,7 +26,8 @@ Run = Callable[..., tuple[int, str]]
 def token(principal: Principal | None = None, *, audience: str = "mcp-sessions", ring: KeyRing = RING) -> str:
     claims = Claims(
         kind="session",
-        kid=ring.signing.kid,
+        issuer="mcp-sessions",
+        audience=audience,
         jti="AAAAAAAAAAAAAAAAAAAAAA",
         issued_at=NOW,
         expires_at=NOW + 3600,

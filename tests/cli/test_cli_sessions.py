@@ -48,7 +48,8 @@ def run(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 def claims(jti: str, principal: Principal | None, *, at: int = NOW - 60) -> Claims:
     return Claims(
         kind="session",
-        kid=KEY.kid,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
         jti=jti,
         issued_at=at,
         expires_at=NOW + 3600,

@@ -22,7 +22,7 @@ from mcp_sessions.telemetry._feed import Created, Ended, Feed, encode, event_in,
 
 AT = 1_800_000_000  # 08:00:00 in Greenwich
 WORKER = "web-1:42"
-CREATED = {"event": "created", "worker": WORKER, "ref": "ses_a", "at": AT, "expires_at": AT + 900, "parent": None}
+CREATED = {"event": "created", "worker": WORKER, "ref": "ses_a", "at": AT, "expires_at": AT + 900}
 BEGAN = {
     "event": "began",
     "worker": WORKER,
@@ -41,7 +41,7 @@ EVENTS: list[dict[str, Any]] = [
     BEGAN,
     CALL,
     {**CALL, "ref": None, "name": "ping\x1b[2J", "error": "-32043", "reason": "token_signature"},
-    {**CREATED, "ref": "ses_b", "parent": "ses_a"},
+    {**CREATED, "ref": "ses_b"},
     {**CALL, "ref": "ses_b", "error": "tool_error"},
     REFUSED,
     ENDED,
@@ -53,7 +53,7 @@ ses_a
 (no session)
   08:00:01  web-1:42  ping\\u001b[2J  12.3 ms  -32043 (token_signature)
 ses_b
-  08:00:00  web-1:42  created as a fork of ses_a  (2 live)
+  08:00:00  web-1:42  created  (2 live)
   08:00:01  web-1:42  tools/call buy  12.3 ms  tool_error
 (no session)
   08:00:03  web-1:42  refused: parse_error
@@ -129,7 +129,7 @@ def test_a_call_that_runs_for_long_is_shown_before_it_ends() -> None:
     ("event", "member"),
     [
         *((event, "worker") for event in (CREATED, CALL, REFUSED, ENDED)),
-        *((CREATED, member) for member in ("ref", "parent")),
+        (CREATED, "ref"),
         *((CALL, member) for member in ("ref", "name", "error")),
         *((REFUSED, "reason"), (ENDED, "reason")),
     ],
@@ -142,7 +142,7 @@ def test_no_text_in_an_event_steers_the_terminal(event: dict[str, Any], member: 
 
 STRANGE: list[Any] = [
     *([], "created", 7, None, {}, {"event": []}, {"event": "other"}, {"event": "created"}),
-    *({**CREATED, "ref": None}, {**CREATED, "parent": 7}, {**CALL, "seconds": "long"}, {**CALL, "error": []}),
+    *({**CREATED, "ref": None}, {**CALL, "seconds": "long"}, {**CALL, "error": []}),
     *({**CREATED, "at": -1}, {**CREATED, "at": 1e15}),
 ]
 TIMELESS = [

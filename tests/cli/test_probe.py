@@ -25,7 +25,7 @@ def test_a_right_server_exits_with_0_and_a_table(capsys: pytest.CaptureFixture[s
     with listening(Faulty()) as url:
         assert cli.main(["probe", url, "--seconds", "60", "--requests", "200"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    offers = '{"required": "never", "fork": ["fresh"], "descendants": true, "list": true}'
+    offers = '{"required": "never", "fork": true, "list": true}'
     assert lines[:3] == [url, f"  legacy  2025-11-25  draft  {offers}", f"  modern  2026-07-28  draft  {offers}"]
     assert lines[4] == "legacy"
     says = "a session is created; its id is visible ASCII"

@@ -27,9 +27,9 @@ FAULTS = {
     "without": {"without"},
     "parallel": {"parallel"},
     "malformed": {"malformed"},
-    "unknown": {"unknown", "forged", "oversized", *GONE, "descendants"},
+    "unknown": {"unknown", "forged", "oversized", *GONE},
     "forged": {"forged", "alike"},
-    "unnamed": {"unknown", "forged", *GONE, "descendants"},
+    "unnamed": {"unknown", "forged", *GONE},
     "alike": {"alike"},
     "oversized": {"oversized"},
     "worn-out": {"oversized"},
@@ -45,8 +45,6 @@ FAULTS = {
     "list-none": {"listed"},
     "fork": {"fork"},
     "fork-none": {"fork"},
-    "descendants": {"descendants"},
-    "descendants-refused": {"descendants"},
 }
 
 
@@ -101,7 +99,6 @@ def test_what_is_not_offered_is_not_tried() -> None:
         "state": "the server keeps no state with the client",
         "listed": "not offered",
         "fork": "not offered",
-        "descendants": "not offered",
     }
     assert skipped(examined("list-anonymous"))["listed"] == "for callers that are authenticated"
 

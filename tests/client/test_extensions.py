@@ -23,9 +23,9 @@ from mcp_sessions.client import (
 from .scripted import Answer, Rule, Server, calling, error, plain, session_of
 
 URL = "https://host.example/mcp"
-OFFERED = {"fork": ["share", "copy", "fresh"], "descendants": True, "list": True, "endAll": True}
+OFFERED = {"fork": True, "list": True}
 REF = {"ref": "ses_a", "createdAt": "2026-07-28T12:00:00Z", "lastSeenAt": "2026-07-28T12:01:00Z"}
-LISTED = {"sessions": [{**REF, "expiresAt": "2026-08-04T12:00:00Z", "root": "ses_r", "current": True}]}
+LISTED = {"sessions": [{**REF, "expiresAt": "2026-08-04T12:00:00Z", "current": True}]}
 
 
 def offering(settings: Any = OFFERED, **rules: Rule) -> Server:
@@ -44,7 +44,6 @@ def offering(settings: Any = OFFERED, **rules: Rule) -> Server:
         "server/discover": offer,
         "sessions/fork": fork,
         "sessions/list": lambda message: {"result": LISTED},
-        "sessions/end_all": lambda message: {"result": {}},
     }
     return Server({**usual, **{f"sessions/{name}": rule for name, rule in rules.items()}})
 
@@ -61,12 +60,12 @@ async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
     sessions = with_sessions(server.transport)
     async with calling(sessions, modern=modern) as caller:
         await caller.ask("tools/call")
-        fork = await sessions.fork(mode="copy", params={"task": "pay"})
+        fork = await sessions.fork(params={"task": "pay"})
         with sessions.use(fork):
             await caller.ask("tools/call")
         await caller.ask("tools/call")
     parent = {"sessionId": "id-1", "state": "moved on"}
-    assert asked(server, "sessions/fork") == [{"mode": "copy", "task": "pay"}]
+    assert asked(server, "sessions/fork") == [{"task": "pay"}]
     assert server.carried("sessions/fork") == [{"sessionId": "id-1"}]
     assert server.carried("tools/call") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}, parent]
     deleted = server.carried("sessions/delete")
@@ -77,7 +76,7 @@ async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
     server = offering()
     sessions = with_sessions(server.transport)
     async with calling(sessions):
-        first = await sessions.fork(sessions.new(), "fresh")
+        first = await sessions.fork(sessions.new())
         second = await sessions.fork(first)
         assert (first.id, second.id) == ("fork-1", "fork-2")
     assert server.carried("sessions/fork") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}]
@@ -132,17 +131,6 @@ async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
         assert held.begun
 
 
-async def test_a_root_is_deleted_with_its_descendants() -> None:
-    server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions):
-        root = sessions.new()
-        await sessions.fork(root)
-        await sessions.delete(root, descendants=True)
-        assert not root.begun
-    assert asked(server, "sessions/delete") == [{"descendants": True}, {}]
-
-
 async def test_a_list_is_read() -> None:
     """Public names and times; it is asked for in the session at hand, if there is one, which is marked then."""
     pages = iter([{**LISTED, "nextCursor": "more"}, {"sessions": []}])
@@ -156,7 +144,7 @@ async def test_a_list_is_read() -> None:
         datetime(2026, month, day, 12, minute, tzinfo=timezone.utc)
         for month, day, minute in ((7, 28, 0), (7, 28, 1), (8, 4, 0))
     )
-    assert first == SessionPage([ListedSession("ses_a", made, seen, ends, "ses_r", current=True)], "more")
+    assert first == SessionPage([ListedSession("ses_a", made, seen, ends, current=True)], "more")
     assert asked(server, "sessions/list") == [{}, {"cursor": "more"}]
     assert server.carried("sessions/list") == [None, {"sessionId": "id-1"}]
 
@@ -168,25 +156,6 @@ async def test_what_is_no_list_is_no_answer() -> None:
             await sessions.list()
 
 
-async def test_when_all_have_ended_nothing_is_held() -> None:
-    server, jar = offering(), SessionJar()
-    async with calling(earlier := with_sessions(server.transport, jar, server=URL)) as caller:
-        with earlier.use(earlier.open("old")):
-            await caller.ask("tools/call")
-    sessions = with_sessions(server.transport, jar, server=URL)
-    async with calling(sessions) as caller:
-        unnamed, idle = sessions.new(), sessions.new()
-        with sessions.use(unnamed):
-            await caller.ask("tools/call")
-        await sessions.end_all()
-        assert (list(sessions.names), unnamed.ended, idle.ended) == ([], True, True)
-        await caller.ask("tools/call")
-        assert sessions.names == [""]
-    assert [sent and sent["sessionId"] for sent in server.carried("tools/call")] == ["id-1", "id-2", "id-3"]
-    assert server.carried("sessions/end_all") == [None]
-    assert server.sent("sessions/delete") == []
-
-
 @pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])
 @pytest.mark.parametrize("modern", [False, True])
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
@@ -194,7 +163,7 @@ async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool)
     sessions = with_sessions(server.transport)
     async with calling(sessions, modern=modern):
         held = sessions.new()
-        for call in (sessions.fork(held), sessions.list(), sessions.end_all(), sessions.delete(held, descendants=True)):
+        for call in (sessions.fork(held), sessions.list()):
             with pytest.raises(NotOffered):
                 await call
     assert not [sent for sent in map(plain, server.received) if sent["method"].startswith("sessions/")]
@@ -214,6 +183,6 @@ async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None
     async with calling(sessions, greet=False):
         with pytest.raises(NoAnswer, match="nothing was sent"):
             await sessions.list()
-    for call in (sessions.list(), sessions.end_all(), sessions.fork()):
+    for call in (sessions.list(), sessions.fork()):
         with pytest.raises(NoAnswer, match="not connected"):
             await call

@@ -144,16 +144,15 @@ async def test_of_the_calls_in_fifty_conversations_none_crosses() -> None:
 
 @few_cells
 async def test_every_client_can_fork_its_sessions(cell: Cell) -> None:
-    """Its calls go in the fork as in any other session, with a copy of what the parent had, or with nothing."""
+    """Its calls go in the fork as in any other session, with a copy of what the parent had."""
     async with served(cell) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
             assert await client.tool("count") == "1"
-            for mode, counted in (("copy", "2"), ("fresh", "1")):
-                with sessions.use(await sessions.fork(mode=mode)):  # type: ignore[arg-type]  # both are modes
-                    assert await client.tool("count") == counted
+            with sessions.use(await sessions.fork()):
+                assert await client.tool("count") == "2"
             assert await client.tool("count") == "2"
-        assert len(server.log.carried("sessions/delete")) == 3
+        assert len(server.log.carried("sessions/delete")) == 2
 
 
 @few_cells

@@ -48,11 +48,11 @@ async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool)
     async with calling(sessions, modern=modern, greet=not modern) as caller:
         with traced():
             await caller.ask("tools/call")
-            await sessions.fork()
+            fork = await sessions.fork()
             await sessions.list()
             await sessions.delete(sessions.open(""))
-            await sessions.end_all()
-    methods = {f"sessions/{name}" for name in ("create", "fork", "list", "delete", "end_all")}
+            await sessions.delete(fork)
+    methods = {f"sessions/{name}" for name in ("create", "fork", "list", "delete")}
     assert metas(server) == dict.fromkeys(methods | ({"server/discover"} if modern else set()), CARRIED)
 
 

@@ -124,22 +124,3 @@ async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_jar() ->
         await caller.ask("ping")
         assert sessions._jar.written == {"": Metadata("id-2")}
     assert await jar.load(JarKey("https://host:443/mcp", "")) == {"": Metadata("id-2")}
-
-
-async def test_descendants_are_asked_for_where_the_offer_is_not_known_yet() -> None:
-    """A resumed session of a client that is pinned to a version: the server says whether it ends them."""
-    for settings, refused in (({}, True), ({"descendants": True}, False)):
-        server, jar = Server(), SessionJar()
-        server.rules["server/discover"] = first(
-            then={"result": {"capabilities": {"experimental": {"sessions": settings}}}}
-        )
-        await jar.put(JarKey("https://host:443/mcp", ""), "", Metadata("kept"))
-        sessions = with_sessions(server.transport, jar, server="https://host/mcp")
-        async with calling(sessions, greet=False) as caller:
-            await caller.ask("ping")
-            if refused:
-                with pytest.raises(NotOffered):
-                    await sessions.delete(sessions.open(""), descendants=True)
-            else:
-                await sessions.delete(sessions.open(""), descendants=True)
-        assert len(server.sent("sessions/delete")) == (0 if refused else 1)

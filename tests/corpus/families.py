@@ -34,11 +34,12 @@ FIELDS = [name for name in SETS if name.startswith(("create", "initialize", "ses
 BRIDGES = [name for name in SETS if "bridge" in name]
 EVENTS = ["spans", "correlate", "session_lists"]
 """Deployments in which the draft is also spoken to a server that answers with events."""
-LINEAGES = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
+FORKING = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
  fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
  spans_internal""".split()
 HEADERS = """default always legacy no_transport short_transport tracked tracked_idle idle principal fills raises
- refuses limited codes small_token correlate propagate sqlite no_store no_store_allowed eddsa spans unheard""".split()
+ refuses limited always_own small_token correlate propagate sqlite no_store no_store_allowed eddsa spans
+ unheard""".split()
 
 
 def _family(talk: Talk, sets: Iterable[str], eras: Iterable[str] = ERAS, **server: Any) -> Family:
@@ -61,7 +62,7 @@ def _also(family: Family, sets: Iterable[str], eras: Iterable[str] = ERAS, **ser
 
 FAMILIES: Mapping[str, Family] = {
     "draft": _also(_in_turn(talks.draft, SETS), EVENTS, shape="sse"),
-    "lineage": _in_turn(talks.lineage, LINEAGES),
+    "forks": _in_turn(talks.forks, FORKING),
     "header": _also(_family(talks.header, HEADERS, ["legacy"]), ["default", "spans"], ["legacy"], shape="sse_ids"),
     "field": _also(_in_turn(talks.field, FIELDS), ["both", "create_required"], shape="sse_pieces"),
     "renewed": _family(talks.renewed, FIELDS, ["legacy"]),
@@ -74,7 +75,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "streams": _family(talks.streams, ["default", "tracked", "bridge", "spans"]),
     "bodies": _in_turn(faults.bodies, ["default", "small", "both", "bridge", "fills", "every_path"]),
-    "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "codes"]),
+    "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "always_own"]),
     "shapes": _in_turn(faults.shapes, ["default", "both", "small_state", "spans_internal"]),
     "handshakes": _family(faults.handshakes, ["default", "initialize", "bridge"], ["legacy"]),
     "places": _in_turn(faults.places, ["default", "every_path", "other_path", "both", "bridge"]),

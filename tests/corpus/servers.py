@@ -256,7 +256,6 @@ def _facts(session: Session) -> dict[str, Any]:
     facts = {
         "ref": session.ref,
         "id": session.id,
-        "parent": session.parent,
         "client": session.client,
         "trace": session.traceparent,
         "principal": None if who is None else [who.client_id, who.issuer, who.subject],

@@ -48,45 +48,38 @@ async def draft(c: Conversation) -> None:
         json.dumps([c.message("ping", None, 1, None), c.message("ping", None, 2, None)]).encode(), label="batch"
     )
     await c.post(json.dumps([c.message("tools/list", None, 1, session)]).encode(), label="batch with session")
-    await c.send("sessions/fork", {"mode": "share"}, session=session)
+    await c.send("sessions/fork", session=session)
     await c.send("sessions/delete", session=session)
     await c.tool("look", session=session)
 
 
-async def lineage(c: Conversation) -> None:
+async def forks(c: Conversation) -> None:
     """Forks, lists of sessions, and every way to an end."""
     c.user = "alice"
     session = (await c.send("sessions/create", {"basket": "allowed"})).session
     session.update((await c.tool("remember", session=session, a=1)).session)
     await c.tool("count", session=session)
-    forks = [
-        (await c.send("sessions/fork", {"mode": mode}, session=session)).session for mode in ("share", "copy", "fresh")
-    ]
-    await c.send("sessions/fork", {"mode": "clone"}, session=session)
-    for fork in forks:
-        await c.tool("count", session=fork)
+    clones = [(await c.send("sessions/fork", params, session=session)).session for params in (None, {"mode": "x"})]
+    for clone in clones:
+        await c.tool("count", session=clone)
     page = await c.send("sessions/list")
     await c.send(
         "sessions/list", {"cursor": (page.members.get("result") or {}).get("nextCursor", "made-up")}, session=session
     )
     c.clock.now += 100
     session.update((await c.tool("remember", session=session, later=True)).session)
-    await c.send("sessions/delete", {"descendants": True}, session=forks[0])
-    await c.send("sessions/delete", session=forks[1])
-    await c.tool("look", session=forks[1])
-    await c.send("sessions/delete", {"descendants": True}, session=session)
-    for named in (session, forks[2]):
+    await c.send("sessions/delete", session=session)
+    for named in (session, *clones):
         await c.tool("look", session=named)
+    await c.send("sessions/fork", session=session)
     await c.send("sessions/delete", session=session)
     second = (await c.send("sessions/create", {"basket": "allowed"})).session
     await c.tool("end", session=second)
     await c.tool("look", session=second)
     third = (await c.send("sessions/create", {"basket": "none"}, (b"x-guard", b"401"))).session
-    await c.send("sessions/end_all")
     await c.tool("look", session=third)
     c.user = None
     await c.send("sessions/list")
-    await c.send("sessions/end_all")
     c.clock.now += 8 * 24 * 3600
     await c.tool("look", session=session)
 
@@ -108,7 +101,7 @@ async def header(c: Conversation) -> None:
     session = (await c.send("sessions/create", {"basket": "allowed"}, named)).session
     await c.tool("remember", named, session=session, c=3)
     await c.send("sessions/list", None, named)
-    await c.send("sessions/fork", {"mode": "share"}, named)
+    await c.send("sessions/fork", {}, named)
     for method in ("GET", "OPTIONS", "PUT", "HEAD"):
         await c.http(method, b"", named)
     await c.http("GET", b"", named, (b"accept", b"text/event-stream"), (b"last-event-id", b"41"))
@@ -151,7 +144,7 @@ async def field(c: Conversation) -> None:
         await c.send("tools/call", {"name": "whoami"}, mirror("another"), sessionId=named)
         await c.send("tools/call", {"name": "whoami"}, mirror(named))
         await c.send("tools/call", {"name": "whoami"}, session={"sessionId": named})
-        await c.send("sessions/fork", {"mode": "share"}, mirror(named), sessionId=named)
+        await c.send("sessions/fork", {}, mirror(named), sessionId=named)
         await c.post(json.dumps({"jsonrpc": "2.0", "id": 7, "result": {}, "sessionId": named}).encode(), mirror(named))
         await c.http("GET", b"", mirror(named))
     draft = (await c.send("sessions/create")).session

@@ -33,7 +33,7 @@ async def test_with_the_middleware_every_rule_holds(cell: Cell, options: dict[st
     assert len(report.eras) == ERAS[cell.framework]
     assert all("draft" in era.dialects for era in report.eras)
     tried = {finding.rule for finding in report.findings if finding.outcome == "holds"}
-    assert {"parallel", "replay", "forged", "oversized", "wrong-header", "descendants"} <= tried
+    assert {"parallel", "replay", "forged", "oversized", "wrong-header", "fork"} <= tried
 
 
 async def test_a_plain_server_has_no_sessions() -> None:

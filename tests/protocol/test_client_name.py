@@ -71,5 +71,5 @@ async def test_a_transport_session_knows_it_from_the_handshake_and_tells_what_is
     created = (await client.send("sessions/create", None, header)).result["session"]
     held = {"sessionId": created["sessionId"]}
     assert (await client.tool("caller", session=held)).result["content"] == "wire 1.2"
-    fork = (await client.send("sessions/fork", {"mode": "fresh"}, session=held)).result["session"]
+    fork = (await client.send("sessions/fork", session=held)).result["session"]
     assert (await client.tool("caller", session={"sessionId": fork["sessionId"]})).result["content"] == "wire 1.2"

@@ -36,7 +36,10 @@ NOW = 1_800_000_000
 RING = KeyRing(["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"])
 TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
 TOKEN = TOKENS.mint(
-    RING, Claims(kind=SESSION, kid=RING.signing.kid, jti="A" * 22, issued_at=NOW, expires_at=NOW + 3600)
+    RING,
+    Claims(
+        kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti="A" * 22, issued_at=NOW, expires_at=NOW + 3600
+    ),
 )
 
 

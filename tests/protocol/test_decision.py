@@ -44,7 +44,15 @@ from mcp_sessions._tokens.keys import KeyRing
 
 RING = KeyRing([SECRET])
 OURS = Tokens(issuer="i", audience="a").mint(
-    RING, Claims(kind=SESSION, jti="A" * 22, issued_at=START, expires_at=START + 60, kid=RING.signing.kid)
+    RING,
+    Claims(
+        kind=SESSION,
+        jti="A" * 22,
+        issued_at=START,
+        expires_at=START + 60,
+        issuer="i",
+        audience="a",
+    ),
 )
 FORGED = OURS.rpartition(".")[0] + ".AAAA"
 
@@ -113,7 +121,6 @@ METHODS = {
     Subject.DELETE: "sessions/delete",
     Subject.FORK: "sessions/fork",
     Subject.SESSIONS: "sessions/list",
-    Subject.END_ALL: "sessions/end_all",
     Subject.TERMINATE: "terminate",
     Subject.OPEN: "session/create",
     Subject.MISPLACED: "sessions/create",
@@ -302,13 +309,12 @@ def test_what_needs_records_is_offered_where_there_are_some() -> None:
     every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
     assert [[one.method for one in offered] for offered in every] == [
         ["sessions/fork"],
-        ["sessions/fork", "sessions/list", "sessions/end_all"],
+        ["sessions/fork", "sessions/list"],
     ]
     assert json.loads(decision.settings("some", every[1])) == {
         "required": "some",
         **OFFERED,
         "list": True,
-        "endAll": True,
     }
 
 

@@ -297,7 +297,7 @@ class TestTheLog:
             await client.post(b"{")
         assert [line for line in caplog.messages if "at a restart" not in line] == [
             f"session {refs[0]} created",
-            f"session {refs[1]} created as a fork of {refs[0]}",
+            f"session {refs[1]} created",
             f"session {refs[0]} ended: deleted",
             f"refused 'tools/call' of session {refs[0]}: ended (-32043)",
             "refused a body that was not read: not_json (-32700)",

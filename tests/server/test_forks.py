@@ -1,18 +1,19 @@
-"""Sessions made from others: what they begin with, how long they live, and what ends them."""
+"""Sessions made from others: what they begin with, how long they live, and what refuses them."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import START, Client, Clock
+from clients import SECRET, START, Client, Clock
 from failing import Failing
 from starlette.types import Scope
 
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session
+from mcp_sessions import MCPSessionMiddleware, Principal, Session, Sessions
 from mcp_sessions._errors import CreateRefused
-from mcp_sessions._session.events import Fact, SessionCreated
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._memory import MemoryStore
 
 
@@ -28,19 +29,13 @@ async def get(session: Session | None, arguments: dict[str, Any]) -> Any:
     return await session.data.get(arguments["item"], 0)
 
 
-async def origin(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """The session's name, and its parent's."""
-    assert session is not None
-    return [session.ref, session.parent]
-
-
 @pytest.fixture(params=[False, True], ids=["untracked", "tracked"])
 def tracked(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
 def shop(**options: Any) -> MCPSessionMiddleware:
-    return sessions(Server(put=put, get=get, origin=origin), **options)
+    return sessions(Server(put=put, get=get), **options)
 
 
 async def in_cart(client: Client, session: Any, item: str = "tea") -> int:
@@ -50,24 +45,12 @@ async def in_cart(client: Client, session: Any, item: str = "tea") -> int:
 # --- what a fork begins with ---------------------------------------------------------------------
 
 
-async def test_a_fork_that_shares_has_the_same_data(tracked: bool) -> None:
-    """In both directions, over generations, until either ends; the owner's end is the end of the data."""
+async def test_a_fork_begins_with_a_copy_of_the_data(tracked: bool) -> None:
+    """From then on each has its own, over generations, and outlives the other."""
     client = Client(shop(tracked=tracked))
     root = await client.create()
     await client.tool("put", session=root, item="tea")
-    child = await client.fork(root, "share")
-    grandchild = await client.fork(child, "share")
-    await client.tool("put", session=grandchild, item="tea")
-    assert [await in_cart(client, one) for one in (root, child, grandchild)] == [2, 2, 2]
-    await client.delete(child)
-    assert [await in_cart(client, one) for one in (root, grandchild)] == [2, 2]
-
-
-async def test_a_copy_is_as_the_parent_was(tracked: bool) -> None:
-    client = Client(shop(tracked=tracked))
-    root = await client.create()
-    await client.tool("put", session=root, item="tea")
-    copy = await client.fork(await client.fork(root, "share"), "copy")
+    copy = await client.fork(await client.fork(root))
     await client.tool("put", session=copy, item="tea")
     await client.tool("put", session=root, item="cup")
     assert [await in_cart(client, one) for one in (root, copy)] == [1, 2]
@@ -76,24 +59,12 @@ async def test_a_copy_is_as_the_parent_was(tracked: bool) -> None:
     assert await in_cart(client, copy) == 2
 
 
-async def test_a_fresh_fork_begins_empty(tracked: bool) -> None:
-    client = Client(shop(tracked=tracked))
-    root = {**await client.create()}
-    root["state"] = ((await client.tool("remember", session=root, seen=1)).session or {})["state"]
-    await client.tool("put", session=root, item="tea")
-    fresh = await client.fork(root, "fresh")
-    assert "state" not in fresh
-    assert await in_cart(client, fresh) == 0
-    assert (await client.tool("remember", session=fresh)).result["content"] == {}
-
-
-@pytest.mark.parametrize("mode", ["share", "copy"])
-async def test_the_state_is_copied_wherever_the_data_goes_along(mode: str) -> None:
-    """The client holds it, so two sessions cannot share it; it is sealed anew, for the fork alone."""
+async def test_a_fork_begins_with_a_copy_of_the_state() -> None:
+    """It is sealed anew, for the fork alone."""
     client = Client(shop())
     root = {**await client.create()}
     root["state"] = ((await client.tool("remember", session=root, seen=1)).session or {})["state"]
-    fork = await client.fork(root, mode)
+    fork = await client.fork(root)
     assert (await client.tool("remember", session=fork, more=2)).result["content"] == {"seen": 1, "more": 2}
     assert (await client.tool("remember", session=root)).result["content"] == {"seen": 1}
     mixed = await client.tool(session={**fork, "state": root["state"]})
@@ -103,16 +74,7 @@ async def test_the_state_is_copied_wherever_the_data_goes_along(mode: str) -> No
 # --- on the wire ---------------------------------------------------------------------------------
 
 
-async def test_the_application_sees_the_lineage(tracked: bool) -> None:
-    client = Client(shop(tracked=tracked))
-    root = await client.create()
-    child = await client.fork(root, "fresh")
-    ref, parent = (await client.tool("origin", session=root)).result["content"]
-    assert parent is None
-    assert (await client.tool("origin", session=child)).result["content"][1] == ref
-
-
-async def test_a_fork_lives_no_longer_than_its_root(tracked: bool) -> None:
+async def test_a_fork_expires_no_later_than_its_parent(tracked: bool) -> None:
     clock = Clock()
     client = Client(shop(tracked=tracked, clock=clock, lifetime=100, store=MemoryStore(clock=clock)))
     root = await client.create()
@@ -132,170 +94,112 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
     root = await alice.create()
     fork = await alice.fork(root)
     for refused in (
-        await bob.send("sessions/fork", {"mode": "share"}, session=root),
+        await bob.send("sessions/fork", session=root),
         await bob.tool(session=fork),
         await Client(app).tool(session=fork),
     ):
         assert (refused.error["code"], set(refused.error["data"])) == (-32043, {"sessionId"})
 
 
-async def test_a_deleted_parent_has_no_forks(tracked: bool) -> None:
+async def test_a_deleted_parent_is_not_forked_and_leaves_its_forks_alone(tracked: bool) -> None:
     client = Client(shop(tracked=tracked))
     root = await client.create()
-    fork = await client.fork(root, "fresh")
+    fork = await client.fork(root)
     await client.delete(root)
-    refused = await client.send("sessions/fork", {"mode": "fresh"}, session=root)
+    refused = await client.send("sessions/fork", session=root)
     assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
     assert (await client.tool(session=fork)).session is not None
+
+
+async def test_an_idle_parent_is_not_forked() -> None:
+    clock = Clock()
+    client = Client(shop(tracked=True, clock=clock, idle_timeout=60, store=MemoryStore(clock=clock)))
+    root = await client.create()
+    clock.now += 62
+    assert (await client.send("sessions/fork", session=root)).error["data"]["reason"] == "expired"
+
+
+async def test_params_that_mean_nothing_here_are_ignored() -> None:
+    client = Client(shop())
+    answer = await client.send("sessions/fork", {"mode": "share", "descendants": 7}, session=await client.create())
+    assert "sessionId" in answer.result["session"]
 
 
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
     client = Client(shop(store=Failing("status"), on_store_error="allow"))
     root = await client.create()
-    assert (await client.send("sessions/fork", {"mode": "share"}, session=root)).status == 503
+    assert (await client.send("sessions/fork", session=root)).status == 503
 
 
 # --- the application's hooks ---------------------------------------------------------------------
 
 
 async def test_on_create_sees_a_fork_with_all_that_it_begins_with(tracked: bool) -> None:
-    """Its parent, the params, the data and the state; what it writes stays."""
+    """The params, the data and the state; what it writes stays."""
     told: list[Any] = []
 
     async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-        told.append((session.parent is not None, params, await session.data.get("tea", 0), dict(session.state)))
+        told.append((params, await session.data.get("tea", 0), dict(session.state)))
         session.state["born"] = len(told)
 
-    facts: list[Fact] = []
-    client = Client(shop(tracked=tracked, on_create=on_create, listen=facts.append))
+    client = Client(shop(tracked=tracked, on_create=on_create))
     root = await client.create()
     await client.tool("put", session=root, item="tea")
-    answer = await client.send("sessions/fork", {"mode": "copy", "task": "pay"}, session=root)
+    answer = await client.send("sessions/fork", {"task": "pay"}, session=root)
     fork = {name: answer.result["session"][name] for name in ("sessionId", "state")}
-    assert told == [(False, {}, 0, {}), (True, {"mode": "copy", "task": "pay"}, 1, {"born": 1})]
+    assert told == [({}, 0, {}), ({"task": "pay"}, 1, {"born": 1})]
     assert (await client.tool("remember", session=fork)).result["content"] == {"born": 2}
-    one, other = (fact for fact in facts if isinstance(fact, SessionCreated))
-    assert (one.parent, other.parent) == (None, one.ref)
 
 
 async def test_on_create_may_refuse_a_fork_and_nothing_is_left_behind(tracked: bool) -> None:
     """No record, no copy of the data; the parent is as it was."""
 
     def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-        if session.parent is not None:
+        if "task" in params:
             raise CreateRefused("one cart is enough")
 
     store = MemoryStore(clock=Clock())
     client = Client(shop(tracked=tracked, on_create=on_create, store=store))
     root = await client.create()
     await client.tool("put", session=root, item="tea")
-    refused = await client.send("sessions/fork", {"mode": "copy"}, session=root)
+    refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
     assert refused.error == {"code": -31045, "message": "one cart is enough"}
     assert (len(store._data._values), len(store._records)) == (1, int(tracked))
     assert await in_cart(client, root) == 1
 
 
-# --- the end of a lineage ------------------------------------------------------------------------
-
-
-async def test_a_root_can_end_all_that_was_forked_from_it(tracked: bool) -> None:
-    """On every worker, once it is answered, at any depth; other sessions live on."""
-    store = MemoryStore(clock=Clock())
-    one, other = (Client(shop(tracked=tracked, store=store)) for _ in range(2))
-    root, stranger = await one.create(), await one.create()
-    child = await one.fork(root, "share")
-    grandchild = await other.fork(child, "fresh")
-    ended = await one.delete(root, descendants=True)
-    assert "error" not in ended.json
-    for session in (root, child, grandchild):
-        refused = await other.tool(session=session)
-        assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
-        assert (await other.send("sessions/fork", {"mode": "copy"}, session=session)).error["code"] == -32043
-    assert (await other.tool(session=stranger)).session is not None
-
-
-async def test_an_application_can_end_a_lineage_itself(tracked: bool) -> None:
-    """From within a call of the root; its forks are refused from then on."""
-
-    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-        assert session is not None
-        await session.end("logout", descendants=True)
-        return "bye"
-
-    client = Client(sessions(Server(leave=leave), tracked=tracked))
-    root = await client.create()
-    fork = await client.fork(root)
-    assert (await client.tool("leave", session=root)).result["content"] == "bye"
-    for session in (root, fork):
-        assert (await client.tool(session=session)).error["data"]["reason"] == "ended"
-
-
-@pytest.mark.parametrize("flag", [None, 0, 1, "true", [], {}])
-async def test_whether_descendants_end_is_said_by_true_or_false(flag: object) -> None:
-    """Nothing else is guessed at, and nothing has ended."""
-    client = Client(shop())
-    root = await client.create()
-    assert (await client.delete(root, descendants=flag)).error["code"] == -32602
-    assert (await client.tool(session=root)).session is not None
-    assert "error" not in (await client.delete(root, descendants=False)).json
-
-
-async def test_the_hooks_of_ended_forks_are_run() -> None:
-    """By whichever worker looks next, with why; a fork that shared had nothing of its own."""
-    told: list[tuple[str, str]] = []
-
-    def on_end(session: EndedSession, reason: str) -> None:
-        told.append((session.ref, reason))
-
-    app = shop(tracked=True, on_end=on_end)
-    client = Client(app)
-    root = await client.create()
-    forks = [await client.fork(root, mode) for mode in ("share", "fresh")]
-    refs = [(await client.tool(session=session)).result["content"] for session in (root, *forks)]
-    await client.delete(root, descendants=True)
-    sweeper = app._options.sweeper
-    assert sweeper is not None
-    await sweeper.sweep()
-    assert sorted(told) == sorted([(refs[0], "deleted"), (refs[1], "root_ended"), (refs[2], "root_ended")])
-    await sweeper.stop()
+# --- the end of its parent meanwhile ---------------------------------------------------------------
 
 
 class Meeting(MemoryStore):
-    """Ends a lineage in the very moment at which a fork has been recorded."""
+    """Lets something happen while a fork gets its data."""
 
-    forking = False
+    meet: Callable[[], Awaitable[object]] | None = None
 
-    async def register(self, record: Any, **limits: Any) -> None:
-        await super().register(record, **limits)
-        if self.forking:
-            self.forking = False
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        await super().copy(namespace, target)
+        if self.meet is not None:
             await self.meet()
 
-    async def meet(self) -> None:
-        """Set by who makes it."""
 
-
-@pytest.mark.parametrize("descendants", [False, True])
-async def test_a_fork_that_meets_the_end_of_its_parent_is_refused(descendants: bool) -> None:
-    """Where sessions are tracked it would else be on no list that ends it; its record goes, too."""
+@pytest.mark.parametrize("all_of_them", [False, True])
+async def test_a_fork_that_meets_the_end_of_its_parent_is_refused(tracked: bool, all_of_them: bool) -> None:
+    """By name or with all of its principal's: who holds a stolen session cannot save it by forking it in time."""
     store = Meeting(clock=Clock())
-    client = Client(shop(tracked=True, store=store))
+    client = Client(shop(tracked=tracked, store=store, principal=lambda scope: "alice"))
     root = await client.create()
+    await client.tool("put", session=root, item="tea")
 
-    async def meet() -> None:
-        await client.delete(root, descendants=descendants)
+    async def end() -> None:
+        if all_of_them:
+            operator = Sessions(store=store, keys=SECRET, clock=Clock())
+            await operator.end_all(Principal(subject="alice"))
+        else:
+            await client.delete(root)
 
-    store.meet = meet  # type: ignore[method-assign]  # a closure knows the session
-    store.forking = True
-    refused = await client.send("sessions/fork", {"mode": "fresh"}, session=root)
+    store.meet = end
+    refused = await client.send("sessions/fork", session=root)
     assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
-    assert store._records == {}
-
-
-async def test_a_store_that_did_not_take_it_is_said_to_have_failed() -> None:
-    """And the root still lives, so that its owner can try again."""
-    client = Client(shop(store=Failing("revoke")))
-    root = await client.create()
-    assert (await client.delete(root, descendants=True)).status == 503
-    assert (await client.tool(session=root)).session is not None
+    assert len(store._records) <= int(all_of_them)
+    assert store._data.bytes == 0 or all_of_them

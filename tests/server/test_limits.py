@@ -161,13 +161,6 @@ async def recorded(size: int, limit: str = "sessions_per_principal", principal: 
     return not is_refused([await client.send("sessions/create") for _ in range(size)][-1], "Too many sessions")
 
 
-async def forked(size: int) -> bool:
-    client = Client(sessions(Server(), tracked=True, **{"limits.forks_per_session": 5}))
-    root = await client.create()
-    forks = [await client.send("sessions/fork", {"mode": "fresh"}, session=root) for _ in range(size)]
-    return not is_refused(forks[-1], "Too many forks")
-
-
 async def copied(size: int, limit: str = "data_bytes_per_principal", principal: str | None = "alice") -> bool:
     """Whether as many sessions may hold a value of 100 bytes each: the first and its copies."""
 
@@ -178,7 +171,7 @@ async def copied(size: int, limit: str = "data_bytes_per_principal", principal: 
     client = Client(sessions(Server(keep=keep), principal=lambda scope: principal, **limits))
     root = await client.create()
     await client.tool("keep", session=root)
-    forks = [await client.send("sessions/fork", {"mode": "copy"}, session=root) for _ in range(size - 1)]
+    forks = [await client.send("sessions/fork", session=root) for _ in range(size - 1)]
     return not is_refused(forks[-1], "Too much data")
 
 
@@ -198,7 +191,6 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "create_limit": (created, 5),
     "sessions_per_principal": (recorded, 5),
     "anonymous_sessions": (partial(recorded, limit="anonymous_sessions", principal=None), 5),
-    "forks_per_session": (forked, 5),
     "data_bytes_per_principal": (copied, 5),
     "anonymous_data_bytes": (partial(copied, limit="anonymous_data_bytes", principal=None), 5),
     "MemoryStore(max_entries)": (revocations, 5),

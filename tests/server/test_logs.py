@@ -75,10 +75,6 @@ async def away(client: Client, held: dict[str, Any], store: Failing) -> None:
     await client.tool(session=held)
 
 
-async def bad_mode(client: Client, held: dict[str, Any], store: Failing) -> None:
-    await client.send("sessions/fork", {"mode": "clone"}, session=held)
-
-
 async def over(client: Client, held: dict[str, Any], store: Failing) -> None:
     await client.delete(held)
     await client.tool(session=held)
@@ -86,7 +82,7 @@ async def over(client: Client, held: dict[str, Any], store: Failing) -> None:
 
 @pytest.mark.parametrize(
     ("attempt", "reason"),
-    [(bad_state, "state_shape"), (away, "store_unavailable"), (bad_mode, "fork_mode_unknown"), (over, "ended")],
+    [(bad_state, "state_shape"), (away, "store_unavailable"), (over, "ended")],
 )
 async def test_a_refusal_of_an_authentic_session_carries_it(
     attempt: Any, reason: str, caplog: pytest.LogCaptureFixture, spans: list[ReadableSpan]

@@ -58,8 +58,6 @@ def test_the_defaults_need_nothing_but_keys() -> None:
         ("lists", "stable", "stable"),
         ("lists", "session", "session"),
         ("lists", "untouched", "untouched"),
-        ("not_found_code", -40004, -40004),
-        ("required_code", 1, 1),
         ("max_body_bytes", 1, 1),
         ("max_batch", 1, 1),
         ("create_limit", None, None),
@@ -115,14 +113,9 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, 0, 1.5, None)),
         *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
         *(("create_limit", value, "create_limit=.* at least 1") for value in (0, -1, 1.5, True, "1")),
-        *(
-            (name, value, f"{name}=.* must be a whole number")
-            for name in ("not_found_code", "required_code")
-            for value in (1.5, True, "x")
-        ),
         *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
         *(
-            ("extensions", value, r"must be a tuple of some of 'fork', 'list', 'end_all', or \(\)")
+            ("extensions", value, r"must be a tuple of some of 'fork', 'list', or \(\)")
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
         *(("watch", value, "watch=.* must be the path of a directory") for value in ("", 1)),

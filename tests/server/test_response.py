@@ -157,7 +157,15 @@ class TestEvents:
         assert order == ["sent", "sent", "returned"]
 
 
-CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k")
+CLAIMS = Claims(
+    kind=SESSION,
+    jti="j" * 22,
+    issued_at=0,
+    expires_at=2**40,
+    subject=None,
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+)
 TOLD = b'\n\ndata: {"error":1}\n\n'
 DEADLINE = 30  # seconds after which a test that hangs fails
 

@@ -333,7 +333,15 @@ class TestACallThatIsCancelled:
         assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
 
 
-CLAIMS = Claims(kind=SESSION, jti="a" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
+CLAIMS = Claims(
+    kind=SESSION,
+    jti="a" * 22,
+    issued_at=START,
+    expires_at=START + 60,
+    subject=None,
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+)
 
 
 class TestEvents:

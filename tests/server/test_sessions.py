@@ -12,7 +12,7 @@ from clients import SECRET, START, Clock
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._server.operator import Sessions
-from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, utc
+from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, floor_ms, utc
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.stores._base import Record, Standing, Store
 from mcp_sessions.stores._memory import MemoryStore
@@ -33,26 +33,21 @@ class Deployment:
     def __init__(self, keys: list[str]) -> None:
         self.clock = Clock(START + 0.25)
         self.store: Store = MemoryStore(clock=self.clock)
-        self.slept: list[float] = []
-        self.sessions = Sessions(store=self.store, keys=[*keys], clock=self.clock, sleep=self.sleep)
-
-    async def sleep(self, seconds: float) -> None:
-        """Time passes, a little less than was asked for."""
-        self.slept.append(seconds)
-        self.clock.now += max(seconds - 0.001, 0.001)
+        self.sessions = Sessions(store=self.store, keys=[*keys], clock=self.clock)
 
     async def mint(
         self, jti: str, principal: Principal | None = None, *, secret: str = SECRET, record: bool = True
     ) -> Claims:
         """A session as a server mints it now, with a lifetime of a week."""
         key = KeyRing([secret]).signing
-        now = int(self.clock.now)
+        now = floor_ms(self.clock.now)
         claims = Claims(
             kind="session",
-            kid=key.kid,
+            issuer="mcp-sessions",
+            audience="mcp-sessions",
             jti=jti,
             issued_at=now,
-            expires_at=now + 7 * DAY,
+            expires_at=int(now) + 7 * DAY,
             subject=key.subject(principal),
         )
         if record:
@@ -132,9 +127,7 @@ async def test_ending_what_is_not_there_says_so(deployment: Deployment) -> None:
 async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
     """Though they lie in the same store, and are the same principal's under the same keys."""
     one = await deployment.mint("a", ALICE)
-    others = Sessions(
-        store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock, sleep=deployment.sleep
-    )
+    others = Sessions(store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock)
     assert await others.of(ALICE) == []
     assert not await others.end(one.ref)
     await others.end_all(ALICE)
@@ -147,7 +140,7 @@ async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment
 
 
 async def test_all_sessions_of_a_principal_are_ended(deployment: Deployment) -> None:
-    """Recorded or not, under every key, in this second or long ago; nobody else's."""
+    """Recorded or not, under every key, in this millisecond or long ago; nobody else's."""
     deployment.clock.now -= DAY
     long_ago = await deployment.mint("a", ALICE, secret=OLD, record=False)
     deployment.clock.now += DAY
@@ -156,26 +149,15 @@ async def test_all_sessions_of_a_principal_are_ended(deployment: Deployment) -> 
     assert await deployment.live(long_ago, now, bob, nobody) == [False, False, True, True]
 
 
-async def test_what_is_created_after_the_return_lives(deployment: Deployment) -> None:
-    """Sessions are dated to the second, so the present one is over when the call returns, and not a moment later."""
-    moment, recorded = await deployment.sessions.end_all(ALICE)
-    assert (moment, recorded) == (utc(START + 1), 0)
-    assert deployment.slept[0] == 0.75
-    assert START + 1 <= deployment.clock.now < START + 1.01
-    assert await deployment.live(await deployment.mint("a", ALICE)) == [True]
-
-
-async def test_what_is_created_while_it_waits_is_ended(deployment: Deployment) -> None:
-    """Whoever still signs in within the same second must do so again."""
-    minted: list[Claims] = []
-
-    async def meanwhile(seconds: float) -> None:
-        minted.append(await deployment.mint("a", ALICE, record=False))
-        deployment.clock.now += seconds
-
-    sessions = Sessions(store=deployment.store, keys=SECRET, clock=deployment.clock, sleep=meanwhile)
-    await sessions.end_all(ALICE)
-    assert await deployment.live(*minted) == [False]
+async def test_what_is_created_a_millisecond_later_lives(deployment: Deployment) -> None:
+    """In the same millisecond or before, it has ended: that much is the price of one write."""
+    deployment.clock.now = START + 0.2509
+    before, same = await deployment.mint("a", ALICE), await deployment.mint("b", ALICE, record=False)
+    deployment.clock.now = START + 0.2504
+    assert await deployment.sessions.end_all(ALICE) == (utc(START + 0.251), 1)
+    deployment.clock.now = START + 0.2513
+    later = await deployment.mint("c", ALICE)
+    assert await deployment.live(before, same, later) == [False, False, True]
 
 
 async def test_on_end_of_recorded_ones_is_handed_to_a_server(deployment: Deployment) -> None:
@@ -191,7 +173,8 @@ async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) 
     key = KeyRing([SECRET]).signing
     claims = Claims(
         kind="session",
-        kid=key.kid,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
         jti="a",
         issued_at=START,
         expires_at=START + 400 * DAY,
@@ -205,10 +188,10 @@ async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) 
 @pytest.mark.parametrize("lifetime", [7 * DAY, timedelta(days=7)])
 async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) -> None:
     """A store that holds many of them may be told the deployment's own lifetime."""
-    kept: list[tuple[int, int]] = []
+    kept: list[tuple[float, int]] = []
 
     class Noting(MemoryStore):
-        async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
             kept.append((moment, until))
 
     clock = Clock(START)
@@ -222,17 +205,18 @@ async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) ->
 async def test_everybody_s_sessions_before_a_moment_are_ended(deployment: Deployment) -> None:
     """Of named and of anonymous callers; later ones stay."""
     early = [await deployment.mint("a", ALICE), await deployment.mint("b", BOB), await deployment.mint("c")]
-    deployment.clock.now += 10
+    deployment.clock.now += 9.75
     late = await deployment.mint("d", ALICE)
     await deployment.sessions.end_all_before(datetime(2027, 1, 15, 8, 0, 10, tzinfo=timezone.utc))
     assert await deployment.live(*early, late) == [False, False, False, True]
-    assert not deployment.slept
 
 
 async def test_the_moment_may_be_now(deployment: Deployment) -> None:
-    """The present second counts as a whole, and is waited for to end."""
+    """The present millisecond counts as a whole."""
     one = await deployment.mint("a")
+    deployment.clock.now += 0.0005
     await deployment.sessions.end_all_before(datetime.fromtimestamp(deployment.clock.now, timezone.utc))
+    deployment.clock.now += 0.001
     assert await deployment.live(one, await deployment.mint("b")) == [False, True]
 
 

@@ -31,7 +31,6 @@ from mcp_sessions import (
 )
 from mcp_sessions._server.options import (
     GROUPS,
-    OTHER_KEYS,
     PREFIX,
     SERVICE_LINK,
     SETTINGS,
@@ -44,7 +43,7 @@ from mcp_sessions._server.options import (
 @pytest.fixture(autouse=True)
 def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment with no settings in it."""
-    for name in [*VARIABLES, OTHER_KEYS, PROGRAM]:  # the last is for other tests
+    for name in [*VARIABLES, PROGRAM]:  # the last is for other tests
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -138,14 +137,6 @@ def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
     assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "admission": "own", "on_end": print}
 
 
-def test_keys_are_also_found_under_their_former_name(environ: pytest.MonkeyPatch) -> None:
-    environ.setenv("MCP_SESSION_KEYS", SECRET)
-    assert from_env() == {"keys": "env:MCP_SESSION_KEYS"}
-    assert from_env(keys="file:/run/keys") == {"keys": "file:/run/keys"}
-    environ.setenv("MCP_SESSIONS_KEYS", SECRET)
-    assert from_env() == {"keys": "env:MCP_SESSIONS_KEYS"}
-
-
 WRONG = {
     "MCP_SESSIONS_LIFTIME": ("1h", "MCP_SESSIONS_LIFTIME is not a setting; did you mean MCP_SESSIONS_LIFETIME?"),
     "MCP_SESSIONS_lifetime": ("1h", "MCP_SESSIONS_lifetime is not a setting; did you mean MCP_SESSIONS_LIFETIME?"),
@@ -210,10 +201,10 @@ async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:
     """With the one call that makes it, and where it is placed in another way."""
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_REQUIRE", "tools/call")
-    environ.setenv("MCP_SESSIONS_WIRE_REQUIRED_CODE", "-40001")
+    environ.setenv("MCP_SESSIONS_LIFETIME", "12h")
     for app in (MCPSessionMiddleware.from_env(Server(), admission="own"), _added(**from_env(admission="own"))):
         client = Client(app)
-        assert (await client.tool()).error["code"] == -40001
+        assert (await client.tool()).error["code"] == -31044
         assert (await client.tool(session=await client.create())).status == 200
 
 
@@ -251,11 +242,10 @@ def test_the_documentation_lists_the_settings(tmp_path: Path) -> None:
 async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_ADMISSION", "own")
-    environ.setenv("MCP_SESSIONS_WIRE_NOT_FOUND_CODE", "-40004")
     names: dict[str, Any] = {}
     exec(compile(block, "settings.md", "exec", dont_inherit=True), names)  # the page's own code
     refused = await Client(names["app"], query_string=b"").tool(session={"sessionId": "nobody's"})
-    assert refused.error["code"] == -40004
+    assert refused.error["code"] == -32043
 
 
 def test_the_settings_that_the_page_shows_are_settings(environ: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from clients import START
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import resumption as room
 from mcp_sessions._server.resumption import Streams
-from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Standing
 from mcp_sessions.stores._memory import MemoryStore
@@ -22,7 +21,15 @@ DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 def claims_of(name: str) -> Claims:
-    return Claims(kind=SESSION, jti=name * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
+    return Claims(
+        kind=SESSION,
+        jti=name * 22,
+        issued_at=START,
+        expires_at=START + 60,
+        subject=None,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+    )
 
 
 A, B = claims_of("a"), claims_of("b")
@@ -129,20 +136,6 @@ class TestEndedElsewhere:
         with anyio.fail_after(DEADLINE):
             await other.is_cut.wait()
         assert not spared.is_cut.is_set()
-
-    async def test_a_fork_s_stream_ends_with_its_lineage(self) -> None:
-        """Though the fork itself was never named; its late results are not let out either."""
-        store = Store()
-        streams = Streams(store, interval=SOON)
-        fork = Claims(kid="k", jti="f".ljust(22, "A"), issued_at=START, **lineage.below(A, "fresh"))
-        below, root = opened(streams, Open(fork), Open(A))
-        assert await streams.lives(fork)
-        await store.end(lineage.mark(A))
-        with anyio.fail_after(DEADLINE):
-            await below.is_cut.wait()
-        assert not await streams.lives(fork)
-        assert not root.is_cut.is_set()
-        assert await streams.lives(A)
 
     async def test_nothing_is_asked_while_nothing_is_open(self) -> None:
         """The last stream that closes ends the asking, and the next one begins it again."""

@@ -1,4 +1,4 @@
-"""Claims, forks and what looks like a session id."""
+"""Claims, and what looks like a session id."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clients import START
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._session import claims
-from mcp_sessions._session.claims import MAX_TOKEN_BYTES, MODES, SESSION, TYP, Claims, Mode, looks_like_session_id
+from mcp_sessions._session.claims import (
+    MAX_TOKEN_BYTES,
+    SESSION,
+    TYP,
+    Claims,
+    after_ms,
+    floor_ms,
+    looks_like_session_id,
+)
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url
 
@@ -25,8 +31,14 @@ TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
 
 
 def claims_of(ring: KeyRing) -> Claims:
-    kid = ring.signing.kid
-    return Claims(kind=SESSION, kid=kid, jti="A" * 22, issued_at=1_800_000_000, expires_at=1_800_003_600)
+    return Claims(
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti="A" * 22,
+        issued_at=1_800_000_000,
+        expires_at=1_800_003_600,
+    )
 
 
 TOKEN = TOKENS.mint(RINGS[0], claims_of(RINGS[0]))
@@ -123,55 +135,13 @@ def test_no_text_around_a_token_hides_it(before: str, after: str, ring: KeyRing)
     assert looks_like_session_id(f"{before}{TOKENS.mint(ring, claims_of(ring))}{after}")
 
 
-ROOT = Claims(
-    kind=SESSION, kid="k", jti="r".ljust(22, "A"), issued_at=START, expires_at=START + 60, subject="s", client="c/1"
-)
-
-
-def fork(parent: Claims, mode: Mode, name: str = "f") -> Claims:
-    """A fork that is made ten seconds later, under another key."""
-    jti = name.ljust(22, "A")
-    return Claims(kid="new", jti=jti, issued_at=START + 10, subject="t", **claims.below(parent, mode))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_fork_knows_where_it_comes_from_and_gains_no_time(mode: Mode) -> None:
-    """Parent, root and generation; it ends with its root at the latest, and is a session as its parent is."""
-    first = fork(ROOT, mode)
-    second = fork(first, mode, "g")
-    assert (first.parent, first.root, first.generation) == (ROOT.ref, ROOT.ref, 1)
-    assert (second.parent, second.root, second.generation) == (first.ref, ROOT.ref, 2)
-    assert first.expires_at == second.expires_at == ROOT.expires_at
-    assert (second.kind, second.client) == (SESSION, "c/1")
-
-
-def test_a_fork_that_shares_names_the_owner_of_the_data() -> None:
-    """Its parent, or whose data that one shares; a copy and a fresh one have their own."""
-    sharing = fork(ROOT, "share")
-    assert claims.owner(fork(sharing, "share")) == claims.owner(sharing) == sharing.owner == ROOT.ref
-    copied = fork(sharing, "copy", "g")
-    assert claims.owner(copied) == copied.ref
-    assert claims.owner(fork(copied, "share")) == copied.ref
-    assert claims.owner(fork(sharing, "fresh", "h")) == fork(sharing, "fresh", "h").ref
-    assert claims.owner(ROOT) == ROOT.ref
-
-
-def test_every_member_of_a_lineage_has_one_mark() -> None:
-    first = fork(ROOT, "share")
-    other = fork(first, "fresh", "g")
-    marks = [claims.mark(one) for one in (ROOT, first, other)]
-    assert len({mark.ref for mark in marks}) == 1
-    assert marks[0].ref not in {ROOT.ref, first.ref, other.ref}
-    assert [mark.expires_at for mark in marks] == [ROOT.expires_at] * 3
-    stranger = Claims(kind=SESSION, kid="k", jti="x".ljust(22, "A"), issued_at=START, expires_at=START + 60)
-    assert claims.mark(stranger).ref != marks[0].ref
-
-
-def test_a_mark_stands_as_its_member_does() -> None:
-    """It was issued when the member was, to whom that was: so a cut-off concerns both."""
-    first = fork(ROOT, "fresh")
-    mark = claims.mark(first)
-    assert (mark.issued_at, mark.subject) == (first.issued_at, first.subject)
+@given(st.floats(0, 253_402_300_799), st.floats(0, 1))
+def test_a_cut_off_ends_what_was_issued_by_then(now: float, later: float) -> None:
+    """In the same millisecond or before; what is issued a millisecond later, by the same clock, lives."""
+    assert floor_ms(now) < after_ms(now)
+    assert floor_ms(now) <= floor_ms(now + later)
+    assert after_ms(now) <= floor_ms(now + 0.0021)
+    assert round(floor_ms(now) * 1000) / 1000 == floor_ms(now)
 
 
 SECRET = "a-credential.that-must-not.show"

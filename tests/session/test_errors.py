@@ -16,8 +16,8 @@ from refusals import CASES, COMMAND, Case, decisions, errors_page
 
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
+from mcp_sessions._session.claims import WIRE_NAMES
 from mcp_sessions._session.reasons import REASONS
-from mcp_sessions._tokens.jwt import _Payload
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEVER_RAISED_THEMSELVES = {errors.InvalidRequest, errors.HeaderMismatch}
@@ -94,7 +94,7 @@ def test_reasons_tell_refusals_apart() -> None:
 def test_every_reason_is_in_the_table_of_reasons() -> None:
     """Those of classes and rows, those that any file of the package gives, and those of a token's claims."""
     given = {refusal.reason for refusal in EVERY} | {*REFUSALS}
-    claims = {f"token_claim_{name}" for name in _Payload.__struct_fields__} | {"token_claims"}
+    claims = {f"token_claim_{name}" for name in WIRE_NAMES.values()} | {"token_claims"}
     for path in (ROOT / "middleware" / "mcp_sessions").glob("*/*.py"):
         if path.parent.name in {"client", "_cli"}:  # they refuse no request
             continue

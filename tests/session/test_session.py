@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from sources import Made, claims_of, no_data
+from sources import Made, no_data
 
 from mcp_sessions._session.claims import Principal, utc
 from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
@@ -52,17 +52,7 @@ class TestSession:
         session = Session(made)
         await session.end("logout")
         await session.end()
-        assert made.ended == [("logout", False)]
-
-    async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
-        made = Made(TOKEN)
-        await Session(made).end(descendants=True)
-        assert made.ended == [("ended", True)]
-
-    async def test_a_fork_cannot_end_its_descendants(self) -> None:
-        fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
-        with pytest.raises(ValueError, match="not itself a fork"):
-            await fork.end(descendants=True)
+        assert made.ended == ["logout"]
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:
         assert not session_of().has_data
@@ -75,8 +65,8 @@ class TestSession:
 
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
         class Failing(Made):
-            async def end(self, reason: str, *, descendants: bool) -> None:
-                await super().end(reason, descendants=descendants)
+            async def end(self, reason: str) -> None:
+                await super().end(reason)
                 if len(self.ended) == 1:
                     raise OSError
 
@@ -85,7 +75,7 @@ class TestSession:
         with pytest.raises(OSError):  # noqa: PT011  # made above
             await session.end()
         await session.end()
-        assert made.ended == [("ended", False), ("ended", False)]
+        assert made.ended == ["ended", "ended"]
 
 
 def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
@@ -97,7 +87,6 @@ def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
 
 FACTS: list[Fact] = [
     SessionCreated("ses_a", 60),
-    SessionCreated("ses_b", 60, "ses_a"),
     SessionUsed("ses_a", "tools/call"),
     SessionDeleted("ses_a", "deleted", 60),
     RequestRefused("expired", -32043, "tools/call"),
@@ -113,5 +102,5 @@ def test_a_fact_cannot_be_changed(fact: Fact) -> None:
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
-    allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
+    allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace"}
     assert {*fact.__struct_fields__} <= allowed

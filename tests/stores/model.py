@@ -136,7 +136,8 @@ class Program:
     def create(self, *, lives: int) -> None:
         one = Claims(
             kind="session",
-            kid="k",
+            issuer="mcp-sessions",
+            audience="mcp-sessions",
             jti=f"{len(self.made)}".ljust(22, "A"),
             issued_at=self.model.now,
             expires_at=self.model.now + lives,

@@ -27,7 +27,14 @@ SHELF = Namespace("ses_shared", FOREVER, 10_000)
 
 
 def session(name: str) -> Claims:
-    return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=FOREVER - 1, expires_at=FOREVER)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=name.ljust(22, "A"),
+        issued_at=FOREVER - 1,
+        expires_at=FOREVER,
+    )
 
 
 async def revoke(store: Store, name: str) -> bool:

@@ -18,7 +18,17 @@ from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import at_once, revoke
 
 NOW = int(time.time())
-MANY = [Claims(kind="session", kid="k", jti=f"{n:022}", issued_at=NOW, expires_at=NOW + 3600) for n in range(100)]
+MANY = [
+    Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=f"{n:022}",
+        issued_at=NOW,
+        expires_at=NOW + 3600,
+    )
+    for n in range(100)
+]
 
 
 @pytest.fixture

@@ -25,7 +25,13 @@ def clock() -> Clock:
 
 def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
     return Claims(
-        kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=START, expires_at=expires_at, subject=subject
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=name.ljust(22, "A"),
+        issued_at=START,
+        expires_at=expires_at,
+        subject=subject,
     )
 
 

@@ -63,7 +63,15 @@ def server() -> Iterator[Server]:
 
 
 def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "sub") -> Claims:
-    return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=issued_at + 3600, subject=subject)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=issued_at,
+        expires_at=issued_at + 3600,
+        subject=subject,
+    )
 
 
 LATER = claims("later", issued_at=START + 1)
@@ -616,13 +624,13 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
     """And goes from the list in the end, when the principal has another session."""
     by_end, by_beginning = tracked._keys.sessions(AUDIENCE, "sub")
-    redis_servers.shared().command("ZADD", by_end, START - 10 * 86_400, f"{START - 11 * 86_400:011}phantom")
-    redis_servers.shared().command("ZADD", by_beginning, 0, f"{START - 11 * 86_400:011}phantom")
+    redis_servers.shared().command("ZADD", by_end, START - 10 * 86_400, f"{(START - 11 * 86_400) * 1000:015}phantom")
+    redis_servers.shared().command("ZADD", by_beginning, 0, f"{(START - 11 * 86_400) * 1000:015}phantom")
     assert await tracked.sessions("sub", audience=AUDIENCE) == []
     await tracked.register(Record.of(claims()))
     assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
     for key in (by_end, by_beginning):
-        assert redis_servers.shared().command("ZRANGE", key, 0, -1) == [f"{START:011}{claims().ref}".encode()]
+        assert redis_servers.shared().command("ZRANGE", key, 0, -1) == [f"{START * 1000:015}{claims().ref}".encode()]
 
 
 async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothing(

@@ -28,8 +28,12 @@ from mcp_sessions.stores._redis_durability import Promise
 from mcp_sessions.testing._contract import revoke
 
 LATER = 1_900_000_000
-ONE = Claims(kind="session", kid="k", jti="one", issued_at=LATER, expires_at=LATER + 3600)
-TWO = Claims(kind="session", kid="k", jti="two", issued_at=LATER, expires_at=LATER + 3600)
+ONE = Claims(
+    kind="session", issuer="mcp-sessions", audience="mcp-sessions", jti="one", issued_at=LATER, expires_at=LATER + 3600
+)
+TWO = Claims(
+    kind="session", issuer="mcp-sessions", audience="mcp-sessions", jti="two", issued_at=LATER, expires_at=LATER + 3600
+)
 SHELF = Namespace("ses_one", LATER + 3600, 100)
 
 

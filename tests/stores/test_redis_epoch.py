@@ -40,7 +40,15 @@ def clock() -> Clock:
 def claims(jti: str, clock: Clock) -> Claims:
     """A session that begins now."""
     now = int(clock.now)
-    return Claims(kind="session", kid="k", jti=jti, issued_at=now, expires_at=now + 3600, subject="sub")
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=now,
+        expires_at=now + 3600,
+        subject="sub",
+    )
 
 
 @asynccontextmanager

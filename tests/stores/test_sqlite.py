@@ -71,7 +71,14 @@ def other(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER) -> Claims:
-    return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=issued_at, expires_at=expires_at)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=name.ljust(22, "A"),
+        issued_at=issued_at,
+        expires_at=expires_at,
+    )
 
 
 def rows(path: Path, table: str = "revoked") -> int:

@@ -89,7 +89,15 @@ async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) ->
 
 def session(name: str, subject: str | None = ALICE) -> Claims:
     jti = name.ljust(22, "A")
-    return Claims(kind="session", kid="k", jti=jti, issued_at=START, expires_at=LATER, subject=subject)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=START,
+        expires_at=LATER,
+        subject=subject,
+    )
 
 
 @pytest.mark.parametrize(

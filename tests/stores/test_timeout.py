@@ -22,7 +22,9 @@ from mcp_sessions.stores import _Timeout as Timeout
 from mcp_sessions.stores import _TimeoutStore as TimeoutStore
 from mcp_sessions.stores._base import Reach, Record, Standing, Store
 
-CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
+CLAIMS = Claims(
+    kind="session", issuer="mcp-sessions", audience="mcp-sessions", jti="j", issued_at=START, expires_at=START + 60
+)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
 NAMESPACE = Namespace(owner="r", until=START + 60, max_bytes=10)
 PASSWORD = "redis://user:a-password-of-the-store@host"
@@ -42,7 +44,6 @@ CALLS: dict[str, Call] = {
     "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
     "roster": lambda store: store.roster(audience=AUDIENCE, limit=1),
     "count": lambda store: store.count(audience=AUDIENCE),
-    "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
     "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
     "purge": lambda store: store.purge("r"),

@@ -18,7 +18,7 @@ SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 START = 1_800_000_000
-OFFERED = {"fork": ["share", "copy", "fresh"], "descendants": True}
+OFFERED = {"fork": True}
 """The extensions in `capabilities.experimental.sessions`, by default."""
 
 Header = tuple[bytes, bytes]
@@ -180,9 +180,9 @@ class Client:
         del session["expiresAt"]
         return session
 
-    async def fork(self, session: Any, mode: str = "share") -> dict[str, str]:
+    async def fork(self, session: Any) -> dict[str, str]:
         """Fork a session, and return the fork's metadata as `create` does."""
-        answer = await self.send("sessions/fork", {"mode": mode}, session=session)
+        answer = await self.send("sessions/fork", session=session)
         fork: dict[str, str] = {**answer.result["session"]}
         del fork["expiresAt"]
         return fork

@@ -15,10 +15,12 @@ from mcp_sessions._server.sessions import refusal_of
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Standing
 
-CLAIMS = Claims(kind=SESSION, kid="a", jti="life", issued_at=START, expires_at=START + 1)
+CLAIMS = Claims(
+    kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti="life", issued_at=START, expires_at=START + 1
+)
 LIVE = Standing.LIVE.value
 WAYS = {
-    Standing.ENDED: "session.end(), sessions/end_all, an operator",
+    Standing.ENDED: "session.end(), an operator",
     Standing.IDLE: "idle_timeout",
     Standing.LOST: "a store that lost its data",
 }

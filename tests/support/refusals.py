@@ -132,19 +132,6 @@ async def deleting(client: Client) -> Answer:
     return await client.delete(await client.create())
 
 
-def forking(params: Mapping[str, Any]) -> Attempt:
-    """Fork a session with these params."""
-
-    async def attempt(client: Client) -> Answer:
-        return await client.send("sessions/fork", params, session=await client.create())
-
-    return attempt
-
-
-async def fork_with_descendants(client: Client) -> Answer:
-    return await client.delete(await client.fork(await client.create()), descendants=True)
-
-
 async def shared_jar(client: Client) -> Answer:
     answer = await client.send("server/discover")
     cookie = answer.headers[b"set-cookie"].partition(b";")[0]
@@ -204,21 +191,14 @@ TRACKED = {"tracked": True, "principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
 
 
-def forked(*modes: str) -> Attempt:
-    """Create a session and fork it in these modes."""
-
-    async def attempt(client: Client) -> Answer:
-        root = await client.create()
-        answers = [await client.send("sessions/fork", {"mode": mode}, session=root) for mode in modes]
-        return answers[-1]
-
-    return attempt
+async def forked(client: Client) -> Answer:
+    """Create a session and fork it."""
+    return await client.send("sessions/fork", session=await client.create())
 
 
 async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
-    """Keep something, but in a fork, which has a copy."""
-    if session.parent is None:  # pragma: no branch
-        await session.data.set("k", "x")
+    """Keep something; a fork, which has a copy, comes to no hook."""
+    await session.data.set("k", "x")
 
 
 OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
@@ -314,18 +294,6 @@ CASES = [
         {"dialects": [SEP1364Initialize()]},
     ),
     Case(
-        refuse("fork_mode_unknown"),
-        "`sessions/fork` without `mode`, or with an unknown one",
-        *PARAMS,
-        forking({"mode": "clone"}),
-    ),
-    Case(
-        refuse("descendants_refused"),
-        "`sessions/delete` of a fork with `descendants: true`",
-        *PARAMS,
-        fork_with_descendants,
-    ),
-    Case(
         refuse("cursor_unknown"),
         "`sessions/list` with an unknown cursor",
         *PARAMS,
@@ -399,15 +367,6 @@ CASES = [
     Case(errors.SessionNotFound(), "unknown, forged or another caller's", *NOT_FOUND, carrying(UNKNOWN)),
     Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
-        errors.SessionNotFound(),
-        "with `Wire(not_found_code=-40004)`",
-        -40004,
-        200,
-        200,
-        carrying(UNKNOWN),
-        {"not_found_code": -40004},
-    ),
-    Case(
         errors.SessionNotFound(http_status=404),
         "a transport session in `Mcp-Session-Id` that has ended, or never existed",
         -32043,
@@ -437,11 +396,11 @@ CASES = [
     ),
     Case(
         errors.PrincipalRequired(),
-        "an anonymous caller, on `sessions/list` or `sessions/end_all`",
+        "an anonymous caller, on `sessions/list`",
         -31046,
         200,
         200,
-        lambda client: client.send("sessions/end_all"),
+        lambda client: client.send("sessions/list"),
         {"tracked": True},
     ),
     Case(
@@ -469,19 +428,13 @@ CASES = [
             (
                 "sessions_full",
                 "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
-                forked("fresh"),
+                forked,
                 {"tracked": True, "limits.sessions_per_principal": 1},
-            ),
-            (
-                "forks_full",
-                "as many forks as `Limits.forks_per_session`",
-                forked("fresh", "fresh"),
-                {"tracked": True, "limits.forks_per_session": 1},
             ),
             (
                 "data_full",
                 "a fork whose copy exceeds `Limits.data_bytes_per_principal`",
-                forked("copy"),
+                forked,
                 {"on_create": fill, "limits.data_bytes_per_principal": 300},
             ),
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec.structs import force_setattr
-
 from mcp_sessions._session.claims import SESSION, Claims, Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
@@ -18,16 +16,23 @@ def no_data() -> Data:
     return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
-def claims_of(ref: str, issued_at: int = 0, parent: str | None = None) -> Claims:
+def claims_of(ref: str, issued_at: int = 0) -> Claims:
     """The claims of a session whose reference can be chosen."""
-    claims = Claims(kind=SESSION, kid="k", jti="j" * 22, issued_at=issued_at, expires_at=2**40, parent=parent)
-    force_setattr(claims, "ref", ref)
+    claims = Claims(
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti="j" * 22,
+        issued_at=issued_at,
+        expires_at=2**40,
+    )
+    vars(claims)["ref"] = ref  # what is derived from the `jti` otherwise
     return claims
 
 
 @dataclass
 class Made:
-    """What a session is a view of; `ended` notes why it was ended, and whether with its descendants."""
+    """What a session is a view of; `ended` notes why it was ended."""
 
     token: str
     claims: Claims = field(default_factory=lambda: claims_of("ses_abc"))
@@ -35,7 +40,7 @@ class Made:
     principal: Principal | None = None
     make_data: Callable[[], Data] = no_data
     stated: bytes | None = None
-    ended: list[tuple[str, bool]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     state: State = field(default_factory=lambda: State(None, check=len))
 
     def data(self) -> Data:
@@ -44,5 +49,5 @@ class Made:
     async def capabilities(self) -> bytes | None:
         return self.stated
 
-    async def end(self, reason: str, *, descendants: bool) -> None:
-        self.ended.append((reason, descendants))
+    async def end(self, reason: str) -> None:
+        self.ended.append(reason)

@@ -117,7 +117,7 @@ from mcp_sessions._tokens.jwt import Claims, Tokens
 @pytest.mark.parametrize("act", {acts})
 def test_leak(act):
     ring = KeyRing(["{secret}"])
-    claims = Claims(kind="session", kid=ring.signing.kid, jti="A" * 22, issued_at=1, expires_at=2)
+    claims = Claims(kind="session", issuer="i", audience="a", jti="A" * 22, issued_at=1, expires_at=2)
     token = Tokens(issuer="i", audience="a").mint(ring, claims)
     exec(act)
 """

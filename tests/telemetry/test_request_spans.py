@@ -31,7 +31,16 @@ START = f"00-{0x5E:032x}-{0x51:016x}-01"
 
 
 def session(jti: str = "a", trace: str | None = START, client: str | None = "wire 1.0") -> Claims:
-    return Claims(kind="session", kid="k", jti=jti, issued_at=0, expires_at=99, trace=trace, client=client)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=0,
+        expires_at=99,
+        trace=trace,
+        client=client,
+    )
 
 
 SESSION = session()

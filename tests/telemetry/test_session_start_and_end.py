@@ -17,7 +17,15 @@ from mcp_sessions.telemetry._context import below, start_of
 from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
-CLAIMS = Claims(kind="session", kid="k", jti="a", issued_at=0, expires_at=99, client="wire 1.0", parent="ses_0")
+CLAIMS = Claims(
+    kind="session",
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+    jti="a",
+    issued_at=0,
+    expires_at=99,
+    client="wire 1.0",
+)
 
 
 @pytest.fixture
@@ -58,7 +66,6 @@ def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvide
         "session.id": CLAIMS.ref,
         "mcp.session.id": CLAIMS.ref,
         "mcp_sessions.client": "wire 1.0",
-        "mcp_sessions.parent": "ses_0",
         "mcp_sessions.expires_at": 99,
     }
     found = start_of(creating.trace)

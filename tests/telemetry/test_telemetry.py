@@ -170,22 +170,17 @@ async def test_what_is_raised_after_an_answer_is_on_the_span_around_too(spans: l
 # --- sessions ------------------------------------------------------------------------------------
 
 
-async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[ReadableSpan]) -> None:
+async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None:
     def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
-        if session.parent is not None and "no" in params:
+        if "no" in params:
             raise CreateRefused
 
     client = Client(sessions(Server(), on_create=refuse))
     held = await client.create()
-    await client.send("sessions/fork", {"mode": "fresh"}, session=held)
-    await client.send("sessions/fork", {"mode": "fresh", "no": 1}, session=held)
+    await client.send("sessions/fork", session=held)
+    await client.send("sessions/fork", {"no": 1}, session=held)
     starts = [span for span in spans if span.name == "session start"]
-    parent = said(starts[0], "session.id")
-    assert [said(start, "mcp_sessions.parent", "error.type") for start in starts] == [
-        [None, None],
-        [*parent, None],
-        [*parent, "CreateRefused"],
-    ]
+    assert [said(start, "error.type") for start in starts] == [[None], [None], ["CreateRefused"]]
 
 
 async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:

@@ -24,9 +24,9 @@ SERVERS = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 BOUND: dict[str, Any] = {"jti": "j" * 21 + "A", "subject": "s" * 21 + "A", "audience": "here"}
 
 
-def claims(sealed_id: str | None, kid: str = RING.signing.kid, **other: Any) -> Claims:
+def claims(sealed_id: str | None, **other: Any) -> Claims:
     made = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
-    return Claims(kind=TRANSPORT, kid=kid, upstream=sealed_id, **made)
+    return Claims(kind=TRANSPORT, issuer="mcp-sessions", audience="here", upstream=sealed_id, **made)
 
 
 def sealed(ring: KeyRing = RING, **other: Any) -> str:
@@ -35,13 +35,7 @@ def sealed(ring: KeyRing = RING, **other: Any) -> str:
 
 @pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
 def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
-    made = claims(sealed(ring), ring.signing.kid)
-    assert seal.open_upstream(ring, made, audience="here") == SERVERS
-    if ring is RING:
-        assert (
-            seal.open_upstream(KeyRing(["another secret of more than 32 bytes", SECRET]), made, audience="here")
-            == SERVERS
-        )
+    assert seal.open_upstream(ring.signing, claims(sealed(ring)), audience="here") == SERVERS
 
 
 def test_it_says_nothing_to_who_reads_it() -> None:
@@ -51,7 +45,7 @@ def test_it_says_nothing_to_who_reads_it() -> None:
 
 
 def test_a_token_without_one_holds_none() -> None:
-    assert seal.open_upstream(RING, claims(None), audience="here") is None
+    assert seal.open_upstream(RING.signing, claims(None), audience="here") is None
 
 
 @pytest.mark.parametrize(
@@ -69,15 +63,16 @@ def test_a_token_without_one_holds_none() -> None:
 )
 def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(RING, claims(sealed_id, **other), audience="here")
+        seal.open_upstream(RING.signing, claims(sealed_id, **other), audience="here")
     assert refused.value.reason == "bridge_seal"
 
 
-@pytest.mark.parametrize("ring", [KeyRing([SECRET, PUBLIC]), RING], ids=["public", "gone"])
-def test_without_its_key_it_does_not_open(ring: KeyRing) -> None:
+def test_with_the_public_key_it_does_not_open() -> None:
     theirs = KeyRing([PRIVATE])
+    public = KeyRing([SECRET, PUBLIC]).get(theirs.signing.kid)
+    assert public is not None
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(ring, claims(sealed(theirs), theirs.signing.kid), audience="here")
+        seal.open_upstream(public, claims(sealed(theirs)), audience="here")
     assert refused.value.reason == "bridge_key_unknown"
 
 
@@ -98,7 +93,7 @@ def test_visible_ascii_can_be_carried(server_id: str, can: bool) -> None:
 
 def test_ids_stay_small() -> None:
     """768 bytes at the most with an owner, a trace and a UUID of the server's; the longest one fits, too."""
-    tokens = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+    tokens = Tokens(issuer="mcp-sessions", audience="here")
     owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
     made = claims(sealed(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
     assert len(tokens.mint(RING, made)) <= 768

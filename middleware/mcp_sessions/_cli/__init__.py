@@ -150,7 +150,6 @@ def _verify(arguments: argparse.Namespace) -> int:
             "not checked": "whose it is, whether it ended",
             "ref": claims.ref,
             "kind": claims.kind,
-            "kid": claims.kid,
             "owner": "anonymous" if claims.subject is None else f"a principal (hash {claims.subject})",
             "issued": utc(claims.issued_at).isoformat(),
             "expires": utc(claims.expires_at).isoformat(),

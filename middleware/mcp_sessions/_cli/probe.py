@@ -21,7 +21,7 @@ from .probe_rules import RULES, ProbeRun, Rule, Skipped
 Outcome = Literal["holds", "fails", "skipped"]
 
 _MARKS: Final = {"holds": "ok", "fails": "FAIL", "skipped": "-"}
-_SETTINGS: Final[tuple[str, ...]] = ("required", "fork", "descendants", "list", "endAll")
+_SETTINGS: Final[tuple[str, ...]] = ("required", "fork", "list")
 
 
 def add_command(commands: Any) -> None:

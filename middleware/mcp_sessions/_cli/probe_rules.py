@@ -255,23 +255,13 @@ def _listed(run: ProbeRun) -> str | None:
 def _fork(run: ProbeRun) -> str | None:
     _need(run, "fork")
     parent = run.session("A")
-    answer = run.client.request("sessions/fork", {"mode": "fresh"}, session=_sent(parent))
+    answer = run.client.request("sessions/fork", {}, session=_sent(parent))
     if (failure := run.hold("fork", answer)) is not None:
         return failure
     if run.held["fork"]["sessionId"] == parent["sessionId"]:
         return "the parent's own id"
     used = run.use(_sent(run.held["fork"]))
     return _unless(used.result is not None, used)
-
-
-def _descendants(run: ProbeRun) -> str | None:
-    _need(run, "descendants")
-    root, below = run.session("A"), run.session("fork")
-    ended = run.client.request("sessions/delete", {"descendants": True}, session=_sent(root))
-    if ended.result is None:
-        return f"{ended}"
-    del run.held["A"], run.held["fork"]
-    return _unless_not_found(run.use(_sent(below)), below["sessionId"])
 
 
 @dataclass(frozen=True)
@@ -342,5 +332,4 @@ RULES: Final = (
     Rule("survivor", "the other session survives", "draft: Deleting Sessions", _survivor),
     Rule("listed", "a list of sessions contains no id", "extension: list", _listed),
     Rule("fork", "a fork is a session of its own", "extension: fork", _fork),
-    Rule("descendants", "forks end with their root", "extension: descendants", _descendants),
 )

@@ -148,7 +148,7 @@ class Screen:
 
 def _text(event: Created | Ended | Refused | Call) -> str:
     if isinstance(event, Created):
-        return "created" if event.parent is None else f"created as a fork of {plain(event.parent)}"
+        return "created"
     if isinstance(event, Ended):
         return f"ended: {plain(event.reason)}, after {event.seconds:.0f} s"
     if isinstance(event, Refused):

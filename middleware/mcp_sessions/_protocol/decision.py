@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from .._errors import EraRefused, SessionNotFound, SessionRequired, refuse
-from .._session.claims import BESIDE, COOKIE, MODES, Kind, RedactedRepr
+from .._session.claims import BESIDE, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
@@ -44,7 +44,6 @@ class Subject(_Word):
     DELETE = "sessions/delete"
     FORK = "sessions/fork"
     SESSIONS = "sessions/list"
-    END_ALL = "sessions/end_all"
     TERMINATE = "SEP-1364's terminate"
     OPEN = "SEP-1364's create, which may name a session to renew"
     MISPLACED = "one of the above without an id"
@@ -70,7 +69,6 @@ class Step(_Word):
     DELETE = "end the session and answer"
     FORK = "mint a fork of the session, answer and echo it"
     SESSIONS = "list the caller's sessions and answer"
-    END_ALL = "end the caller's sessions and answer"
     FORWARD = "forward unchanged"
     ATTACH = "forward with the session attached, echo it"
     STABLE = "forward without the session, echo it"
@@ -89,7 +87,7 @@ FORWARD: Final = Step.FORWARD
 ATTACH: Final = Step.ATTACH
 STABLE: Final = Step.STABLE
 
-ANSWERED: Final = frozenset({Step.CREATE, Step.OPEN, Step.RENEW, Step.DELETE, Step.FORK, Step.SESSIONS, Step.END_ALL})
+ANSWERED: Final = frozenset({Step.CREATE, Step.OPEN, Step.RENEW, Step.DELETE, Step.FORK, Step.SESSIONS})
 """These steps are ours: the wrapped server is only asked whether it would let the caller in."""
 
 NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {ATTACH, STABLE, Step.UNTOUCHED}
@@ -104,7 +102,6 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
     Subject.TERMINATE: {NOTHING: "field_missing", TOO_LITTLE: "field_missing", SESSION: Step.DELETE},
     Subject.FORK: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.FORK},
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
-    Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
     Subject.OPEN: {NOTHING: Step.OPEN, TOO_LITTLE: Step.OPEN, SESSION: Step.RENEW},
     Subject.MISPLACED: dict.fromkeys(Carries, "session_method_as_notification"),
     Subject.LIST: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: LIST},
@@ -337,9 +334,8 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
-    "fork": Extension("sessions/fork", Subject.FORK, {"fork": MODES, "descendants": True}),
+    "fork": Extension("sessions/fork", Subject.FORK, {"fork": True}),
     "list": Extension("sessions/list", Subject.SESSIONS, {"list": True}, needs_records=True),
-    "end_all": Extension("sessions/end_all", Subject.END_ALL, {"endAll": True}, needs_records=True),
 }
 
 

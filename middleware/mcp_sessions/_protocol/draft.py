@@ -80,7 +80,7 @@ def metadata(session_id: str, expires_at: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def instant(seconds: int) -> str:
+def instant(seconds: float) -> str:
     """Return a moment in ISO 8601, UTC. (Writing one takes longer than splicing a session in.)"""
     return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -31,7 +31,7 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 _ENVELOPE: Final = strict_json.Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = strict_json.Names("jsonrpc")  # of what may be no message at all
 _PARAMS: Final = strict_json.Names(
-    *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId", "mode", "descendants"),
+    *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId"),
     usual=("arguments",),
 )
 _META: Final = strict_json.Names(

@@ -110,7 +110,7 @@ async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
 def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> int:
     """Record that a request without a message is refused, and return the JSON-RPC code."""
     runtime = ctx.runtime
-    code = runtime.code(refusal)
+    code = refusal.code
     runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
     if runtime.is_recording():
         runtime.telemetry().refuse_request(refusal, code, claims, ctx.scope)
@@ -125,7 +125,7 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
 
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
     """Record that a message is refused, and return the error as JSON."""
-    code = ctx.runtime.code(refusal)
+    code = refusal.code
     ctx.runtime.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
     if ctx.telemetry is not None:
         ctx.telemetry.refuse(refusal, code)

@@ -5,23 +5,23 @@ The principal is read from what an authentication middleware left on the scope: 
 
 An `Absence` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives its
 handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
-read only where a handler asks for a session in vain.
+read only where a handler asks for a session without success.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from starlette.authentication import SimpleUser
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from .._errors import ConfigurationError, Refusal, SessionNotFound, SessionRequired
+from .._errors import ConfigurationError, SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
@@ -45,15 +45,14 @@ UNSEEN: Final = (
     "a handler asked for its session, but the request has none: its client sent none, or MCPSessionMiddleware did not "
     "see the request as an MCP message: wrap the application, and set path= to the path of the MCP endpoint"
 )
-MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is theirs to choose
-_warned: Final[set[Hashable]] = set()
+_warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-def warn_once(kind: Hashable, text: str, *values: object) -> None:
-    """Log a warning, the first of its kind in this process."""
-    if kind not in _warned and len(_warned) < MAX_WARNED:
-        _warned.add(kind)
+def warn_once(reason: str, text: str, *values: object) -> None:
+    """Log a warning, the first for this reason in this process."""
+    if reason not in _warned:
+        _warned.add(reason)
         _log.warning(text, *values)
 
 
@@ -125,7 +124,7 @@ def current_session() -> Session | None:
 
     It works in tools, resources, prompts and completions of the official SDK 1.x and 2.x and of FastMCP 3 and 4, in
     plain ASGI handlers, and in tasks and threads that these start. The log says why requests have no session, once for
-    each kind of client.
+    each reason.
     """
     session = find_session()
     if session is None:
@@ -154,7 +153,7 @@ def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
     _explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-    refusal: SessionRequired = error(code_of(SessionRequired(), scope))
+    refusal: SessionRequired = error()
     return refusal
 
 
@@ -164,7 +163,7 @@ def _explain(scope: Mapping[str, Any] | None) -> None:
         warn_once(UNSEEN, UNSEEN)
     elif (cause := absence.cause) is not None:
         why, remedy = cause
-        warn_once((absence.client, why), "%s has no session: %s; %s", absence.client, why, remedy)
+        warn_once(why, "%s has no session: %s; %s", absence.client, why, remedy)
 
 
 @cache
@@ -176,43 +175,13 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
     class SessionRequiredHere(SessionRequired, *of_fastmcp, *of_sdk):  # type: ignore[misc]  # as many bases as there are
         log_level = logging.WARNING  # FastMCP's
 
-        def __init__(self, code: int) -> None:
+        def __init__(self) -> None:
             Exception.__init__(self, NEEDED)
-            error = None if mcp is None else mcp.ErrorData(code=code, message=NEEDED)
-            self.__dict__.update(code=code, message=NEEDED, client_message=NEEDED, ref=None, error=error)
+            error = None if mcp is None else mcp.ErrorData(code=self.code, message=NEEDED)
+            self.__dict__.update(message=NEEDED, client_message=NEEDED, ref=None, error=error)
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere
-
-
-# --- the deployment's codes ----------------------------------------------------------------------
-
-Code = Callable[[Refusal], int]  # returns the JSON-RPC code of a refusal
-
-_SCOPE_KEY: Final = "mcp_sessions.code"
-_variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)
-
-
-def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
-    """Return the application with the deployment's codes on its requests, where they are not the usual ones."""
-    if all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired)):
-        return app
-
-    async def coded(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_SCOPE_KEY] = code
-        token = _variable.set(code)
-        try:
-            await app(scope, receive, send)
-        finally:
-            _variable.reset(token)
-
-    return coded
-
-
-def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
-    """Return the code of a refusal in the deployment, found by the ASGI scope of its request, or by the context."""
-    code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
-    return refusal.code if code is None else code(refusal)
 
 
 # --- the principal ---

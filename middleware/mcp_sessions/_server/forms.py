@@ -235,7 +235,6 @@ OBJECT: Final = Form()
 Name = Annotated[str, NAME]
 Flag = Annotated[bool, FLAG]
 Whole = Annotated[int, whole(1)]
-Code = Annotated[int, whole(-math.inf)]
 WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), int)]
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import StoreFull, StoreUnavailable
-from .._session import claims as lineage
-from .._session.claims import MAX_CLOCK_SKEW, Claims, utc
+from .._session.claims import Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
@@ -38,21 +37,13 @@ if TYPE_CHECKING:
 
 # Reasons that `on_end` gets.
 ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
-ROOT_ENDED: Final = "root_ended"  # a fork, with the session at the root of its lineage
 NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
-TIDIED: Final = 2  # sessions that are ended side by side, where many have ended at once
-REST: Final = 4  # times as long as a page takes, others have their turn
-NAMED: Final = 25  # sessions of one second that `end_all` ends side by side
-ROUNDS: Final = 5  # of looking for sessions that were made while others ended
 SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
 AT_ONCE: Final = 50  # of them that the store is asked for, so that requests have their turn
-
-Listed = Callable[..., Awaitable[list[Record]]]
-"""Returns the first sessions of a list, at most `limit=`; those that have ended by name are not on it."""
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -86,8 +77,11 @@ class Terminator:
                 raise
 
     async def end_record(self, one: Record, reason: str) -> bool:
-        """End a session, and return whether this call did."""
-        if is_first := await self._revoke(reason, one, lease=LEASE):
+        """End a session, and return whether this call did. After the lease, another worker may run its `on_end`."""
+        until = one.expires_at
+        is_first = await self.store.revoke(one.ref, audience=one.audience, expires_at=until, reason=reason, lease=LEASE)
+        await self.streams.end(one.ref)
+        if is_first:
             await self.finish(Ended(one, reason))
         return is_first
 
@@ -98,93 +92,6 @@ class Terminator:
             with suppress(StoreUnavailable):
                 await change()
                 return
-
-    async def end_below(self, root: Claims, *, tracked: bool) -> None:
-        """End all forks of a lineage, or raise `StoreUnavailable`. The root itself lives on, and can have no more.
-
-        Where its forks are recorded, as `tracked` says, one of the servers runs `on_end` for each, soon.
-        """
-        await self._revoke(ROOT_ENDED, lineage.mark(root))
-        if tracked:
-            await self.tidy(partial(self.store.forks, root.ref), ROOT_ENDED)
-
-    async def end_all(self, subjects: Sequence[str], *, audience: str, lasts: float) -> None:
-        """End all sessions of a principal, by the names that stores have for it; none lasts for more seconds.
-
-        One write ends those from before this second, and those of this second are ended by name. With
-        `StoreUnavailable` some may live.
-        """
-        for subject in subjects:
-            moment = int(self.clock())
-            listed = partial(self.store.sessions, subject, audience=audience)
-            cut_off = partial(self._cut_off, subject, audience, lasts)
-            await cut_off(moment)
-            for _ in range(ROUNDS):
-                if not await self._end_page(partial(listed, after=(moment, "")), ENDED_ALL, NAMED):
-                    break
-            else:
-                await self._end_crowd(listed, cut_off, moment)
-            await self.tidy(partial(listed, cut_off=True), ENDED_ALL)
-
-    async def _end_crowd(self, listed: Listed, cut_off: Callable[[int], Awaitable[None]], newest: int) -> None:
-        """End the sessions of this second with one write, since more of them come than can be ended by name.
-
-        A session that was cut off has no more forks, so those that another server dates later are soon the last. New
-        sessions are refused as well until that second is over; this waits for it, a second at most each time.
-        """
-        for _ in range(ROUNDS):
-            await cut_off(newest + 1)
-            await anyio.sleep(min(1.0, max(0.0, newest + 1 - self.clock())))
-            page = await listed(after=(newest + 1, ""), limit=NAMED)
-            if not page:
-                return
-            newest = max(record.created_at for record in page)
-        raise StoreUnavailable("sessions_keep_coming")
-
-    async def _cut_off(self, subject: str, audience: str, lasts: float, moment: int) -> None:
-        until = math.ceil(moment + lasts + MAX_CLOCK_SKEW)
-        await self.store.revoke_before(moment, audience=audience, subject=subject, until=until)
-
-    async def tidy(self, listed: Listed, reason: str) -> None:
-        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request."""
-        if await self._end_page(listed, reason) == TIDIED:
-            start(partial(self._tidy_later, listed, reason))
-
-    async def _tidy_later(self, listed: Listed, reason: str) -> None:
-        failures = 0
-        while failures < TRIES:
-            try:
-                began = anyio.current_time()
-                if await self._end_page(listed, reason) < TIDIED:
-                    return
-                await anyio.sleep(REST * (anyio.current_time() - began))
-            except StoreUnavailable:
-                failures += 1
-                await anyio.sleep(self.pause)
-
-    async def _end_page(self, listed: Listed, reason: str, limit: int = TIDIED) -> int:
-        """End some listed sessions, side by side, and return how many there were."""
-        page, failed = await listed(limit=limit), list[StoreUnavailable]()
-
-        async def end(record: Record) -> None:
-            try:
-                await self._revoke(reason, record)
-            except StoreUnavailable as error:
-                failed.append(error)
-
-        async with anyio.create_task_group() as group:
-            for record in page:
-                group.start_soon(end, record)
-        if failed:
-            raise failed[0]
-        return len(page)
-
-    async def _revoke(self, reason: str, one: Record | Claims, *, lease: float = 0) -> bool:
-        """End a session. Where it is recorded, the first worker that sweeps after the lease runs `on_end`."""
-        until = one.expires_at
-        is_first = await self.store.revoke(one.ref, audience=one.audience, expires_at=until, reason=reason, lease=lease)
-        await self.streams.end(one.ref)
-        return is_first
 
     async def finish(self, *batch: Ended) -> None:
         """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them.
@@ -223,7 +130,7 @@ class Terminator:
                     await self.forget(*refs)
 
     def _report(self, one: Record, reason: str) -> None:
-        lasted = min(int(self.clock()), one.expires_at) - one.created_at  # it has not lived beyond its token
+        lasted = int(min(self.clock(), one.expires_at) - one.created_at)  # it has not lived beyond its token
         if reason != NOT_BEGUN:
             self.emit(SessionDeleted(one.ref, reason, max(lasted, 0), one.trace))
 

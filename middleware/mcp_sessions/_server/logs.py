@@ -101,8 +101,7 @@ class Facts:
             if reason is not None and reason.smells != "no":
                 self._smell(fact, reason)
         elif isinstance(fact, SessionCreated):
-            of = "" if fact.parent is None else f" as a fork of {fact.parent}"
-            _log.info("session %s created%s", fact.ref, of, extra={SESSION_ID: fact.ref})
+            _log.info("session %s created", fact.ref, extra={SESSION_ID: fact.ref})
         elif isinstance(fact, SessionDeleted):
             _log.info("session %s ended: %s", fact.ref, fact.reason, extra=about(fact.ref, fact.trace))
         if self._is_recording():

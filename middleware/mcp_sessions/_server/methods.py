@@ -22,7 +22,7 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
-from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
+from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
 from . import minting
@@ -83,21 +83,14 @@ async def create(call: MethodCall) -> dict[str, Any]:
 
 
 async def delete(call: MethodCall) -> dict[str, Any]:
-    """End the session, and with `descendants` all of its forks; on return every worker refuses what was ended."""
-    session, descendants = call.session.session, call.params().get("descendants", False)
-    if not (descendants is False or (descendants is True and session.parent is None)):
-        raise refuse("descendants_refused")
-    await session.end("deleted", descendants=descendants)
+    """End the session; on return every worker refuses it."""
+    await call.session.session.end("deleted")
     return {}
 
 
 async def fork(call: MethodCall) -> dict[str, Any]:
     """Mint a session from the one that the request carries, and echo that one."""
-    params = call.params()
-    mode = params.get("mode")
-    if not (isinstance(mode, str) and mode in MODES):
-        raise refuse("fork_mode_unknown")
-    made = await minting.fork(call.session, mode, params=params, scope=call.ctx.scope)
+    made = await minting.fork(call.session, params=call.params(), scope=call.ctx.scope)
     return {"session": Raw(made.metadata()), "_meta": {SESSION_KEY: Raw(call.session.metadata())}}
 
 
@@ -107,14 +100,6 @@ async def list_sessions(call: MethodCall) -> dict[str, Any]:
     if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
         return page
     return {**page, "_meta": {SESSION_KEY: Raw(carried.metadata())}}
-
-
-async def end_all(call: MethodCall) -> dict[str, Any]:
-    """End all sessions of the caller; on return every worker refuses them. Their `on_end` is run by a server, soon."""
-    runtime = call.ctx.runtime
-    lasts = max(runtime.lifetime, runtime.transport_lifetime)
-    await runtime.terminator.end_all(_subjects(call), audience=runtime.audience, lasts=lasts)
-    return {}
 
 
 async def create_in_field(call: MethodCall) -> dict[str, Any]:
@@ -136,7 +121,6 @@ METHODS: Final[Mapping[Step, Method]] = {
     Step.DELETE: delete,
     Step.FORK: fork,
     Step.SESSIONS: list_sessions,
-    Step.END_ALL: end_all,
 }
 
 
@@ -157,7 +141,7 @@ async def _page(call: MethodCall, own: str | None) -> dict[str, Any]:
     page: dict[str, Any] = {"sessions": [_shown(record, own) for record in alive]}
     if len(listed) > PAGE:
         created_at, ref = listed[PAGE - 1].position
-        page["nextCursor"] = base64url(f"{created_at} {ref}".encode())
+        page["nextCursor"] = base64url(f"{round(created_at * 1000)} {ref}".encode())
     return page
 
 
@@ -173,8 +157,7 @@ def _shown(record: Record, own: str | None) -> dict[str, Any]:
         "lastSeenAt": instant(record.seen_at),
         "expiresAt": instant(record.expires_at),
     }
-    root = {} if record.root is None else {"root": record.root}
-    return {**shown, **root, **({"current": True} if record.ref == own else {})}
+    return {**shown, **({"current": True} if record.ref == own else {})}
 
 
 def _parse_cursor(cursor: object) -> Position:
@@ -185,4 +168,4 @@ def _parse_cursor(cursor: object) -> Position:
         found = None
     if found is None:
         raise refuse("cursor_unknown")
-    return int(found[1]), found[2]
+    return int(found[1]) / 1000, found[2]

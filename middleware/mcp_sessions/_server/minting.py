@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.types import Scope
 
-from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable, refuse
+from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavailable, refuse
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
-from .._session import claims
-from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Principal
+from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
@@ -30,7 +29,7 @@ from .context import RequestContext
 from .lifecycle import NOT_BEGUN
 from .logs import about
 from .runtime import Runtime
-from .sessions import RECHECK_AFTER, ActiveSession, check_capabilities, end_of
+from .sessions import RECHECK_AFTER, ActiveSession, check_capabilities, end_of, refusal_of
 
 if TYPE_CHECKING:
     from ..telemetry._spans import Start
@@ -57,7 +56,7 @@ class NewSession:
         claims, runtime = self.active.claims, self.active.runtime
         if self.start is not None:
             runtime.telemetry().created(claims, self.start)
-        runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
+        runtime.emit(SessionCreated(claims.ref, claims.expires_at))
 
     def abort(self, error: BaseException) -> None:
         if self.start is not None:
@@ -87,8 +86,8 @@ async def mint(
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
-    now = int(runtime.clock())
-    given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
+    now = runtime.clock()
+    given = {"kind": kind, "expires_at": int(now) + int(lasts), "client": client}
     if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
         given["boot"] = f"{runtime.origin}{os.getpid():08x}"
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
@@ -144,7 +143,7 @@ async def _keep_capabilities(made: NewSession, value: bytes) -> None:
 
 
 def _make(
-    runtime: Runtime, principal: Principal | None, *, now: int, server_id: str | None = None, **given: Any
+    runtime: Runtime, principal: Principal | None, *, now: float, server_id: str | None = None, **given: Any
 ) -> NewSession:
     """Make a new session, with these claims beside its name, its making and its owner."""
     ring = runtime.ring(now)
@@ -156,11 +155,12 @@ def _make(
         given["upstream"] = seal.seal_upstream(
             ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
         )
-    new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=runtime.audience, **given)
+    issuer, audience = runtime.tokens.issuer, runtime.audience
+    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
     start = runtime.telemetry().start(new) if runtime.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)
-    ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, now)
+    ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, int(now))
     active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
     return NewSession(active, Session(active), start)
 
@@ -169,9 +169,7 @@ async def _register(new: ActiveSession) -> None:
     limits, principal = new.runtime.limits, new.principal
     parts = None if principal is None else new.ring.signing.parts(principal)
     of_subject = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await new.runtime.store.register(
-        Record.of(new.claims, parts), of_subject=of_subject, of_lineage=limits.forks_per_session
-    )
+    await new.runtime.store.register(Record.of(new.claims, parts), of_subject=of_subject)
 
 
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
@@ -200,48 +198,50 @@ def _warn_of_unseen_principals() -> None:
     )
 
 
-async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
-    """Make a session from a live one of the same caller, sharing its data, copying it or empty; see `mint`."""
-    runtime = parent.runtime
-    made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
-    child = made.active
+async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
+    """Mint a session for the caller of a live one, with a copy of its state and data; see `mint`.
+
+    It ends alone, but expires no later than its parent: forking must not prolong what a stolen id is worth.
+    """
+    runtime, origin = parent.runtime, parent.claims
+    made = _make(
+        runtime,
+        parent.principal,
+        now=runtime.clock(),
+        kind=SESSION,
+        expires_at=origin.expires_at,
+        client=origin.client,
+    )
     try:
         await made.admit()
         if runtime.tracked:
-            await _register(child)
-        try:
-            await _fill(child, parent, mode)
-            if runtime.tracked:  # else what ends the lineage ends this fork, too, at its first request
-                await _check_again(child, parent)
-            if runtime.on_create is not None:
-                await _fill_by_hook(runtime.on_create, made, params, scope)
-        except BaseException:  # leave nothing behind
-            await runtime.terminator.forget(child.claims.ref)
-            raise
-    except BaseException as error:
+            await _register(made.active)
+        await _copy(parent, made.active)
+        await _check_parent(parent)
+        if runtime.on_create is not None:
+            await _fill_by_hook(runtime.on_create, made, params, scope)
+    except BaseException as error:  # leave nothing behind
         made.abort(error)
+        await runtime.terminator.forget(made.active.claims.ref)
         raise
     made.commit()
-    return child
+    return made.active
 
 
-async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode) -> None:
-    """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
-    if mode == "fresh":
-        return
+async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
+    runtime = parent.runtime
     child.session.state.update(parent.session.state)
-    if mode == "copy":
-        namespace = parent.runtime.namespace
-        source = namespace(claims.owner(parent.claims), parent.claims.expires_at, subject=parent.claims.subject)
-        target = namespace(child.claims.ref, child.claims.expires_at, subject=child.claims.subject)
-        try:
-            await parent.runtime.store.copy(source, target)
-        except PrincipalDataTooLarge:
-            raise refuse("data_full", ref=parent.claims.ref) from None
+    source, target = (
+        runtime.namespace(one.ref, one.expires_at, subject=one.subject) for one in (parent.claims, child.claims)
+    )
+    try:
+        await runtime.store.copy(source, target)
+    except PrincipalDataTooLarge:
+        raise refuse("data_full", ref=parent.claims.ref) from None
 
 
-async def _check_again(child: ActiveSession, parent: ActiveSession) -> None:
-    """Look at the parent once the fork is on record: a lineage that is ended in between has the record or no fork."""
-    found = await parent.runtime.store.statuses([parent.claims, claims.mark(child.claims)])
-    if not all(standing is LIVE for standing in found):
-        raise SessionEnded(ref=parent.claims.ref)
+async def _check_parent(parent: ActiveSession) -> None:
+    """Refuse where the parent has ended, now that the fork has its date: what ended the parent may not end the fork."""
+    status = await parent.runtime.status(parent.claims)
+    if status is not LIVE:
+        raise refusal_of(status, parent.claims)

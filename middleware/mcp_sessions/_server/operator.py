@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple, final
 
-import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from .._errors import ConfigurationError, StoreUnavailable
-from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
 from ..stores._base import FIRST, Reach, Record, Store
@@ -62,7 +61,6 @@ class Sessions:
         lifetime: float | timedelta = _YEAR,  # seconds
         timeout: float = 5,  # seconds
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """Args:
             store: The store of the middleware: the same URL, or the same object.
@@ -71,8 +69,7 @@ class Sessions:
             lifetime: Seconds, or a `timedelta`: at least the longest lifetime of any session in the store, including
                 `TransportSessions.lifetime`. `end_all` and `end_all_before` take effect for that long.
             timeout: Seconds within which the store must answer.
-            clock: Returns Unix seconds, in agreement with the servers' clocks to the second.
-            sleep: Waits for a number of seconds; for tests.
+            clock: Returns Unix seconds, in agreement with the servers' clocks.
 
         Raises:
             ConfigurationError: An option is wrong; the message names the remedy.
@@ -89,7 +86,6 @@ class Sessions:
             raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
         self._audience = forms.NAME.check("audience", audience)
         self._clock = clock
-        self._sleep = sleep
 
     async def of(self, principal: Principal | None = None) -> list[Record]:
         """Return the live recorded sessions of a principal, or of all principals, oldest first.
@@ -132,8 +128,8 @@ class Sessions:
 
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
-        Sessions are dated to the second, so this returns once the current second has passed; sessions created after
-        that are not affected. One of the servers runs `on_end` for recorded sessions soon after.
+        Sessions are dated to the millisecond: those created later, by the servers' clocks, are not affected. One of
+        the servers runs `on_end` for recorded sessions soon after.
 
         Returns:
             The time before which sessions were ended, and how many of them were recorded.
@@ -143,7 +139,7 @@ class Sessions:
             StoreFull: The store has no room. Some sessions may still be alive.
             StoreUnavailable: The store did not confirm the change. Some sessions may still be alive.
         """
-        moment, recorded = math.floor(self._clock()) + 1, 0
+        moment, recorded = after_ms(self._clock()), 0
         subjects = {*self._subjects(principal)}
         if not _is_whole(principal):
             subjects |= {record.subject async for record in self._found(principal) if record.subject is not None}
@@ -152,7 +148,6 @@ class Sessions:
         for subject in subjects:
             async for record in self._listed(subject, cut_off=True):
                 recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
-        await self._reach(moment)
         return EndedAll(utc(moment), recorded)
 
     async def end_all_before(self, moment: datetime) -> None:
@@ -161,8 +156,8 @@ class Sessions:
             await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))  # after a leak
 
         Args:
-            moment: A `datetime` with a time zone, not in the future. Sessions are dated to the second, so the whole
-                second is included; if that is the current one, this returns once it has passed.
+            moment: A `datetime` with a time zone, not in the future. Sessions are dated to the millisecond: if the
+                moment lies within one, sessions of that whole millisecond end.
 
         Raises:
             ConfigurationError: The moment has no time zone or is in the future.
@@ -172,9 +167,7 @@ class Sessions:
             raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
         if not moment.timestamp() <= self._clock():
             raise ConfigurationError("the moment is in the future: sessions that do not exist yet cannot be ended")
-        second = math.ceil(moment.timestamp())
-        await self._cut_off(second, None)
-        await self._reach(second)
+        await self._cut_off(math.ceil(round(moment.timestamp() * 1000, 3)) / 1000, None)
 
     async def check(self) -> None:
         """Query the store, as for a readiness endpoint; needs no keys.
@@ -246,13 +239,9 @@ class Sessions:
             record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
         )
 
-    async def _cut_off(self, moment: int, subject: str | None) -> None:
+    async def _cut_off(self, moment: float, subject: str | None) -> None:
         until = math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)  # when the last session from before has expired
         await self._store.revoke_before(moment, audience=self._audience, subject=subject, until=until)
-
-    async def _reach(self, second: int) -> None:
-        while (left := second - self._clock()) > 0:
-            await self._sleep(left)
 
 
 def _is_whole(principal: Principal) -> bool:
@@ -313,6 +302,6 @@ class Watched:
         if self._tracked:
             operator = Sessions(store=self._terminator.store, audience=self._audience)
             return await operator.end(session.ref, reason=ENDED_BY_INSPECTOR)
-        created_at, expires_at = int(session.created_at), int(session.expires_at)
+        created_at, expires_at = session.created_at, int(session.expires_at)
         record = Record(session.ref, None, created_at, expires_at, created_at, audience=self._audience)
         return await self._terminator.end_record(record, ENDED_BY_INSPECTOR)

@@ -25,7 +25,7 @@ from ..stores._base import Store
 from ..telemetry import Redact, Spans, Trace, User
 from . import forms
 from .current import PrincipalOf
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
+from .forms import Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,7 +50,7 @@ session's state and data, or raise `CreateRefused` with a message for the client
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with its
-principal's others, `"root_ended"` with its lineage, `"not_begun"` where its id did not reach the client, or `end`'s."""
+principal's others, `"not_begun"` where its id did not reach the client, or `end`'s."""
 
 
 class _Checked:
@@ -104,14 +104,10 @@ class Wire(_Checked):
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
-    """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"` and `"end_all"`. Methods that
-    are not offered are forwarded to the wrapped server."""
+    """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"`. Others are forwarded to the
+    wrapped server."""
     issuer: Name = "mcp-sessions"
     """The issuer (`iss`) of session ids."""
-    not_found_code: Code = -32043
-    """JSON-RPC code of "Session not found"."""
-    required_code: Code = -31044
-    """JSON-RPC code of "Session required"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,8 +141,6 @@ class Limits(_Checked):
     """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. None means no limit."""
     anonymous_sessions: WholeOrNone = 1_000_000
     """Maximum recorded sessions without a principal at once, if tracked; None means no limit."""
-    forks_per_session: WholeOrNone = 1_000
-    """Maximum recorded forks of one session, of all generations, if tracked; None means no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
     """Maximum bytes of the data of all sessions of one principal, plus 200 per value; None means no limit."""
     anonymous_data_bytes: WholeOrNone = 256 * MEBIBYTE
@@ -299,8 +293,7 @@ class Options(_Checked):
 # --- variables of the environment ---
 
 PREFIX: Final = "MCP_SESSIONS_"
-SLIP: Final = "MCP_SESSION_"  # the prefix, nearly: what is meant for us must not be passed over
-OTHER_KEYS: Final = f"{SLIP}KEYS"  # the former name of `MCP_SESSIONS_KEYS`
+MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be passed over
 
 # What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
@@ -346,12 +339,10 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
     named = {_setting(name): name for name in sorted(ours)}
     for name in sorted(os.environ):
-        meant = PREFIX + name.removeprefix(SLIP)
-        if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:
+        meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
+        if name.startswith(MISSPELLED_PREFIX) and meant in VARIABLES:
             raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
     values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
-    if "keys" not in values and os.environ.get(OTHER_KEYS):
-        values["keys"] = f"env:{OTHER_KEYS}"
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}

@@ -20,7 +20,6 @@ from anyio.lowlevel import checkpoint
 from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import SESSION, Claims
-from ..stores import _base as base
 from ..stores._base import Standing, Store
 from .background import start
 
@@ -99,7 +98,7 @@ class Streams:
 
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
-        return await base.status(self._store, claims) is Standing.LIVE
+        return await self._store.statuses([claims]) == [Standing.LIVE]
 
     async def _poll(self) -> None:
         try:
@@ -114,7 +113,7 @@ class Streams:
         for first in range(0, len(claims), BATCH):
             asked = claims[first : first + BATCH]
             try:
-                statuses = await base.statuses(self._store, asked)
+                statuses = await self._store.statuses(asked)
             except StoreUnavailable:  # what is no answer goes on until the store says otherwise
                 self.store_unavailable = True
                 continue

@@ -112,7 +112,7 @@ class NameTransport(Rewrite, kw_only=True):
             try:
                 response.name((await initialize_session(self.ctx, self.message, TRANSPORT)).token)
             except Refusal as refusal:
-                code = self.ctx.runtime.code(refusal)
+                code = refusal.code
                 self.ctx.runtime.emit(RequestRefused(refusal.reason, code, INITIALIZE))
         return None
 
@@ -329,7 +329,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     try:
         session = await initialize_session(ctx, message, COOKIE)
     except Refusal as refusal:
-        ctx.runtime.emit(RequestRefused(refusal.reason, ctx.runtime.code(refusal), message.label))
+        ctx.runtime.emit(RequestRefused(refusal.reason, refusal.code, message.label))
         return None
     return _header(ctx, session.token)
 

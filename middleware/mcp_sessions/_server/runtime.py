@@ -17,20 +17,18 @@ import msgspec
 from starlette.types import ASGIApp
 
 from .. import stores
-from .._errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
+from .._errors import CreateLimited
 from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
-from .._session import claims as lineage
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
-from ..stores import _base as base
-from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
+from ..stores._base import ANONYMOUS, Reach, Standing, Store
 from ..stores._turns import Turns
 from ..telemetry import is_traced
 from . import current, placement
@@ -85,8 +83,6 @@ class Runtime(msgspec.Struct, frozen=True):
     unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
     capability: bytes  # `capabilities.sessions`, as JSON
     settings: bytes  # `capabilities.experimental.sessions`, as JSON
-    not_found_code: int
-    required_code: int
     limits: Limits
     body_timeout: float
     create_limit: CreateLimit | None
@@ -101,22 +97,12 @@ class Runtime(msgspec.Struct, frozen=True):
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
         if self.tracked:
-            touched = self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
-            return touched if claims.root is None else self._fork_status(claims, touched)
-        return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
+            return self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+        return self.store.status(claims)
 
     @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)
-
-    async def _fork_status(self, claims: Claims, touched: Awaitable[Standing]) -> Standing:
-        standing = await touched
-        return standing if standing is not LIVE else await self.store.status(lineage.mark(claims))
-
-    def code(self, refusal: Refusal) -> int:
-        if isinstance(refusal, SessionNotFound):
-            return self.not_found_code
-        return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
@@ -177,8 +163,6 @@ def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: b
         "unconfirmed": unconfirmed,
         "capability": capability,
         "settings": decision.settings(policy.summary, offered),
-        "not_found_code": wire.not_found_code,
-        "required_code": wire.required_code,
     }
 
 

@@ -30,13 +30,12 @@ from .._errors import (
 from .._protocol import draft
 from .._protocol.decision import Decision
 from .._protocol.draft import SessionMetadata
-from .._session import claims
-from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
+from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
 from .._session.state import RequestState, UnreadableState
 from .._tokens import seal
-from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
+from .._tokens.jwt import VerifiedToken
 from .._tokens.keys import KeyRing
 from .._tokens.seal import UnsealedState
 from ..stores._base import LIVE, Standing
@@ -74,7 +73,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     payload: bytes | None  # the state that came with it or was kept for it, a JSON object
     ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
     recheck_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
-    known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
+    verified: VerifiedToken | None = None  # None for a new session
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
     opened: RequestState | None = None  # its state, once it was looked at
@@ -107,16 +106,14 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened.shut()
 
     def data(self) -> Data:
-        return self.runtime.data(claims.owner(self.claims), self.claims.expires_at, self.claims.subject)
+        return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
     async def capabilities(self) -> bytes | None:
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
-    async def end(self, reason: str, *, descendants: bool = False) -> None:
+    async def end(self, reason: str) -> None:
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
-            if descendants:  # first, so that a caller who learns of a failure can try again
-                await self.runtime.terminator.end_below(self.claims, tracked=self.runtime.tracked)
             await self.runtime.terminator.end(self.claims, reason)
         except StoreUnavailable:
             self.ended_by_own_request = False
@@ -170,7 +167,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def bridge(self) -> Bridged | None:
         """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
-        server_id = seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+        assert self.verified is not None
+        server_id = seal.open_upstream(self.verified.key, self.claims, audience=self.runtime.audience)
         return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> bytes:
@@ -178,30 +176,18 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         self.closed, runtime = True, self.runtime
         is_in_state = runtime.idle_timeout is not None and not runtime.tracked  # when it was seen last
         if self.opened is None and not is_in_state:
-            return self._without_state(self.ends_at)
+            return draft.metadata(self.token, self.ends_at)
         changed = None if self.opened is None else self.opened.close()
         now, claims = int(runtime.clock()), self.claims
-        plain = self._without_state(end_of(claims, runtime, now))
+        plain = draft.metadata(self.token, end_of(claims, runtime, now))
         if changed is None and not is_in_state:
             return plain
         payload = (self.payload or b"{}") if changed is None else changed
         sealed = seal.seal(self.ring.signing, payload, claims.jti, claims.subject, runtime.audience, now)
-        if self.known is not None and len(sealed) <= MAX_REMEMBERED_CHARS and len(sealed) <= runtime.limits.state_bytes:
-            self.known.sealed = sealed, UnsealedState(payload, now)
         return draft.with_state(plain, sealed)
-
-    def _without_state(self, ends_at: int) -> bytes:
-        known = self.known
-        if known is not None and known.metadata[0] == ends_at:
-            return known.metadata[1]
-        encoded = draft.metadata(self.token, ends_at)
-        if known is not None:
-            known.metadata = ends_at, encoded
-        return encoded
 
     @property
     def _namespace(self) -> Namespace:
-        """Its own place in the store, also where it shares another session's data."""
         return self.runtime.namespace(self.claims.ref, self.claims.expires_at, subject=self.claims.subject)
 
 
@@ -232,8 +218,7 @@ async def open_session(
 
 
 async def _status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Standing:
-    is_fork = claims.root is not None
-    if not is_fork and runtime.status_nowait is not None and (status := runtime.status_nowait(claims)) is not None:
+    if runtime.status_nowait is not None and (status := runtime.status_nowait(claims)) is not None:
         return status
     try:
         return await runtime.status(claims)
@@ -259,45 +244,28 @@ def build_session(
         SessionExpired: It was idle for too long.
         StateUnreadable: The state is not this session's.
     """
-    claims, payload, last_seen = verified.claims, None, verified.claims.issued_at
+    claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
     if metadata.state is not None:
-        unsealed = _unsealed(metadata.state, verified, runtime, now)
+        unsealed = _unseal(metadata.state, verified, runtime, now)
         payload, last_seen = unsealed.payload, unsealed.last_seen
     if runtime.tracked or claims.kind != SESSION:  # the record has when it was seen, if anything does
         last_seen = int(now)
     ends_at = end_of(claims, runtime, last_seen)
     if not now < ends_at:
         raise SessionExpired(ref=claims.ref)
+    recheck_at = now + RECHECK_AFTER
     return ActiveSession(
-        metadata.session_id,
-        claims,
-        verified.ring,
-        runtime,
-        principal,
-        payload,
-        ends_at,
-        now + RECHECK_AFTER,
-        verified,
+        metadata.session_id, claims, verified.ring, runtime, principal, payload, ends_at, recheck_at, verified
     )
 
 
-def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
-    remembered = known.opened
-    if remembered is None or remembered[0] != state:
-        remembered = known.sealed
-        if remembered is not None and remembered[0] != state:
-            remembered = None
-    if remembered is not None and remembered[1].last_seen <= now + MAX_CLOCK_SKEW:
-        return remembered[1]
-    claims, max_bytes = known.claims, runtime.limits.state_bytes
+def _unseal(state: str, verified: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
+    claims, max_bytes = verified.claims, runtime.limits.state_bytes
     try:
-        unsealed = seal.open(known.ring, state, claims.jti, claims.subject, runtime.audience, max_bytes, now)
+        return seal.open(verified.ring, state, claims.jti, claims.subject, runtime.audience, max_bytes, now)
     except StateUnreadable as error:
         error.ref = claims.ref
         raise
-    if len(state) <= MAX_REMEMBERED_CHARS:
-        known.opened = state, unsealed
-    return unsealed
 
 
 async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSession | None:

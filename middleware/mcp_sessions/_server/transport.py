@@ -175,9 +175,8 @@ async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, clai
 def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
     if request.id is None:
         return b""
-    code = ctx.runtime.code(refusal)
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, request.label, refusal.ref))
-    return rewrite.error(request.id, code, refusal.client_message)
+    ctx.runtime.emit(RequestRefused(refusal.reason, refusal.code, request.label, refusal.ref))
+    return rewrite.error(request.id, refusal.code, refusal.client_message)
 
 
 async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

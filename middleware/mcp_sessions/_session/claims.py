@@ -1,16 +1,19 @@
-"""The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts."""
+"""The identity of a session: the claims of its token, its principal, and its id among other texts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from base64 import b32encode, b64decode
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Final, Literal, get_args
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import force_setattr
 
 TYP: Final = "mcp-session+jwt"
@@ -27,10 +30,6 @@ COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
 FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
 BESIDE: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
-Mode = Literal["share", "copy", "fresh"]
-"""What a fork begins with: its parent's own data, a copy of it as it is now, or nothing."""
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-
 
 class RedactedRepr:
     """The first base of a struct that may hold a credential: tracebacks and error reporters print all of its fields."""
@@ -44,50 +43,63 @@ class RedactedRepr:
         return []
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The claims of a session id.
+_Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
+_END_OF_TIME: Final = 253_402_300_799  # the end of the year 9999, as datetime goes
+_Trace = Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")]
+WIRE_NAMES: Final = {
+    "issuer": "iss",
+    "audience": "aud",
+    "jti": "jti",
+    "issued_at": "iat",
+    "expires_at": "exp",
+    "kind": "knd",
+    "subject": "sub",
+    "trace": "tp",
+    "client": "cli",
+    "upstream": "up",
+    "boot": "boot",
+}
+"""The claims, and their names in a token."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True, rename=WIRE_NAMES):
+    """The claims of a session id. Unknown ones in a token are ignored, so that versions can run side by side.
 
     Attributes:
-        kind: How the token may be sent: as a session in `_meta`, in the header, in a cookie, or by SEP-1364.
-        kid: The id of the key that signed it.
+        issuer: Who minted it.
+        audience: The deployment that the session belongs to. Stores separate deployments.
         jti: 128 random bits in base64url, by which it is revoked.
-        issued_at: Unix seconds.
+        issued_at: Unix seconds, to the millisecond, so that one cut-off ends all sessions up to now.
         expires_at: Unix seconds; from then on it is refused.
+        kind: How the token may be sent: as a session in `_meta`, in the header, in a cookie, or by SEP-1364.
         subject: The keyed hash of the principal, or None for an anonymous session.
         trace: The traceparent of the session's start, or None.
         client: The client's name and version, at most 64 characters, or None.
-        parent: The `ref` of the session that it was forked from, or None.
-        root: The `ref` of the session that all its ancestors were forked from, or None.
-        generation: The number of forks from the root to this session.
-        owner: The `ref` of the session whose data it shares, or None if it has its own.
         upstream: The encrypted transport id of the wrapped server, or None.
         boot: The process whose memory holds its state, or None if the client or a shared store does.
-        ref: The session's public name, 120 bits derived from `jti`; safe in logs and traces.
-        audience: The deployment that the session belongs to. Stores separate deployments.
     """
 
+    issuer: str
+    audience: str
+    jti: _Random128
+    issued_at: Annotated[float, Meta(ge=0, le=_END_OF_TIME)]
+    expires_at: Annotated[int, Meta(ge=0, le=_END_OF_TIME)]
     kind: Kind
-    kid: str
-    jti: str
-    issued_at: int
-    expires_at: int
-    subject: str | None = None
-    trace: str | None = None
-    client: str | None = None
-    parent: str | None = None
-    root: str | None = None
-    generation: int = 0
-    owner: str | None = None
-    upstream: str | None = None
-    boot: str | None = None
-    ref: str = ""
-    audience: str = AUDIENCE
+    subject: _Random128 | None = None
+    trace: _Trace | None = None
+    client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = None
+    upstream: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | None = None
+    boot: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "ref", ref_of(self.jti))
         if self.client is not None:  # what a client calls itself must not keep it from getting a session
             cut = self.client[:MAX_CLIENT_CHARS].encode("utf-8", "replace").decode("utf-8")
             force_setattr(self, "client", cut)
+
+    @cached_property
+    def ref(self) -> str:
+        """The session's public name, 120 bits derived from `jti`; safe in logs and traces."""
+        return ref_of(self.jti)
 
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"
@@ -127,44 +139,18 @@ class Correlation:
     source: str
 
 
-def utc(seconds: int) -> datetime:
+def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=timezone.utc)
 
 
-def below(parent: Claims, mode: Mode) -> dict[str, Any]:
-    """Return the claims that a fork has from its parent. It expires when its root does, so forking prolongs nothing."""
-    return {
-        "kind": SESSION,
-        "expires_at": parent.expires_at,
-        "client": parent.client,
-        "parent": parent.ref,
-        "root": root(parent),
-        "generation": parent.generation + 1,
-        "owner": owner(parent) if mode == "share" else None,
-    }
+def floor_ms(seconds: float) -> float:
+    """Return the millisecond that a time is in: two times of one millisecond give equal numbers."""
+    return math.floor(seconds * 1000) / 1000
 
 
-def root(claims: Claims) -> str:
-    """Return the `ref` at the top of the lineage: a session's own where it is not a fork."""
-    return claims.root or claims.ref
-
-
-def owner(claims: Claims) -> str:
-    """Return the `ref` of the session that owns the data: its own unless it shares another's."""
-    return claims.owner or claims.ref
-
-
-def mark(claims: Claims) -> Claims:
-    """Return the claims that mark, in a store, the end of all forks of a lineage; no session's `jti` has a slash."""
-    return Claims(
-        kind=SESSION,
-        kid=claims.kid,
-        jti=f"lineage/{root(claims)}",
-        issued_at=claims.issued_at,
-        expires_at=claims.expires_at,
-        subject=claims.subject,
-        audience=claims.audience,
-    )
+def after_ms(seconds: float) -> float:
+    """Return the millisecond after the one that a time is in: a cut-off there ends all that was issued by then."""
+    return (math.floor(seconds * 1000) + 1) / 1000
 
 
 # --- ids among other texts -----------------------------------------------------------------------

@@ -15,7 +15,6 @@ class SessionCreated(msgspec.Struct, frozen=True):
 
     ref: str
     expires_at: int  # Unix seconds
-    parent: str | None = None  # the session that it was forked from
 
 
 class SessionUsed(msgspec.Struct, frozen=True):

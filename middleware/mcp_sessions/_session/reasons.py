@@ -51,9 +51,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "session_on_create": "`sessions/create` with a session",
             "session_missing": "a method about a session without one",
             "field_missing": "`terminate` without `sessionId`",
-            "fork_mode_unknown": "`sessions/fork` with an unknown `mode`",
             "cursor_unknown": "`sessions/list` with a cursor that was not given out",
-            "descendants_refused": "`descendants: true` for a fork, or not a boolean",
             "field_not_string": "`sessionId` is not a string",
             "capabilities_missing": "the capabilities of a SEP-1364 client are missing",
             "capabilities_too_large": "the capabilities of a SEP-1364 client are too large",
@@ -63,7 +61,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "required": "no session, where `require=` asks for one",
             "cookie_jar_shared": "two clients share one cookie jar, where `require=` asks for a session",
             "sessionless": "a session where the dialect has none",
-            "principal_required": "an anonymous caller lists or ends its sessions",
+            "principal_required": "an anonymous caller lists its sessions",
         },
     ),
     (
@@ -110,7 +108,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
             "token_claims": "claims that are not those of a session id",
             **{
                 f"token_claim_{name}": f"a claim `{name}` that is not that of a session id"
-                for name in "iss aud jti iat exp knd sub tp cli par root gen own up boot".split()
+                for name in "iss aud jti iat exp knd sub tp cli up boot".split()
             },
             "token_kind": "an id of another kind: a cookie in `_meta`, say",
             "state_size": "a session's state is longer than `Limits.state_bytes`",
@@ -169,9 +167,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         {
             "create_limit": "more sessions in a minute than `Limits.creates_per_minute`",
             "sessions_full": "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
-            "forks_full": "as many forks as `Limits.forks_per_session`",
             "data_full": "as much data as `Limits.data_bytes_per_principal`",
-            "sessions_keep_coming": "a caller creates sessions faster than they can be ended",
         },
     ),
     (
@@ -241,7 +237,6 @@ ENDS: Final[Mapping[str, str]] = {
     "deleted": "its client deleted it",
     "ended": "the application or an operator ended it",
     "ended_all": "with all sessions of its principal",
-    "root_ended": "a fork, with the session that it comes from",
     "expired": "its lifetime is over",
     "inspector": "a developer ended it in the inspector",
     "idle": "no request for as long as `idle_timeout`, or for a day if tracked",

@@ -34,7 +34,7 @@ class OpenSession(Protocol):
 
     def capabilities(self) -> Awaitable[bytes | None]: ...
 
-    def end(self, reason: str, *, descendants: bool) -> Awaitable[None]: ...
+    def end(self, reason: str) -> Awaitable[None]: ...
 
 
 class Session(RedactedRepr, msgspec.Struct, eq=False):
@@ -59,11 +59,6 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     def principal(self) -> Principal | None:
         """The principal that the session belongs to, or None for an anonymous one."""
         return self._active.principal
-
-    @property
-    def parent(self) -> str | None:
-        """The `ref` of the session that it was forked from, or None."""
-        return self._active.claims.parent
 
     @property
     def client(self) -> str | None:
@@ -116,7 +111,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         kept = await self._active.capabilities()
         return None if kept is None else msgspec.json.decode(kept, type=dict[str, Any])
 
-    async def end(self, reason: str = "ended", *, descendants: bool = False) -> None:
+    async def end(self, reason: str = "ended") -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
         The request that ends it still gets its answer. Event streams of the session's other requests end, and `on_end`
@@ -124,16 +119,12 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
         Args:
             reason: The reason, for the log and for `on_end`.
-            descendants: Whether to end all sessions forked from it as well; not possible for a fork.
 
         Raises:
-            ValueError: `descendants` was given for a fork.
             StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
-        if descendants and self.parent is not None:
-            raise ValueError("only a session that is not itself a fork can end its descendants")
         if not self._ended:
-            await self._active.end(reason, descendants=descendants)
+            await self._active.end(reason)
             self._ended = True
 
     def __repr__(self) -> str:

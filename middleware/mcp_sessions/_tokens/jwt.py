@@ -8,36 +8,29 @@ Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-lay
 
 from __future__ import annotations
 
+import json
 import re
 from hmac import compare_digest
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from .._errors import ConfigurationError, SessionExpired, SessionNotFound
 from .._session.claims import (
-    MAX_CLIENT_CHARS,
     MAX_CLOCK_SKEW,
     MAX_TOKEN_BYTES,
     SESSION,
     TYP,
+    WIRE_NAMES,
     Claims,
     Kind,
     Principal,
     RedactedRepr,
 )
 from .keys import Key, KeyRing, base64url, from_base64url
-from .seal import UnsealedState
-
-MAX_REMEMBERED_CHARS: Final = 1024  # of a state, beside each cached token
 
 _BACKSLASH: Final = ord("\\")
 _SHAPE: Final = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)")  # their characters are checked where each is decoded
-
-_Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
-_Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # to the end of the year 9999, as datetime goes
-_Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,37 +39,17 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
     typ: Literal["mcp-session+jwt"]
 
 
-class _Payload(msgspec.Struct, omit_defaults=True):
-    """The claims on the wire. Unknown ones pass, so that versions can run side by side."""
-
-    iss: str
-    aud: str
-    jti: _Random128
-    iat: _Seconds
-    exp: _Seconds
-    knd: Kind
-    sub: _Random128 | UnsetType = UNSET
-    tp: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")] | UnsetType = UNSET
-    cli: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | UnsetType = UNSET
-    par: _Name | UnsetType = UNSET
-    root: _Name | UnsetType = UNSET
-    gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    own: _Name | UnsetType = UNSET
-    up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
-    boot: _Name | UnsetType = UNSET
-
-
 _HEADERS: Final = msgspec.json.Decoder(_Header)
-_PAYLOADS: Final = msgspec.json.Decoder(_Payload)
-_CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
+_CLAIMS: Final = msgspec.json.Decoder(Claims)
+_NAMES: Final = frozenset(WIRE_NAMES.values())
+_CLAIM: Final = re.compile(rf"\b({'|'.join(_NAMES)})`\Z")
 _UNPROVED: Final = object()  # equals no principal
 
 
 class VerifiedToken(RedactedRepr, msgspec.Struct, eq=False):
-    """A token whose signature, types, issuer and audience were verified under one ring, and what was made of it since.
+    """A token whose signature, types, issuer and audience were verified under one ring.
 
-    All of it follows from the token and the keys of that ring. What may change (the ring, the time, the caller, the
-    store's answer) is asked again for each request.
+    What may change (the ring, the time, the caller, the store's answer) is checked for each request.
     """
 
     ring: KeyRing
@@ -85,9 +58,6 @@ class VerifiedToken(RedactedRepr, msgspec.Struct, eq=False):
     owner: object  # the principal that was last found to be its subject
     begins: float  # Unix seconds, with the skew of clocks; floats are compared with the clock's in a third of the time
     ends: float
-    metadata: tuple[int, bytes] = (-1, b"")  # an end in Unix seconds, and the JSON that names the session with it
-    opened: tuple[str, UnsealedState] | None = None  # the last short state that its client sent
-    sealed: tuple[str, UnsealedState] | None = None  # the last one that was sealed for it, which comes next
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -113,7 +83,7 @@ class Tokens:
         if not cache_entries >= 0:
             raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
         self._max_bytes: Final = max_bytes
-        self._issuer: Final = issuer
+        self.issuer: Final = issuer
         self._audience: Final = audience
         # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
         # a growing dict, one by one, rescans what was deleted before.
@@ -122,35 +92,19 @@ class Tokens:
         self._old: dict[str, VerifiedToken] = {}
 
     def mint(self, ring: KeyRing, claims: Claims) -> str:
-        """Return the token that holds these claims, whose `kid` and `subject` are the ring's signing key's.
+        """Return the token that holds these claims, whose `subject` is the hash of the ring's signing key.
 
         Claims that would not verify, or whose token would be too long, raise `ConfigurationError`.
         """
         key = ring.signing
-        if claims.kid != key.kid:
-            raise ConfigurationError("the claims were made for another key than the one that signs")
-        stated = _Payload(
-            iss=self._issuer,
-            aud=self._audience,
-            jti=claims.jti,
-            iat=claims.issued_at,
-            exp=claims.expires_at,
-            knd=claims.kind,
-            sub=UNSET if claims.subject is None else claims.subject,
-            tp=UNSET if claims.trace is None else claims.trace,
-            cli=UNSET if claims.client is None else claims.client,
-            par=UNSET if claims.parent is None else claims.parent,
-            root=UNSET if claims.root is None else claims.root,
-            gen=claims.generation,
-            own=UNSET if claims.owner is None else claims.owner,
-            up=UNSET if claims.upstream is None else claims.upstream,
-            boot=UNSET if claims.boot is None else claims.boot,
-        )
         try:
-            payload = msgspec.json.encode(stated)
-            _PAYLOADS.decode(payload)  # what would not verify is never handed out
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
+            payload = msgspec.json.encode(claims)
+            self._read(payload)  # what would not verify is never handed out
+        except SessionNotFound as refusal:
+            fault = refusal.reason.removeprefix("token_")
+            raise ConfigurationError(f"the claims do not make a session id ({fault})") from None
+        except (ValueError, TypeError):
+            raise ConfigurationError("the claims do not make a session id (claims)") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
         signed = f"{base64url(header)}.{base64url(payload)}"
         token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
@@ -240,38 +194,30 @@ class Tokens:
             raise SessionNotFound("token_algorithm")
         if not key.verify(signed, signature):  # before the payload is read, which is most of the work
             raise SessionNotFound("token_signature")
-        claims = self._claims(key, segments[2])
-        owner, begins = None if claims.subject is None else _UNPROVED, claims.issued_at - MAX_CLOCK_SKEW
-        return VerifiedToken(ring, key, claims, owner, float(begins), float(claims.expires_at))
-
-    def _claims(self, key: Key, segment: str) -> Claims:
         try:
-            text = from_base64url(segment)
+            claims = self._read(from_base64url(segments[2]))
+        except ValueError:
+            raise SessionNotFound("token_claims") from None
+        owner, begins = None if claims.subject is None else _UNPROVED, claims.issued_at - MAX_CLOCK_SKEW
+        return VerifiedToken(ring, key, claims, owner, begins, float(claims.expires_at))
+
+    def _read(self, text: bytes) -> Claims:
+        """Return the claims in a payload, or raise `SessionNotFound`, which names the claim at fault."""
+        try:
             text.decode("utf-8")  # msgspec does not look at the text that it skips
-            payload = _PAYLOADS.decode(text)
+            claims, members = _CLAIMS.decode(text), json.loads(text, object_pairs_hook=list)
         except (ValueError, RecursionError) as error:
             raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
-        if not payload.iss == self._issuer:
+        for name, value in members:
+            if value is None and name in _NAMES:  # which would count as absent, and an absent subject as anonymous
+                raise SessionNotFound(f"token_claim_{name}")
+        if not claims.issued_at == round(claims.issued_at * 1000) / 1000:
+            raise SessionNotFound("token_claim_iat")
+        if not claims.issuer == self.issuer:
             raise SessionNotFound("token_issuer")
-        if not payload.aud == self._audience:
+        if not claims.audience == self._audience:
             raise SessionNotFound("token_audience")
-        return Claims(
-            kind=payload.knd,
-            kid=key.kid,
-            jti=payload.jti,
-            issued_at=payload.iat,
-            expires_at=payload.exp,
-            subject=None if payload.sub is UNSET else payload.sub,
-            trace=None if payload.tp is UNSET else payload.tp,
-            client=None if payload.cli is UNSET else payload.cli,
-            parent=None if payload.par is UNSET else payload.par,
-            root=None if payload.root is UNSET else payload.root,
-            generation=payload.gen,
-            owner=None if payload.own is UNSET else payload.own,
-            upstream=None if payload.up is UNSET else payload.up,
-            boot=None if payload.boot is UNSET else payload.boot,
-            audience=self._audience,
-        )
+        return claims
 
 
 def _claim_at_fault(error: Exception) -> str:

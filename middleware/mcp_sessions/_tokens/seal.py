@@ -144,12 +144,11 @@ def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, au
     return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti, subject, audience))
 
 
-def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
-    """Return the server's id in a verified token, or None; refuse one that was sealed otherwise."""
+def open_upstream(key: Key, claims: Claims, *, audience: str) -> str | None:
+    """Return the server's id in a token that a key verified, or None; refuse one that was sealed otherwise."""
     if claims.upstream is None:
         return None
-    key = ring.get(claims.kid)
-    if key is None or not key.ciphers:
+    if not key.ciphers:
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
         sealed = from_base64url(claims.upstream)

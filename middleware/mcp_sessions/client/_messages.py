@@ -19,7 +19,6 @@ CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 FORK: Final = "sessions/fork"
 LIST: Final = "sessions/list"
-END_ALL: Final = "sessions/end_all"
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))

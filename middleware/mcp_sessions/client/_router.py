@@ -236,19 +236,16 @@ class SessionRouter:
         if not self.extensions.get(extension):
             raise NotOffered(lacking)
 
-    async def delete(self, held: HeldSession, *, descendants: bool = False) -> None:
+    async def delete(self, held: HeldSession) -> None:
         """End a session, here and on the server. Raises as `ClientSessions.delete`."""
         if held.creation is not None:
             await held.creation.done.wait()
-        if descendants:
-            await self._require("descendants", "the server does not end descendants")
         pattern = self._pattern() if held.begun else None
         metadata = await self.forget(held)
         if metadata is None:
             return
-        params = {"descendants": True} if descendants else {}
         try:
-            await self.connection.request(pattern, messages.DELETE, params, metadata)
+            await self.connection.request(pattern, messages.DELETE, {}, metadata)
         except Refused as refusal:
             if refusal.code != self.rules.lost_code:
                 raise

@@ -151,7 +151,6 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
         created_at: When it was created.
         last_seen_at: When it was last used; may lag by a minute.
         expires_at: When it expires.
-        root: The `ref` of the session that all its ancestors were forked from, or None if it is not a fork.
         current: Whether it is the session of the request.
     """
 
@@ -159,7 +158,6 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     last_seen_at: datetime
     expires_at: datetime
-    root: str | None = None
     current: bool = False
 
 

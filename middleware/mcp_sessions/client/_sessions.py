@@ -16,7 +16,6 @@ import anyio
 import msgspec
 
 from .._errors import ConfigurationError
-from .._session.claims import Mode
 from . import _messages as messages
 from ._jar import JarSync, SessionJar
 from ._router import OnLost, Rules, SessionRouter
@@ -35,7 +34,7 @@ _choices: ContextVar[Mapping[object, HeldSession | None]] = ContextVar(
 class ClientSessions:
     """The sessions of a client on one server. Created by `with_sessions`, which documents the options.
 
-    Methods that send a request (`delete`, `fork`, `list`, `end_all`) raise `NotOffered` if the server does not offer
+    Methods that send a request (`delete`, `fork`, `list`) raise `NotOffered` if the server does not offer
     it, `Refused` if the server refuses, and `NoAnswer` if it does not answer or there is no connection.
     """
 
@@ -113,33 +112,29 @@ class ClientSessions:
         finally:
             _choices.reset(token)
 
-    async def delete(self, session: HeldSession, *, descendants: bool = False) -> None:
+    async def delete(self, session: HeldSession) -> None:
         """End a session, in the jar and on the server. The next call in a named session begins a new one.
 
         Args:
             session: The session.
-            descendants: Whether to end all sessions forked from it as well; not possible for a fork.
         """
         router = self._connected()
         self._unnamed.discard(session)
-        await router.delete(session, descendants=descendants)
+        await router.delete(session)
 
     # --- what servers may offer beyond the draft ---
 
     async def fork(
         self,
         session: HeldSession | None = None,
-        mode: Mode = "share",
         *,
         name: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> HeldSession:
-        """Fork a session in its present state.
+        """Fork a session: the new one starts with a copy of its state and data.
 
         Args:
             session: The session to fork, which is created first if necessary; None for the current one.
-            mode: `"share"`: both have the same data. `"copy"`: the fork starts with a copy. `"fresh"`: the fork starts
-                empty.
             name: The program's own name for the fork, under which a jar stores it. Without a name it is deleted when
                 the block is left.
             params: Further params of the request.
@@ -153,7 +148,7 @@ class ClientSessions:
             raise ValueError("a fork needs a session that is held here")
         if name is not None and name in self.names:
             raise ValueError(f"there already is a session named {name!r}")
-        result = await router.ask("fork", messages.FORK, {**(params or {}), "mode": mode}, parent)
+        result = await router.ask("fork", messages.FORK, dict(params or {}), parent)
         fork = self.new() if name is None else self.open(name)
         await router.begin(fork, messages.FORK, result)
         return fork
@@ -172,17 +167,6 @@ class ClientSessions:
             return msgspec.convert(result, SessionPage)
         except msgspec.ValidationError:
             raise NoAnswer("the answer holds no list of sessions") from None
-
-    async def end_all(self) -> None:
-        """End all sessions of the authenticated caller, including those of other programs.
-
-        They are removed from the jar. The next call in a named session begins a new one.
-        """
-        router = self._connected()
-        await router.ask("endAll", messages.END_ALL, {}, None)
-        for held in (*map(self.open, self.names), *self._unnamed):
-            await router.forget(held)
-        self._unnamed.clear()
 
     # --- the connection ---
 

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
 from .._errors import ConfigurationError, Refusal
-from .._server.current import code_of, session_required
+from .._server.current import session_required
 from .._session.session import Session
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
@@ -54,7 +54,7 @@ def add_exception_handlers(app: Starlette) -> None:
 
 async def answer_refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    error = {"code": code_of(refusal, request.scope), "message": refusal.client_message}
+    error = {"code": refusal.code, "message": refusal.client_message}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}
     headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
     return JSONResponse(answer, refusal.http_status, headers)

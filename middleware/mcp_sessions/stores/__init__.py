@@ -95,7 +95,7 @@ _ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each
     # `open` the first time; a later one is a request's, which may take three round trips.
     **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), _BACKGROUND),
     **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
-    **dict.fromkeys(("admit", "revoke", "register", "sessions", "forks", "purge", "copy"), 3),
+    **dict.fromkeys(("admit", "revoke", "register", "sessions", "purge", "copy"), 3),
 }
 _CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
 """What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""

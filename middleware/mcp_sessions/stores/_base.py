@@ -16,7 +16,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
-from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 
@@ -33,8 +32,8 @@ class Standing(Enum):
 
 
 LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
-Position = tuple[int, str]
-"""A place in a list of sessions: `created_at`, and among those of one second `ref`."""
+Position = tuple[float, str]
+"""A place in a list of sessions: `created_at`, and among those of one millisecond `ref`."""
 
 FIRST: Final[Position] = (-1, "")  # before every session
 
@@ -56,10 +55,9 @@ class Record:
     Args:
         ref: The session's public name.
         subject: The keyed hash of its principal, or None for an anonymous session.
-        created_at: Unix seconds.
+        created_at: Unix seconds, to the millisecond.
         expires_at: When its token expires, Unix seconds.
         seen_at: When it was last used, Unix seconds; may lag by up to `resolution`.
-        root: The `ref` of the session at the root of its forks, or None if it is not a fork.
         trace: The traceparent of its start, to which the span of its end links, or None.
         audience: The deployment that it belongs to. Deployments that share a store do not see each other's sessions.
         parts: Keyed hashes of the components of its principal (`Key.parts`), or None for an anonymous session.
@@ -67,10 +65,9 @@ class Record:
 
     ref: str
     subject: str | None
-    created_at: int
+    created_at: float
     expires_at: int
-    seen_at: int
-    root: str | None = None
+    seen_at: float
     trace: str | None = None
     audience: str = AUDIENCE
     parts: str | None = None
@@ -78,7 +75,7 @@ class Record:
     @classmethod
     def of(cls, claims: Claims, parts: str | None = None) -> Record:
         times = (claims.issued_at, claims.expires_at, claims.issued_at)
-        return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience, parts)
+        return cls(claims.ref, claims.subject, *times, claims.trace, claims.audience, parts)
 
     @property
     def position(self) -> Position:
@@ -99,8 +96,8 @@ class Revocations(Protocol):
     async def admit(self, claims: Claims) -> None:
         """Note a new session before its id is sent, if its date does not distinguish it from sessions that were lost.
 
-        Tokens are dated to the second, so a store that lost data, or was created, in the current second must know
-        which sessions began after it. Other stores do nothing.
+        A store that lost data, or was created, dates that to the second, and must know which sessions of that second
+        began after it. Other stores do nothing.
         """
 
     async def status(self, claims: Claims) -> Standing:
@@ -123,13 +120,13 @@ class Revocations(Protocol):
             StoreFull: There is no room; nothing is evicted to make some.
         """
 
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
         """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
 
         Of several moments for one subject, the latest counts. Records are not changed.
 
         Args:
-            moment: Unix seconds; a session issued in that second or later stays as it is.
+            moment: Unix seconds, to the millisecond; a session issued then or later stays as it is.
             audience: The deployment that the sessions belong to.
             subject: The keyed hash of their principal, or None for all principals.
             until: When the last of these sessions expires, Unix seconds; the entry may be deleted then.
@@ -142,14 +139,13 @@ class Revocations(Protocol):
 class Records(Protocol):
     """Records of sessions, where sessions are tracked."""
 
-    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
         """Record a new session; a known or revoked one is not changed. Durable on return.
 
         Args:
             record: The session.
             of_subject: The maximum recorded sessions of its principal, or of all without one, in its audience; those
                 ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
-            of_lineage: The maximum number of recorded forks of its root.
 
         Raises:
             TooManySessions: There are that many; parallel calls may exceed the maximum by a few.
@@ -176,9 +172,6 @@ class Records(Protocol):
                 are in all.
             cut_off: Whether to include sessions that `revoke_before` ended, so that they can be revoked by name.
         """
-
-    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        """Return the recorded forks of a root, of all generations, as `sessions` does; the root may have ended."""
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         """Return some sessions of an audience that have neither ended nor expired, and the cursor of what follows.
@@ -379,21 +372,3 @@ def check_changeable(namespace: Namespace, now: float, leeway: float, *, has_end
     """Raise `DataGone` where a session was ended, or is over by more than the leeway."""
     if has_ended or namespace.until + leeway <= now:
         raise DataGone("the session has ended; its data can no longer be changed")
-
-
-async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
-    """Return the status of many sessions in one round trip; a fork has also ended where all of its lineage's have.
-
-    The store knows nothing of lineages: what ends one is a revocation under a name of its own (`lineage.mark`).
-    """
-    forks = [place for place, one in enumerate(claims) if one.root is not None]
-    found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
-    own = found[: len(claims)]
-    for place, of_lineage in zip(forks, found[len(claims) :], strict=True):
-        own[place] = of_lineage if of_lineage is Standing.ENDED else own[place]
-    return own
-
-
-async def status(store: Store, claims: Claims) -> Standing:
-    """Return the status of one session, as `statuses` does."""
-    return (await statuses(store, (claims,)))[0]

@@ -24,7 +24,7 @@ from ._memory_data import MINUTE, DataOfAll, ExpiryIndex, SortedNames
 
 _LOOKS: Final = 20  # at records, between which others have their turn
 _SPAN: Final = 12  # so many bits of the seconds of expiry: revocations of 68 minutes are forgotten together
-_DIGITS: Final = 11  # of a session's beginning in a list
+_DIGITS: Final = 15  # of a session's beginning in a list, in milliseconds
 _SEP: Final = "\x1f"
 _END: Final = "~"  # comes after all names of a list
 
@@ -39,7 +39,7 @@ class _Revoked:
         self._max_entries = max_entries
         self._refs: dict[int, dict[str, None]] = {}  # the garbage collector walks a set
         self._count = 0
-        self._cut_offs: dict[str, int] = {}  # by audience and subject
+        self._cut_offs: dict[str, float] = {}  # by audience and subject
         self._cut_off_ends = ExpiryIndex()  # when they may go
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class _Revoked:
             return Standing.ENDED
         return LIVE
 
-    def moment_of(self, subject: str | None, audience: str) -> int:
+    def moment_of(self, subject: str | None, audience: str) -> float:
         return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
 
     def add(self, ref: str, expires_at: int) -> None:
@@ -64,7 +64,7 @@ class _Revoked:
         self._refs.setdefault(expires_at >> _SPAN, {})[ref] = None
         self._count += 1
 
-    def cut_off(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+    def cut_off(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
         key = f"{subject or ''} {audience}"
         if key not in self._cut_offs:
             self._check_room()
@@ -88,10 +88,9 @@ class _Kept(msgspec.Struct, gc=False):
 
     ref: str
     subject: str | None
-    created_at: int
+    created_at: float
     expires_at: int
     seen_at: float
-    root: str | None
     trace: str | None
     audience: str
     parts: str | None
@@ -101,11 +100,11 @@ class _Kept(msgspec.Struct, gc=False):
     @classmethod
     def of(cls, one: Record) -> _Kept:
         times = (one.created_at, one.expires_at, one.seen_at)
-        return cls(one.ref, one.subject, *times, one.root, one.trace, one.audience, one.parts)
+        return cls(one.ref, one.subject, *times, one.trace, one.audience, one.parts)
 
     def current(self) -> Record:
         times = (self.created_at, self.expires_at, int(self.seen_at))
-        return Record(self.ref, self.subject, *times, self.root, self.trace, self.audience, self.parts)
+        return Record(self.ref, self.subject, *times, self.trace, self.audience, self.parts)
 
     def look(self, now: float, idle_timeout: int | None) -> tuple[str | None, float]:
         """Return why its `on_end` may be claimed now, or None, and when to look next."""
@@ -144,8 +143,7 @@ class MemoryStore:
         self._clock = clock
         self._revoked = _Revoked(max_entries)
         self._records: dict[str, _Kept] = {}
-        # What has not ended: by audience, principal and beginning, and forks by their root and beginning.
-        self._listed, self._forks = SortedNames(), SortedNames()
+        self._listed = SortedNames()  # what has not ended, by audience, principal and beginning
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
         self._idle_timeout: int | None = 0  # as long as it is not known, a record is looked at soon
         self._data = DataOfAll(max_data_bytes)
@@ -182,19 +180,17 @@ class MemoryStore:
             self._lease(kept, reason, until=now + lease)
         return True
 
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
         self._tidy()
         self._revoked.cut_off(moment, audience=audience, subject=subject, until=until)
 
-    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
         if record.ref in self._records or self._revoked.has(record.ref, record.expires_at):
             return
         since = self._revoked.moment_of(record.subject, record.audience)
-        for (names, listing), most, reason in zip(
-            self._lists(record), (of_subject, of_lineage), ("sessions_full", "forks_full"), strict=False
-        ):
-            if most is not None and names.count(_name(listing, (since, "")), listing + _END) >= most:
-                raise refuse(reason)
+        listing = _listing(record)
+        if of_subject is not None and self._listed.count(_name(listing, (since, "")), listing + _END) >= of_subject:
+            raise refuse("sessions_full")
         most_anonymous = self._max_sessions - self._max_sessions // 10
         is_crowded = record.subject is None and self._anonymous >= most_anonymous
         if is_crowded or len(self._records) >= self._max_sessions:
@@ -204,8 +200,7 @@ class MemoryStore:
         self._anonymous += record.subject is None
         look = min(record.expires_at, base.idle_at(record.seen_at, self._idle_timeout))
         self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, look)
-        for names, listing in self._lists(record):
-            names.add(_name(listing, record.position))
+        self._listed.add(_name(listing, record.position))
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         kept, now = self._records.get(claims.ref), self._clock()
@@ -222,10 +217,7 @@ class MemoryStore:
         alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
         listing = f"{audience}{_SEP}{subject}{_SEP}"
         first = _name(listing, max(after, alive_after))
-        return await self._page(self._listed, first, listing + _END, limit, cut_off)
-
-    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return await self._page(self._forks, _name(f"{root}{_SEP}", after), f"{root}{_SEP}{_END}", limit)
+        return await self._page(first, listing + _END, limit, cut_off)
 
     async def _report_full(self) -> None:
         if self._full_log.is_due(self._clock()):
@@ -238,11 +230,10 @@ class MemoryStore:
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         listing = f"{audience}{_SEP}"
-        found = await self._page(self._listed, cursor or listing, listing + _END, limit)
+        found = await self._page(cursor or listing, listing + _END, limit)
         if len(found) < limit:
             return found, ""
-        (_, of), *_ = self._lists(found[-1])
-        return found, _name(of, found[-1].position)
+        return found, _name(_listing(found[-1]), found[-1].position)
 
     async def count(self, *, audience: str) -> int | None:
         if self._revoked.moment_of(None, audience):  # those on the list that it ended are not counted apart
@@ -294,14 +285,12 @@ class MemoryStore:
         is_over = not cut_off and kept.created_at < self._revoked.moment_of(kept.subject, kept.audience)
         return None if is_over else kept.current()
 
-    async def _page(
-        self, names: SortedNames, name: str, end: str, limit: int | None, cut_off: bool = False
-    ) -> list[Record]:
+    async def _page(self, name: str, end: str, limit: int | None, cut_off: bool = False) -> list[Record]:
         """Return the first records that live from after a name to before an end."""
         found: list[Record] = []
         while True:
             at_once = _LOOKS if limit is None else min(limit - len(found), _LOOKS)
-            page = list(islice(names.after(name, end), at_once))
+            page = list(islice(self._listed.after(name, end), at_once))
             refs = [name.rpartition(_SEP)[2][_DIGITS:] for name in page]
             found += [record for ref in refs if (record := self._found(ref, cut_off)) is not None]
             if len(page) < at_once or len(found) == limit:
@@ -309,13 +298,8 @@ class MemoryStore:
             await cancel_shielded_checkpoint()
             name = page[-1]
 
-    def _lists(self, one: Record | _Kept) -> list[tuple[SortedNames, str]]:
-        of_all = (self._listed, f"{one.audience}{_SEP}{one.subject or ''}{_SEP}")
-        return [of_all] if one.root is None else [of_all, (self._forks, f"{one.root}{_SEP}")]
-
     def _unlist(self, kept: _Kept) -> None:
-        for names, listing in self._lists(kept):
-            names.remove(_name(listing, (kept.created_at, kept.ref)))
+        self._listed.remove(_name(_listing(kept), (kept.created_at, kept.ref)))
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
         if kept.reason is None:
@@ -375,7 +359,11 @@ class MemoryStore:
         return now
 
 
+def _listing(one: Record | _Kept) -> str:
+    return f"{one.audience}{_SEP}{one.subject or ''}{_SEP}"
+
+
 def _name(listing: str, position: Position) -> str:
     """Return a session's name in a list, which is sorted as text."""
     created_at, ref = position
-    return f"{listing}{created_at:0{_DIGITS}}{ref}"
+    return f"{listing}{round(created_at * 1000):0{_DIGITS}}{ref}"

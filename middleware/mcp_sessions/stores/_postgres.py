@@ -90,7 +90,7 @@ _GREET: Final = b"""
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
 """
-_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect", "filling"}
+_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "find", "count", "read", "elect", "filling"}
 
 _ROWS_AT_ONCE: Final = 1000
 _ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"

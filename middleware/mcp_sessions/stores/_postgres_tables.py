@@ -36,15 +36,14 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
         CREATE TABLE ~.revoked (ref text PRIMARY KEY, expires_at bigint NOT NULL, mark bigint NOT NULL);
         CREATE INDEX ON ~.revoked (expires_at);
         CREATE TABLE ~.cut_offs (
-            subject text, audience text, moment bigint NOT NULL, until bigint NOT NULL, PRIMARY KEY (subject, audience)
+            subject text, audience text, moment float8 NOT NULL, until bigint NOT NULL, PRIMARY KEY (subject, audience)
         );
         CREATE TABLE ~.records (
-            ref text COLLATE "C" PRIMARY KEY, subject text, created_at bigint NOT NULL, expires_at bigint NOT NULL,
-            seen_at float8 NOT NULL, root text, trace text, audience text NOT NULL, parts text,
+            ref text COLLATE "C" PRIMARY KEY, subject text, created_at float8 NOT NULL, expires_at bigint NOT NULL,
+            seen_at float8 NOT NULL, trace text, audience text NOT NULL, parts text,
             reason text, lease_until float8
         );
         CREATE INDEX ON ~.records (subject, audience, created_at, ref) WHERE subject IS NOT NULL;
-        CREATE INDEX ON ~.records (root, created_at, ref) WHERE root IS NOT NULL;
         CREATE INDEX ON ~.records (audience, expires_at) WHERE reason IS NULL;
         CREATE INDEX ON ~.records (audience, seen_at) WHERE reason IS NULL;
         CREATE INDEX ON ~.records (audience, lease_until) WHERE reason IS NOT NULL;
@@ -87,7 +86,8 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
         ) WITH (fillfactor = 50);
         CREATE FUNCTION ~.count_anonymous() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO ~.anonymous AS known
-                SELECT audience, created_at / 3600, hashtextextended(ref, 0) & 15, TG_ARGV[0]::int * count(*)
+                SELECT audience, floor(created_at / 3600)::bigint, hashtextextended(ref, 0) & 15,
+                    TG_ARGV[0]::int * count(*)
                 FROM changed WHERE subject IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
                 ON CONFLICT (audience, hour, part) DO UPDATE SET sessions = known.sessions + excluded.sessions;
             RETURN NULL;
@@ -96,7 +96,7 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous(1);
         CREATE TRIGGER purged AFTER DELETE ON ~.records REFERENCING OLD TABLE AS changed
             FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous('-1');
-        INSERT INTO ~.anonymous SELECT audience, created_at / 3600, 0, count(*) FROM ~.records
+        INSERT INTO ~.anonymous SELECT audience, floor(created_at / 3600)::bigint, 0, count(*) FROM ~.records
             WHERE subject IS NULL GROUP BY 1, 2;
         """,
     ),
@@ -120,7 +120,7 @@ _LOOK: Final = """
         ) OR reason IS NOT NULL, (
             SELECT fence <= asked.issued_at OR EXISTS (SELECT FROM ~.admitted WHERE ref = asked.ref) FROM ~.facts
         ), seen_at
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[]) WITH ORDINALITY
         AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
 """
 _REVOKE: Final = """WITH fresh AS (
@@ -133,8 +133,8 @@ _REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, mom
     ON CONFLICT (subject, audience)
         DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
 _REGISTER: Final = """
-    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
-    SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
+    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, trace, audience, parts)
+    SELECT %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
     ON CONFLICT DO NOTHING"""
 _CROWDED: Final = """
     SELECT why FROM ((SELECT 'sessions_full' AS why FROM ~.records WHERE %(of_subject)s::int IS NOT NULL
@@ -143,12 +143,11 @@ _CROWDED: Final = """
             ) OFFSET greatest(%(of_subject)s::int - 1, 0) LIMIT 1)
         UNION ALL (SELECT 'sessions_full' WHERE %(subject)s::text IS NULL AND %(of_subject)s::int <= (
             SELECT coalesce(sum(sessions), 0) FROM ~.anonymous WHERE audience = %(audience)s AND hour >= (
-            SELECT coalesce(max(moment), 0) / 3600 FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s)))
-        UNION ALL (SELECT 'forks_full' FROM ~.records WHERE %(of_lineage)s::int IS NOT NULL
-            AND root = %(root)s AND reason IS NULL OFFSET greatest(%(of_lineage)s::int - 1, 0) LIMIT 1)
+            SELECT floor(coalesce(max(moment), 0) / 3600)::bigint FROM ~.cut_offs
+            WHERE subject = '' AND audience = %(audience)s)))
     ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
 """
-_RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience, parts"
+_RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, trace, audience, parts"
 _ALIVE: Final = f"""SELECT {_RECORD} FROM ~.records AS kept
     WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
         AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
@@ -294,11 +293,11 @@ class Transaction(SQLTransaction):
         """What tells this call's revocation from another's, though it was made again since its reply was lost."""
         return secrets.randbelow(1 << 63)
 
-    def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+    def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
         self._run(_REVOKE_BEFORE, (subject or "", audience, moment, until))
 
-    def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
-        of = {**asdict(record), "of_subject": of_subject, "of_lineage": of_lineage}
+    def register(self, record: Record, *, of_subject: int | None = None) -> None:
+        of = {**asdict(record), "of_subject": of_subject}
         for (reason,) in self._run(_CROWDED, of):
             raise refuse(reason)
         with self._alone_with(record.ref):
@@ -317,9 +316,6 @@ class Transaction(SQLTransaction):
     ) -> list[Record]:
         which = "subject = %(subject)s AND audience = %(audience)s"
         return self._alive(which, after, limit, cut_off=cut_off, subject=subject, audience=audience)
-
-    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return self._alive("root = %(root)s", after, limit, root=root)
 
     def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         which = "audience = %(audience)s AND kept.ref > %(cursor)s"

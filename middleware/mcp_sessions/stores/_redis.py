@@ -1,6 +1,6 @@
 """A store in Redis or Valkey: for many machines that reach one server, Sentinels or one cluster.
 
-Nothing is kept for a live session, unless it is recorded or has data. Records are listed by principal, by lineage and
+Nothing is kept for a live session, unless it is recorded or has data. Records are listed by principal and
 by when to look at them next. What spans slots is written first where it is looked for and then where it counts, so that
 a crash in between leaves a hint without a fact, never a fact that is not found.
 """
@@ -12,7 +12,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any, Final, get_args
 
 from .._errors import ConfigurationError, StoreUnavailable, refuse
@@ -180,7 +179,7 @@ class RedisStore(RedisData):
             issued_at = one.created_at if isinstance(one, Record) else one.issued_at
             cut_offs = [values[key] for key in self._cut_offs(one)]
             known = self._vouches_always or (since is not None and float(since) < issued_at)
-            is_live = all(cut_off is None or int(cut_off) <= issued_at for cut_off in cut_offs)
+            is_live = all(cut_off is None or float(cut_off) <= issued_at for cut_off in cut_offs)
             found.append((LIVE if known else Standing.LOST) if is_live else Standing.ENDED)
         lost = [place for place, standing in enumerate(found) if standing is Standing.LOST]
         if lost and since is not None:
@@ -210,25 +209,25 @@ class RedisStore(RedisData):
             await self._connection.run(scripts.POSTPONE(due, args=(ref, until, leased)))
         return bool(ended)
 
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        args = (moment, self._ttl(until, await self._ready()))
+    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
+        args = (repr(moment), self._ttl(until, await self._ready()))
         await self._connection.change(scripts.REVOKE_BEFORE(self._keys.ended_before(audience, subject), args=args))
 
     # --- records ------------------------------------------------------------------------------------
 
-    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
         ttl = self._ttl(record.expires_at, now := await self._ready(), recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
         entry: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, member(*record.position))
-        listings = scripts.listings(self._keys, record, entry, of_subject, of_lineage)
+        listing = scripts.listing(self._keys, record, entry, of_subject)
         due = ("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)
-        listed = await self._connection.run(*(command for command, _ in listings), due)
-        for is_listed, (_, reason) in zip(listed, listings, strict=False):
-            if not is_listed:
-                await self._connection.run(*scripts.unlistings(self._keys, record))
-                raise refuse(reason)
-        texts = (text or "" for text in (record.subject, record.root, record.trace, record.parts))
-        args: tuple[Word, ...] = (ttl, record.created_at, record.expires_at, record.seen_at, record.audience, *texts)
+        listed = await self._connection.run(*listing, due)
+        if listing and not listed[0]:
+            await self._connection.run(*scripts.unlistings(self._keys, record))
+            raise refuse("sessions_full")
+        texts = (text or "" for text in (record.subject, record.trace, record.parts))
+        times = (repr(record.created_at), record.expires_at, repr(record.seen_at))
+        args: tuple[Word, ...] = (ttl, *times, record.audience, *texts)
         await self._connection.change(scripts.REGISTER(*self._keys.session_keys(record.ref), args=args))
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
@@ -267,13 +266,10 @@ class RedisStore(RedisData):
         # What began before its subject was cut off, or before what Redis may have lost, need not be read.
         names = [self._keys.ended_before(audience, one) for one in (None, subject)]
         values, _ = await self._read(names)
-        moments = [] if cut_off else [int(values[name] or 0) for name in names]
+        moments = [] if cut_off else [float(values[name] or 0) for name in names]
         since = 0 if self._vouches_always else float(values[self._keys.since] or 0)
-        first = max(after, (max(int(since - self._leeway), *moments, 0), ""))  # as clocks may differ
+        first = max(after, (max(since - self._leeway, *moments, 0), ""))  # as clocks may differ
         return await self._listed(self._keys.sessions(audience, subject), first, limit, cut_off)
-
-    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return await self._listed(self._keys.forks(root), after, limit, cut_off=False)
 
     async def _listed(self, lists: tuple[str, str], after: Position, limit: int | None, cut_off: bool) -> list[Record]:
         await self._ready()
@@ -290,7 +286,7 @@ class RedisStore(RedisData):
         keys = [self._keys.session_keys(ref)[1:] for ref in refs]
         # One text each: the driver takes longer to read ten words than Redis to find them.
         found = await self._connection.each(scripts.RECORDS, keys, idempotent=True)
-        records = [record_of(ref, *text.split(b"\0", 7)) for ref, text in zip(refs, found, strict=True) if text]
+        records = [record_of(ref, *text.split(b"\0", 6)) for ref, text in zip(refs, found, strict=True) if text]
         values, _ = await self._read([key for record in records for key in self._cut_offs(record)])
         now, accepted = self._clock(), {LIVE, Standing.ENDED} if cut_off else {LIVE}
         live = [one for one in records if now < one.expires_at]
@@ -308,9 +304,9 @@ class RedisStore(RedisData):
                 keys = [self._keys.session_keys(ref.decode()) for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
                 texts = await self._connection.each(scripts.CLAIM, keys, *args, idempotent=False)
-                looked = [(*of, text.split(b"\0", 10)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
+                looked = [(*of, text.split(b"\0", 9)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
                 ours = [(ref, claim) for ref, _, claim in looked if claim[0] == b"taken"]
-                taken += [Ended(record_of(ref.decode(), *claim[2:10]), claim[10].decode()) for ref, claim in ours]
+                taken += [Ended(record_of(ref.decode(), *claim[2:9]), claim[9].decode()) for ref, claim in ours]
                 left += await self._postpone(due, looked, now)
                 if not refs or len(taken) == limit:
                     break
@@ -338,13 +334,13 @@ class RedisStore(RedisData):
         lists: dict[str, list[str]] = {}
         now, discounts = repr(self._clock()), list[Command]()
         for ref, of in zip(refs, found, strict=True):
-            audience, subject, root, begun, account = of.decode().split("\0")
+            audience, subject, begun, account = of.decode().split("\0")
             if account:
                 discounts.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
             if begun:  # it was recorded
                 lists.setdefault(self._keys.due(audience), []).append(ref)
-                for key in chain(*self._keys.lists(audience, subject or None, root)):
-                    lists.setdefault(key, []).append(member(int(begun), ref))
+                for key in self._keys.sessions(audience, subject or None):
+                    lists.setdefault(key, []).append(member(float(begun), ref))
         await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()), *discounts)
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from ._base import Record
 
 Word = str | int | bytes
 Command = tuple[Word, ...]
-DIGITS: Final = 11  # of a session's beginning in a list
+DIGITS: Final = 15  # of a session's beginning in a list, in milliseconds
 _SOURCES: Final[dict[Word, str]] = {}  # of all scripts, by their digests
 
 
@@ -38,15 +38,15 @@ def in_full(command: Command) -> Command:
     return ("EVAL", _SOURCES[command[1]], *command[2:])
 
 
-# A record's fields: created, expires, seen, subject, root, trace, parts, audience, reason, and the end of its lease.
+# A record's fields: created, expires, seen, subject, trace, parts, audience, reason, and the end of its lease.
 
 # {session}... -> of each: its fields from `c` to `a`; nothing where it is gone or has ended; by NULs
 RECORDS: Final = Script("""
 local all = {}
 for i, session in ipairs(KEYS) do
-  local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'r', 't', 'p', 'a', 'x')
-  local found = {r[1], r[2], r[3], r[4] or '', r[5] or '', r[6] or '', r[7] or '', r[8]}
-  all[i] = r[1] and not r[9] and table.concat(found, '\\0') or ''
+  local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 't', 'p', 'a', 'x')
+  local found = {r[1], r[2], r[3], r[4] or '', r[5] or '', r[6] or '', r[7]}
+  all[i] = r[1] and not r[8] and table.concat(found, '\\0') or ''
 end
 return all
 """)
@@ -90,18 +90,18 @@ redis.call('SET', KEYS[1], since)
 return since
 """)
 
-# ended session; ttl created expires seen audience subject root trace parts (each of the last four may be nothing)
+# ended session; ttl created expires seen audience subject trace parts (each of the last three may be nothing)
 REGISTER: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
-for i, field in ipairs({'u', 'r', 't', 'p'}) do
+for i, field in ipairs({'u', 't', 'p'}) do
   if ARGV[i + 5] ~= '' then redis.call('HSET', KEYS[2], field, ARGV[i + 5]) end
 end
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions or forks, by their ends and by their beginnings, ended-before or nothing; now ttl expires position limit
+# sessions, by their ends and by their beginnings, ended-before or nothing; now ttl expires position limit
 LIST: Final = Script("""
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
   redis.call('ZREM', KEYS[1], old)
@@ -109,7 +109,7 @@ for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1]
 end
 if ARGV[5] ~= '' and not redis.call('ZSCORE', KEYS[2], ARGV[4]) then
   local from = KEYS[3] and redis.call('GET', KEYS[3])
-  from = from and string.format('[%011d', tonumber(from)) or '-'
+  from = from and string.format('[%015.0f', tonumber(from) * 1000) or '-'
   if redis.call('ZLEXCOUNT', KEYS[2], from, '+') >= tonumber(ARGV[5]) then return 0 end
 end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
@@ -141,7 +141,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMI
 CLAIM: Final = even_full("""
 local function text(moment) return string.format('%.3f', moment) end
 local function claim(ended, session)
-local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a', 'p')
+local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'x', 'l', 't', 'a', 'p')
 if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -154,7 +154,7 @@ local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', session, 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', ended, '0', 'EX', string.format('%d', ttl), 'NX')
-local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[10] or '', r[9], reason}
+local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[9] or '', r[8], reason}
 return table.concat(found, '\\0')
 end
 local all = {}
@@ -174,13 +174,13 @@ end
 return 1
 """)
 
-# {session data times}... -> of each: audience, subject, root, beginning, the data's account, or nothing; by NULs
+# {session data times}... -> of each: audience, subject, beginning, the data's account, or nothing; by NULs
 PURGE: Final = Script("""
 local all = {}
 for i = 1, #KEYS, 3 do
-  local of, account = redis.call('HMGET', KEYS[i], 'a', 'u', 'r', 'c'), redis.call('HGET', KEYS[i + 2], '$')
+  local of, account = redis.call('HMGET', KEYS[i], 'a', 'u', 'c'), redis.call('HGET', KEYS[i + 2], '$')
   redis.call('DEL', KEYS[i], KEYS[i + 1], KEYS[i + 2])
-  all[#all + 1] = table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or '', account or ''}, '\\0')
+  all[#all + 1] = table.concat({of[1] or '', of[2] or '', of[3] or '', account or ''}, '\\0')
 end
 return all
 """)
@@ -200,13 +200,13 @@ return 1
 def record_of(ref: str, *fields: bytes) -> Record:
     """Return a record from its fields, all but the last."""
     created, expires, seen, *texts, audience = fields
-    subject, root, trace, parts = (text.decode() if text else None for text in texts)
-    return Record(ref, subject, int(created), int(expires), int(float(seen)), root, trace, audience.decode(), parts)
+    subject, trace, parts = (text.decode() if text else None for text in texts)
+    return Record(ref, subject, float(created), int(expires), int(float(seen)), trace, audience.decode(), parts)
 
 
-def member(created_at: int, ref: str) -> str:
+def member(created_at: float, ref: str) -> str:
     """Return a session's entry in a list, which is sorted as text."""
-    return f"{created_at:0{DIGITS}}{ref}"
+    return f"{round(created_at * 1000):0{DIGITS}}{ref}"
 
 
 class Keys:
@@ -257,29 +257,17 @@ class Keys:
             return f"{self._prefix}{{all}}:anonymous-sessions:{audience}", f"{self._prefix}{{all}}:anonymous:{audience}"
         return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
 
-    def forks(self, root: str) -> tuple[str, str]:
-        return f"{self._prefix}{{{root}}}:forks", f"{self._prefix}{{{root}}}:forks-listed"
 
-    def lists(self, audience: str, subject: str | None, root: str | None) -> list[tuple[str, str]]:
-        lists = [self.sessions(audience, subject)]
-        return [*lists, self.forks(root)] if root else lists
-
-
-def listings(
-    keys: Keys, record: Record, entry: tuple[Word, ...], of_subject: int | None, of_lineage: int | None
-) -> list[tuple[Command, str]]:
-    """Return what lists a record, each with the reason to refuse it where there are as many as there may be."""
-    found = []
-    if record.subject or of_subject is not None:
-        names = (*keys.sessions(record.audience, record.subject), keys.ended_before(record.audience, record.subject))
-        found.append((LIST(*names, args=(*entry, of_subject or "")), "sessions_full"))
-    if record.root:
-        found.append((LIST(*keys.forks(record.root), args=(*entry, of_lineage or "")), "forks_full"))
-    return found
+def listing(keys: Keys, record: Record, entry: tuple[Word, ...], of_subject: int | None) -> list[Command]:
+    """Return what lists a record, unless there are as many as there may be."""
+    if not record.subject and of_subject is None:
+        return []
+    names = (*keys.sessions(record.audience, record.subject), keys.ended_before(record.audience, record.subject))
+    return [LIST(*names, args=(*entry, of_subject or ""))]
 
 
 def unlistings(keys: Keys, record: Record) -> list[Command]:
     """Return what takes a record from all lists."""
-    lists = keys.lists(record.audience, record.subject, record.root)
     due: Command = ("ZREM", keys.due(record.audience), record.ref)
-    return [due, *(("ZREM", key, member(*record.position)) for pair in lists for key in pair)]
+    keys_of = keys.sessions(record.audience, record.subject)
+    return [due, *(("ZREM", key, member(*record.position)) for key in keys_of)]

@@ -32,7 +32,7 @@ T = TypeVar("T")
 GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
-_READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "count", "read", "filling"}
+_READING: Final = {"statuses", "look", "sessions", "find", "roster", "count", "read", "filling"}
 _FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is kept for what makes room
 
 

@@ -22,16 +22,17 @@ from ._base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing
 from ._sql import Item, SQLTransaction
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
-VERSION: Final = 5
+VERSION: Final = 6
 """1 knew no audiences, 2 did not move the counters beside the file, 3 and 4 did not count for all, or not fast."""
 
 _COST: Final = f"(length(CAST({{0}}.key AS BLOB)) + length({{0}}.value) + {VALUE_COST})"
 # Recorded sessions without a principal, by the hour of their beginning, as those that were cut off do not count.
 _COUNTED: Final = """CREATE TRIGGER records_{name} AFTER {what} ON records WHEN {row}.subject IS NULL BEGIN
-        INSERT OR IGNORE INTO anonymous VALUES ({row}.audience, {row}.created_at / 3600, 0);
+        INSERT OR IGNORE INTO anonymous VALUES ({row}.audience, CAST({row}.created_at / 3600 AS INTEGER), 0);
         UPDATE anonymous SET sessions = sessions {by}
-            WHERE audience = {row}.audience AND hour = {row}.created_at / 3600;
-        DELETE FROM anonymous WHERE audience = {row}.audience AND hour = {row}.created_at / 3600 AND sessions = 0;
+            WHERE audience = {row}.audience AND hour = CAST({row}.created_at / 3600 AS INTEGER);
+        DELETE FROM anonymous
+            WHERE audience = {row}.audience AND hour = CAST({row}.created_at / 3600 AS INTEGER) AND sessions = 0;
     END"""
 _TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
@@ -39,18 +40,17 @@ _TABLES: Final = (
     "CREATE INDEX revoked_ends ON revoked (expires_at)",
     # A cut-off of all principals has the subject ''.
     """CREATE TABLE cut_offs (
-        subject TEXT NOT NULL, audience TEXT NOT NULL, moment INTEGER NOT NULL, until INTEGER NOT NULL,
+        subject TEXT NOT NULL, audience TEXT NOT NULL, moment REAL NOT NULL, until INTEGER NOT NULL,
         PRIMARY KEY (subject, audience)
     ) WITHOUT ROWID""",
     "CREATE INDEX cut_offs_ends ON cut_offs (until)",
     """CREATE TABLE records (
-        ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, parts TEXT, reason TEXT, lease_until REAL
+        ref TEXT PRIMARY KEY, subject TEXT, created_at REAL NOT NULL, expires_at INTEGER NOT NULL,
+        seen_at REAL NOT NULL, trace TEXT, audience TEXT NOT NULL, parts TEXT, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
     # With the reason, though it is NULL: else SQLite looks into each row that it counts, for 3 us instead of 0.1.
     """CREATE INDEX records_of ON records (subject, audience, created_at, ref, reason)
         WHERE subject IS NOT NULL AND reason IS NULL""",
-    "CREATE INDEX records_forks ON records (root, created_at, ref, reason) WHERE root IS NOT NULL AND reason IS NULL",
     "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
     "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
@@ -138,7 +138,7 @@ _STATUS: Final = f"""
     )
 """
 _RECORD: Final = """
-    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, parts, reason
+    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), trace, audience, parts, reason
     FROM records AS kept
 """
 _ALIVE: Final = f"""
@@ -160,12 +160,12 @@ _CLAIMABLE: Final = {
 }
 # The offset makes SQLite step over so many entries of an index, and look into no row.
 _HAS_MANY: Final = """
-    SELECT 1 FROM records WHERE {} AND reason IS NULL AND created_at >= ?
+    SELECT 1 FROM records WHERE subject = ? AND audience = ? AND reason IS NULL AND created_at >= ?
         AND NOT EXISTS (SELECT 1 FROM records WHERE ref = ?) LIMIT 1 OFFSET max(0, ? - 1)
 """
 _HAS_MANY_ANONYMOUS: Final = """
     SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM records WHERE ref = ?3)
-        AND (SELECT total(sessions) FROM anonymous WHERE audience = ?1 AND hour >= ?2 / 3600) >= ?4
+        AND (SELECT total(sessions) FROM anonymous WHERE audience = ?1 AND hour >= CAST(?2 / 3600 AS INTEGER)) >= ?4
 """
 _FILLING: Final = """
     SELECT (SELECT count(*) FROM records), (SELECT ifnull(max(of_one), 0) FROM (
@@ -234,7 +234,7 @@ class Transaction(SQLTransaction):
             self._lease(ref, reason, lease)
         return new
 
-    def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+    def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
         self._move(subject)
         self._execute(
             "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
@@ -242,20 +242,17 @@ class Transaction(SQLTransaction):
             (subject or "", audience, moment, until),
         )
 
-    def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+    def register(self, record: Record, *, of_subject: int | None = None) -> None:
         if of_subject is not None:
             (moment,) = self._execute(_CUT_OFF, (record.subject or "", record.audience)).fetchone()
-            crowd: tuple[str | int, ...] = (record.audience, moment, record.ref, of_subject)
+            crowd: tuple[str | float, ...] = (record.audience, moment, record.ref, of_subject)
             sql = _HAS_MANY_ANONYMOUS
             if record.subject is not None:
-                sql, crowd = _HAS_MANY.format("subject = ? AND audience = ?"), (record.subject, *crowd)
+                sql, crowd = _HAS_MANY, (record.subject, *crowd)
             if self._execute(sql, crowd).fetchone():
                 raise refuse("sessions_full")
-        forks = (record.root, 0, record.ref, of_lineage)
-        if None not in forks and self._execute(_HAS_MANY.format("root = ?"), forks).fetchone():
-            raise refuse("forks_full")
         self._execute(
-            "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, NULL, NULL "
+            "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL "
             "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
             astuple(record),
         )
@@ -286,10 +283,6 @@ class Transaction(SQLTransaction):
         after = max(after, (moment, ""))  # what comes before need not be read
         return self._alive(f"{which} AND {_NOT_CUT_OFF}", subject, audience, *after, limit=limit)
 
-    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        which = f"root = ? AND (created_at, ref) > (?, ?) AND {_NOT_CUT_OFF}"
-        return self._alive(which, root, *after, limit=limit)
-
     def find(self, ref: str) -> Record | None:
         return next(iter(self._alive(f"ref = ? AND {_NOT_CUT_OFF}", ref)), None)
 
@@ -305,7 +298,7 @@ class Transaction(SQLTransaction):
         return int(count)
 
     def _alive(
-        self, which: str, *values: str | int, limit: int | None = None, order: str = "created_at, ref"
+        self, which: str, *values: str | float, limit: int | None = None, order: str = "created_at, ref"
     ) -> list[Record]:
         sql = f"{_ALIVE} AND {which} ORDER BY {order} LIMIT ?"
         rows = self._execute(sql, (self.now, *values, -1 if limit is None else limit))

@@ -48,7 +48,6 @@ ERROR_TYPE: Final = "error.type"
 AUDIENCE: Final = "mcp_sessions.audience"  # the deployment that sessions belong to, as configured
 REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session ended: a fixed word
 EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
-PARENT: Final = "mcp_sessions.parent"  # the ref of the session that one was forked from
 CLIENT: Final = "mcp_sessions.client"  # its own name and version
 DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
 SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"

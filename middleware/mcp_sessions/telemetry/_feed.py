@@ -53,7 +53,6 @@ class LiveSession(_Event, tag="session", frozen=True):
     created_at: Time
     expires_at: Time
     client: str | None = None
-    parent: str | None = None
     error: str | None = None  # the last one
 
 
@@ -61,13 +60,12 @@ class Created(_Event, frozen=True):
     ref: str
     at: Time
     expires_at: Time
-    parent: str | None = None
 
     @property
     def session(self) -> LiveSession:
         """The session as it begins."""
         at, until = self.at, self.expires_at
-        return LiveSession(worker=self.worker, ref=self.ref, at=at, created_at=at, expires_at=until, parent=self.parent)
+        return LiveSession(worker=self.worker, ref=self.ref, at=at, created_at=at, expires_at=until)
 
 
 class Ended(_Event, frozen=True):

@@ -45,7 +45,7 @@ METHODS: Final = frozenset(
     "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
     "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
     "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
-    "session/create session/delete sessions/create sessions/delete sessions/end_all sessions/fork sessions/list "
+    "session/create session/delete sessions/create sessions/delete sessions/fork sessions/list "
     "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
     "tools/list".split()
 )

@@ -48,7 +48,7 @@ class Watch:
         feed = self._feed
         known: dict[str, Any] = {"worker": feed.worker, "at": feed.clock()}
         if isinstance(fact, SessionCreated):
-            feed.send(events.Created(ref=fact.ref, expires_at=fact.expires_at, parent=fact.parent, **known))
+            feed.send(events.Created(ref=fact.ref, expires_at=fact.expires_at, **known))
         elif isinstance(fact, SessionDeleted):
             feed.send(events.Ended(ref=fact.ref, reason=fact.reason, seconds=fact.seconds, **known))
         elif isinstance(fact, RequestRefused) and fact.method is None:
@@ -65,7 +65,7 @@ class Watch:
             return
         if session is not None and is_live and not feed.knows(session.ref):
             since, until = session.issued_at, session.expires_at
-            feed.send(events.LiveSession(created_at=since, expires_at=until, parent=session.parent, **known))
+            feed.send(events.LiveSession(created_at=since, expires_at=until, **known))
         feed.send(began)
 
     def operation(

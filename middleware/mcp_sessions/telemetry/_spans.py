@@ -346,7 +346,7 @@ class Tracing:
     def start_session(self, claims: Claims) -> Start:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         parent, linked = (Context(), get_current_span().get_span_context()) if self._in_session else (None, None)
-        given = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.PARENT: claims.parent}
+        given = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client}
         attributes = {**contexts.who_sent(), **{name: value for name, value in given.items() if value is not None}}
         context, links = with_session(claims.ref, parent), links_to(linked, contexts.TRANSPORT)
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)

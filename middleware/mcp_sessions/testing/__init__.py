@@ -58,7 +58,13 @@ def session_for_test(
     """
     now = int(time.time())
     claims = Claims(
-        kind=SESSION, kid="test", jti=secrets.token_urlsafe(16), issued_at=now, expires_at=now + lifetime, client="test"
+        kind=SESSION,
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=secrets.token_urlsafe(16),
+        issued_at=now,
+        expires_at=now + lifetime,
+        client="test",
     )
     session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
     for key, value in (data or {}).items():
@@ -89,7 +95,7 @@ class _Opened(RedactedRepr):
     async def capabilities(self) -> None:
         """No client has stated any."""
 
-    async def end(self, reason: str, *, descendants: bool) -> None:  # noqa: ARG002  # it has none
+    async def end(self, reason: str) -> None:
         of = self.claims
         await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)
 

@@ -38,7 +38,15 @@ class Clock:
 def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
     """Return the claims of a session's token."""
     jti = name.ljust(22, "A")
-    return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=expires_at, subject=subject)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=jti,
+        issued_at=issued_at,
+        expires_at=expires_at,
+        subject=subject,
+    )
 
 
 def namespace(claims: Claims, *, max_bytes: int = 1000) -> Namespace:
@@ -190,39 +198,36 @@ class RecordContract(Fixtures):
     """The records of tracked sessions, and the sessions whose `on_end` is due."""
 
     async def test_a_record_is_given_back_as_it_was_noted(self, store: Store, clock: Clock) -> None:
-        """Its place in a lineage and the trace of its start come back to who lists it, finds it or claims its end."""
-        root, trace = session("root", subject=None), f"00-{'ab' * 16}-{'cd' * 8}-01"
-        noted = replace(Record.of(session("fork")), root=root.ref, trace=trace)
+        """The trace of its start comes back to who lists it, finds it or claims its end."""
+        bare, trace = session("bare", subject=None), f"00-{'ab' * 16}-{'cd' * 8}-01"
+        noted = replace(Record.of(session("traced")), trace=trace)
         await store.register(noted)
-        await register(store, root)
-        assert await listed(store) == await store.forks(root.ref) == [await store.find(noted.ref)] == [noted]
-        assert await store.find(root.ref) == Record.of(root)
-        assert await store.touch(root, idle_timeout=None) is Standing.LIVE
+        await register(store, bare)
+        assert await listed(store) == [await store.find(noted.ref)] == [noted]
+        assert await store.find(bare.ref) == Record.of(bare)
+        assert await store.touch(bare, idle_timeout=None) is Standing.LIVE
         clock.now = LATER
         ended = await claim(store)
-        whole = [Ended(Record.of(root), "expired"), Ended(noted, "expired")]
+        whole = [Ended(Record.of(bare), "expired"), Ended(noted, "expired")]
         assert sorted(ended, key=lambda one: one.record.trace or "") == whole
 
-    async def test_sessions_and_forks_are_listed_in_pages(self, store: Store) -> None:
+    async def test_sessions_are_listed_in_pages(self, store: Store) -> None:
         """Oldest first, in whatever order they were recorded, and without those of others.
 
         A page goes on after the last one of the page before, by its `Record.position`, ended or not.
         """
-        root = session("root").ref
-        records = [replace(Record.of(session(f"s{n}", issued_at=START + n // 2)), root=root) for n in (2, 0, 3, 1, 4)]
+        records = [Record.of(session(f"s{n}", issued_at=START + n // 2)) for n in (2, 0, 3, 1, 4)]
         for record in records:
             await store.register(record)
         await register(store, session("b", subject=BOB))
         in_order = sorted(records, key=lambda one: one.position)
-        both = (partial(listed, store), partial(store.forks, root))
-        for pages in both:
-            assert await pages() == in_order
-            assert await pages(limit=2) == in_order[:2]
-            assert await pages(after=in_order[3].position) == in_order[4:]
+        assert await listed(store) == in_order
+        assert await listed(store, limit=2) == in_order[:2]
+        assert await listed(store, after=in_order[3].position) == in_order[4:]
         for n in (0, 1):
             await revoke(store, session(f"s{n}", issued_at=START))
-        for pages in both:
-            assert await pages(limit=2) == await pages(after=in_order[1].position, limit=2) == in_order[2:4]
+        assert await listed(store, limit=2) == in_order[2:4]
+        assert await listed(store, after=in_order[1].position, limit=2) == in_order[2:4]
         assert await listed(store, "unknown") == []
 
     async def test_what_was_cut_off_is_listed_for_who_ends_it_by_name(self, store: Store) -> None:
@@ -237,26 +242,6 @@ class RecordContract(Fixtures):
             await revoke(store, one, lease=0)
         assert await whole() == [Record.of(then)]
         assert len(await claim(store)) == 3
-
-    async def test_a_lineages_forks_are_of_every_generation_and_principal(self, store: Store, clock: Clock) -> None:
-        """As long as each lives, though the root itself has ended."""
-        root, whose = session("root", subject=None), (None, ALICE, None, ALICE)
-        fork, *later = (session(f"f{n}", issued_at=START + n, expires_at=LATER + n, subject=whose[n]) for n in range(4))
-        forks = [replace(Record.of(one), root=root.ref) for one in (fork, *later)]
-        for record in (Record.of(root), *forks, replace(Record.of(session("else")), root=session("other").ref)):
-            await store.register(record)
-        assert await store.forks(root.ref) == forks
-        for unrelated in (fork.ref, ALICE):
-            assert await store.forks(unrelated) == await listed(store, root.ref) == []
-        await revoke(store, root)
-        await store.purge(root.ref)
-        await revoke(store, fork, lease=0)
-        assert [ended.record for ended in await claim(store)] == [forks[0]]
-        await store.purge(fork.ref)
-        clock.now = LATER + 2
-        assert await store.forks(root.ref) == [forks[3]]
-        await store.revoke_before(START + 4, audience=AUDIENCE, subject=ALICE, until=LATER)
-        assert await store.forks(root.ref) == []
 
     async def test_an_ended_session_is_neither_listed_nor_found(self, store: Store, clock: Clock) -> None:
         """From its revocation or its very end on."""

@@ -16,7 +16,7 @@ from ._contract import ALICE, BOB, HOUR, LATER, START, Clock, Fixtures, RecordCo
 
 @pytest.mark.anyio
 class TenantContract(RecordContract):
-    """What is recorded, and how many sessions one principal and one lineage may have."""
+    """What is recorded, and how many sessions one principal may have."""
 
     @pytest.mark.parametrize("subject", [ALICE, None])
     async def test_one_principal_s_flood_leaves_room_for_others(self, store: Store, subject: str | None) -> None:
@@ -72,19 +72,6 @@ class TenantContract(RecordContract):
             await store.register(Record.of(session(name, issued_at=issued_at)))
         await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, until=LATER)
         assert await store.count(audience=AUDIENCE) in {1, None}
-
-    async def test_a_lineage_has_no_more_forks_than_it_may(self, store: Store) -> None:
-        """Nothing of a refused one is left, whoever it belongs to."""
-        root = session("root")
-        forks = [replace(Record.of(session(f"{n}")), root=root.ref) for n in range(3)]
-        for fork in forks[:2]:
-            await store.register(fork, of_subject=5, of_lineage=2)
-        with pytest.raises(TooManySessions, match="Too many forks"):
-            await store.register(forks[2], of_subject=5, of_lineage=2)
-        assert {record.ref for record in await store.sessions(ALICE, audience=AUDIENCE)} == {
-            one.ref for one in forks[:2]
-        }
-        await store.register(replace(forks[2], root=None), of_subject=3, of_lineage=2)
 
     async def test_all_sessions_of_an_audience_are_listed_in_pages(self, store: Store) -> None:
         """Of every principal and of none; not what has ended, and not another audience's."""

@@ -77,8 +77,8 @@ def test_each_conversation_has_its_own_notes() -> None:
     assert lines[-1] == "program holds conversation A, conversation B; no jar keeps them, so leaving deletes them"
 
 
-def test_forks_share_a_cart_and_have_their_own_browsers() -> None:
-    """A copied fork changes nothing for the others, and the end of the root ends all forks."""
+def test_helpers_share_a_cart_and_have_their_own_browsers() -> None:
+    """A fork changes nothing for the others, and the end of the shared session ends the shared cart."""
     lines = lines_of("subagents")
     helpers = lines.index("Two helpers at the same time: one cart, two browsers")
     trial = lines.index("A third tries something out, on a copy")
@@ -98,6 +98,6 @@ def test_forks_share_a_cart_and_have_their_own_browsers() -> None:
         'shop O put("salt") -> ["bread", "milk", "salt", "tea"]',
         'shop O visit("/checkout") -> ["/basket", "/checkout"]',
         "The orchestrator is done, and so are its helpers",
-        "program deletes the root with its descendants",
-        'shop A put("wine") -> refused: -32043 Session not found',
+        "program deletes the shared session",
+        'shop A put("wine") -> refused: this session has ended; create another with new()',
     ]

@@ -24,7 +24,7 @@ async def kinds(**options: Any) -> list[Row]:
     named, held = message(session=session), message(session=await ours.used(writer, session))
     forged = message(session={"sessionId": ours.forged(session["sessionId"])})
     create, hello = message("sessions/create", {}), message("initialize", _HELLO, modern=False)
-    fork = message("sessions/fork", {"mode": "fresh"}, session=session)
+    fork = message("sessions/fork", {}, session=session)
     rows = [
         Row("ours, no session named", Visits.of(bare, message()), base=PLAIN),
         Row("ours, session", Visits.of(bare, named), ECHOED),

@@ -50,7 +50,14 @@ def store(url: str, timeout: float = 60) -> Store:
 def claims(number: int, lifetime: int = WEEK) -> Claims:
     """Return the claims of a session whose name is a number."""
     now = int(time.time())
-    return Claims(kind="session", kid="bench", jti=f"{number:022d}", issued_at=now, expires_at=now + lifetime)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=f"{number:022d}",
+        issued_at=now,
+        expires_at=now + lifetime,
+    )
 
 
 async def revoke(store: Store, session: Claims) -> None:

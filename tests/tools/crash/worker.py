@@ -68,7 +68,14 @@ def deleted(plan_name: str) -> list[str]:
 def claims(name: str, issued_at: int) -> Claims:
     """A session, by a name that no other has."""
     day = 24 * 3600
-    return Claims(kind="session", kid="", jti=name, issued_at=issued_at, expires_at=issued_at + day)
+    return Claims(
+        kind="session",
+        issuer="mcp-sessions",
+        audience="mcp-sessions",
+        jti=name,
+        issued_at=issued_at,
+        expires_at=issued_at + day,
+    )
 
 
 def data(store: Store, issued_at: int) -> Data:

@@ -167,6 +167,11 @@ def _is_time(value: Any) -> bool:
     return type(value) is int and 0 <= value <= LAST_SECOND
 
 
+def _is_millisecond(value: Any) -> bool:
+    """A number of seconds with three decimals."""
+    return type(value) in {int, float} and 0 <= value <= LAST_SECOND and round(value * 1000) / 1000 == value
+
+
 def _is_text(least: int, most: int) -> Any:
     return lambda value: isinstance(value, str) and least <= len(value) <= most
 
@@ -175,7 +180,7 @@ REQUIRED: Final[Mapping[str, Any]] = {
     "iss": _is_text(0, LONGEST),
     "aud": _is_text(0, LONGEST),
     "jti": _is_random,
-    "iat": _is_time,
+    "iat": _is_millisecond,
     "exp": _is_time,
     "knd": lambda value: value in ("session", "transport") and isinstance(value, str),
 }
@@ -183,11 +188,8 @@ OPTIONAL: Final[Mapping[str, Any]] = {
     "sub": _is_random,
     "tp": lambda value: isinstance(value, str) and _TRACE.fullmatch(value) is not None,
     "cli": _is_text(0, 64),
-    "par": _is_text(1, 64),
-    "root": _is_text(1, 64),
-    "gen": lambda value: type(value) is int and 0 <= value <= 1_000_000,
-    "own": _is_text(1, 64),
     "up": _is_text(1, LONGEST),
+    "boot": _is_text(1, 64),
 }
 GRAMMAR: Final = {**REQUIRED, **OPTIONAL}
 

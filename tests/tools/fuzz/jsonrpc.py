@@ -23,7 +23,7 @@ ENVELOPE: Final = {"jsonrpc", "id", "method", "params", "result", "error", "sess
 OF_PARAMS: Final = {"name", "uri", "_meta", "clientInfo", "capabilities", "protocolVersion", "cursor", "sessionId"}
 PREFIX: Final = "io.modelcontextprotocol/"
 READ: Final = [  # by level
-    *(ENVELOPE, {*OF_PARAMS, "mode", "descendants"}),
+    *(ENVELOPE, OF_PARAMS),
     {SESSION_KEY, PREFIX + "protocolVersion", PREFIX + "clientCapabilities", "baggage"},
 ]
 TEXTS: Final = ["2.0", "tools/call", "resources/read", "ping", "", "\u00e9\U0001f600", '"\\', "\x7f", "\u05f5\u05f6"]

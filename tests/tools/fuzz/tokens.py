@@ -78,11 +78,8 @@ def _principal(caller: Caller | None) -> Principal | None:
 FULL: Final[dict[str, Any]] = {
     "trace": f"00-{'a' * 32}-{'b' * 16}-01",
     "client": "a client/1",
-    "parent": "ses_a",
-    "root": "ses_b",
-    "generation": 3,
-    "owner": "ses_c",
     "upstream": "x" * 40,
+    "boot": "a process",
 }
 
 
@@ -101,7 +98,8 @@ class Original:
         self.kind = kind
         claims = Claims(
             kind=kind,
-            kid=ring.signing.kid,
+            issuer="us",
+            audience="here",
             jti="AAAAAAAAAAAAAAAAAAAAAA",
             issued_at=NOW,
             expires_at=NOW + 3600,
