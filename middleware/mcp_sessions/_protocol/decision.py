@@ -142,6 +142,10 @@ class Decision(RedactedRepr, msgspec.Struct, frozen=True):
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
 
+    @property
+    def names_session(self) -> bool:
+        return self.metadata is not None or self.transport_id is not None
+
 
 PASS: Final = Decision(FORWARD)  # on a message that concerns no session
 

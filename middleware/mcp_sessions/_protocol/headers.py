@@ -91,8 +91,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def first(self, name: bytes) -> str | None:
         """Return the first copy of a header, or None where there is none."""
-        copies = self.all(name)
-        return copies[0] if copies else None
+        if name not in self.by_name:
+            return None
+        return next(value for other, value in self.headers if other == name).decode("latin-1")
 
     @property
     def modern_version(self) -> str | None:

@@ -17,6 +17,7 @@ from starlette.types import Message as ASGIMessage
 from .._errors import Refusal
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import COOKIE
+from .._protocol.draft import INITIALIZE
 from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit, single_header
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import Correlate, baggage_member, propagated
@@ -108,7 +109,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     def demand_whole_answer(self) -> None:
         """Ask the application for an answer that can be changed: not compressed, and with no file sent around us."""
-        self.edit_headers({ACCEPT_CODING})
+        self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
         extensions = self.scope.get("extensions") or {}
         if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
             kept = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
@@ -193,7 +194,7 @@ class Conversation(msgspec.Struct, frozen=True):
         correlate: Correlate, ctx: RequestContext, message: Message, session: Session | None
     ) -> Correlation | None:
         found = correlate.find(message.meta, ctx.headers.first)
-        ctx.correlation = found
+        ctx.correlation = None if message.method == INITIALIZE else found  # servers start tasks there that outlive it
         tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
         if found is not None and tracing is not None:  # spans below the current one are stamped at their start
             tracing.get_current_span().set_attributes(attributes_of(found))

@@ -60,7 +60,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     decision, session, refused = PASS, None, None
     try:
         decision = decide(message, ctx.headers, ctx.runtime.rules)
-        ctx.session = session = await open_sessions(ctx, decision)
+        if decision.names_session:
+            ctx.session = session = await open_sessions(ctx, decision)
     except Refusal as refusal:
         refused = refusal.with_traceback(None)  # which would be a circle, since it has this frame
     is_recording = ctx.runtime.is_recording()
@@ -110,43 +111,41 @@ async def forward_message(
 
 
 async def forward(
-    ctx: RequestContext, body: bytes, response: Response, message: Message | None, session: Session | None
+    ctx: RequestContext, body: bytes, response: Response | None, message: Message | None, attached: Session | None
 ) -> None:
-    """Call the application: whatever is forwarded of a POST passes here."""
+    """Call the application, with the session, or why there is none, where handlers look for it.
+
+    Whatever is forwarded of a POST passes here. An answer that nothing changes or observes goes to the server directly.
+    """
+    scope, is_handshake = ctx.scope, message is not None and message.method == INITIALIZE
+    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = attached
+    missing = None
+    if attached is None or is_handshake:
+        scope[ABSENCE_KEY] = missing = _missing_session(ctx, message)
+    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
+    session_token = session_variable.set(None if is_handshake else attached)
+    missing_token = None if missing is None else absence_variable.set(missing)
+    correlation_token = None if ctx.correlation is None else correlation_variable.set(ctx.correlation)
     try:
-        with _attached(ctx, message, session):
-            await ctx.app(ctx.scope, replay(body, ctx.receive), response.send)
-    except StoreUnavailable as error:  # a handler left it to us
+        await ctx.app(scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
+    except Exception as error:
+        scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
+        if response is None or not isinstance(error, StoreUnavailable):
+            raise
         if message is None or not await response.fail(partial(refuse_at_once, ctx, message, error), error):
             raise
     finally:
-        response.close(ctx.session)
-
-
-@contextmanager
-def _attached(ctx: RequestContext, message: Message | None, session: Session | None) -> Iterator[None]:
-    """Put the session, or why there is none, where handlers look for it."""
-    scope, is_handshake = ctx.scope, message is not None and message.method == INITIALIZE
-    scope["mcp_session"] = session
-    scope.setdefault("state", {})["mcp_session"] = session
-    absence = None
-    if session is None or is_handshake:
-        scope[ABSENCE_KEY] = absence = _absence(ctx, message)
-    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    session_token = session_variable.set(None if is_handshake else session)
-    absence_token = absence_variable.set(absence)
-    correlation_token = correlation_variable.set(None if is_handshake else ctx.correlation)
-    try:
-        yield
-    except Exception:  # what handles the error has no session
-        scope["mcp_session"] = scope["state"]["mcp_session"] = None
-        raise
-    finally:
         session_variable.reset(session_token)
-        absence_variable.reset(absence_token)
-        correlation_variable.reset(correlation_token)
+        if missing_token is not None:
+            absence_variable.reset(missing_token)
+        if correlation_token is not None:
+            correlation_variable.reset(correlation_token)
         if is_handshake:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
+        if response is not None:
+            response.close(ctx.session)
+        elif ctx.session is not None:
+            ctx.session.close()
 
 
 async def _prepare_message(
@@ -179,7 +178,7 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
     return standard
 
 
-def _absence(ctx: RequestContext, message: Message | None) -> Absence:
+def _missing_session(ctx: RequestContext, message: Message | None) -> Absence:
     if message is not None and message.method in ADVERTISING:
         return Absence(ctx.runtime, ctx.headers, None, "handshake")
     return Absence(ctx.runtime, ctx.headers, message, "unnamed" if ctx.session is None else "list")

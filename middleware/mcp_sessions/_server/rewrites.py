@@ -199,36 +199,32 @@ class Sep1364Field(Rewrite, kw_only=True):
         return session
 
 
-def response_for(ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None) -> Response:
-    """Return what changes or observes the response to a message on its way out."""
-    observer = None if ctx.telemetry is None else ctx.telemetry.observer
+def response_for(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
+) -> Response | None:
+    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
     if message.method == CANCELLED and "requestId" in message.all_params:
         ref = None if session is None else session.claims.ref
         ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
     if message.kind is not REQUEST:
         return passing_response(ctx)
-    echoed = session if decision.step in ECHOES else None
-    rewrites = rewrites_for(ctx, message, session, echoed)
+    rewrites = rewrites_for(ctx, message, session, session if decision.step in ECHOES else None)
     if not rewrites:
         return passing_response(ctx)
     ctx.demand_whole_answer()
-    if session is None:
-        return Response(ctx, ctx.send, join(message.given_id), rewrites, observer=observer)
-    return Response(
-        ctx,
-        ctx.send,
-        join(message.given_id),
-        rewrites,
-        make_guard=partial(_guard, ctx, message, session, decision.fail_open),
-        recheck_at=session.recheck_at,
-        observer=observer,
-    )
-
-
-def passing_response(ctx: RequestContext) -> Response:
-    """Return what observes a response whose body passes as it came; across the bridge its ids are translated."""
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    return Response(ctx, ctx.send, rewrites=translation(ctx), observer=observer)
+    response = Response(ctx, ctx.send, join(message.given_id), rewrites, observer=observer)
+    if session is not None:
+        response.make_guard = partial(_guard, ctx, message, session, decision.fail_open)
+        response.recheck_at = session.recheck_at
+    return response
+
+
+def passing_response(ctx: RequestContext) -> Response | None:
+    """Return what observes a response whose body passes as it came, or translates its ids; None if nothing does."""
+    observer = None if ctx.telemetry is None else ctx.telemetry.observer
+    rewrites = translation(ctx)
+    return Response(ctx, ctx.send, rewrites=rewrites, observer=observer) if observer or rewrites else None
 
 
 def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:

@@ -55,10 +55,7 @@ async def handle_without_body(ctx: RequestContext) -> None:
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
         response = passing_response(ctx)
-        try:
-            await ctx.app(ctx.scope, ctx.receive, response.send)
-        finally:
-            response.close(None)
+        await ctx.app(ctx.scope, ctx.receive, ctx.send if response is None else response.send)
 
 
 async def _answer(ctx: RequestContext, header: str) -> None:
