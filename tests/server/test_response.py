@@ -20,7 +20,7 @@ from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
 from mcp_sessions._server.context import RequestContext
-from mcp_sessions._server.response import Response, Rewrite
+from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import Events, StreamGuard, StreamRequest, Streams
 from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import SESSION, Claims
@@ -257,7 +257,7 @@ class TestASessionThatEnds:
                 await watch.say(body(b'data: {"hello":1}\n\n', more=True))
             assert others == ["ran"]
         await watch.say(body(b""))
-        watch.responder.close(cast(ActiveSession, Open()))
+        close(watch.responder, cast(ActiveSession, Open()))
         assert watch.answer.messages[1:] == [body(TOLD)]
 
     @pytest.mark.parametrize("more", [True, False])
@@ -327,7 +327,7 @@ class TestASessionThatEnds:
         await watch.say(start(kind))
         assert not watch.is_open
         await watch.say(body(b"{}"))
-        watch.responder.close(cast(ActiveSession, Open()))
+        close(watch.responder, cast(ActiveSession, Open()))
         assert watch.answer.body == b"{}"
 
     @pytest.mark.parametrize(

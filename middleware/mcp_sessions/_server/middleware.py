@@ -178,37 +178,30 @@ class MCPSessionMiddleware:
             await self.app(scope, receive, send)
             return
         self._check_ready()
-        ctx = self._make_context(scope, receive, send, at_endpoint=place == "endpoint")
+        runtime, headers = self._options, RequestHeaders(scope["headers"])
+        ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
+        if runtime.bridges:
+            ctx.app = partial(call_upstream, ctx, self.app)
+        may_be_mcp = scope["method"] == "POST" and (ctx.at_endpoint or headers.is_json)
+        body = b""
         try:
             ctx.extract_session_credentials()
-            body = await self._read_body(ctx)
+            if may_be_mcp:
+                max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
+                body = await read_body(receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
             await refuse_without_body(ctx, refusal)
             return
-        if body is None:
-            await handle_without_body(ctx)
-        else:
+        if may_be_mcp:
             await handle_post(ctx, body)
+        else:
+            await handle_without_body(ctx)
 
     def _place(self, scope: Scope) -> Place:
         if self._is_at_endpoint:
             return "endpoint"
         place = place_of(scope, self.path)
         return self._routing.place(scope) if place == "elsewhere" else place
-
-    def _make_context(self, scope: Scope, receive: Receive, send: Send, *, at_endpoint: bool) -> RequestContext:
-        headers = RequestHeaders(scope["headers"])
-        ctx = RequestContext(self._options, self.app, scope, receive, send, headers, at_endpoint)
-        if self._options.bridges:
-            ctx.app = partial(call_upstream, ctx, self.app)
-        return ctx
-
-    async def _read_body(self, ctx: RequestContext) -> bytes | None:
-        """Return the body of a request that may be MCP, or None for any other."""
-        if ctx.scope["method"] != "POST" or not (ctx.at_endpoint or ctx.headers.is_json):
-            return None
-        max_bytes, timeout = self._options.limits.body_bytes, self._options.body_timeout
-        return await read_body(ctx.receive, ctx.headers, max_bytes=max_bytes, timeout=timeout)
 
     def _check_started(self) -> None:
         if self._options.metrics_enabled:

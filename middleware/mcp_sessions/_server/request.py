@@ -35,7 +35,7 @@ from .body import replay
 from .context import RequestContext
 from .current import ABSENCE_KEY, Absence, absence_variable
 from .methods import METHODS, MethodCall
-from .response import Response
+from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
 from .sessions import ActiveSession, open_sessions, refused_claims
 
@@ -72,7 +72,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
             method = partial(METHODS[decision.step], MethodCall(ctx, message, session))
             await respond_to_session_method(ctx, message, method, session)
         else:
-            await forward_message(ctx, message, decision, session)
+            await forward(ctx, body, message, decision)
 
 
 async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | None) -> None:
@@ -84,7 +84,7 @@ async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | N
     if refusal is not None:
         await refuse_unparsed(ctx, refusal)
     else:
-        await forward(ctx, body, passing_response(ctx), None, None)
+        await forward(ctx, body)
 
 
 def _refusal_of_batch(batch: Batch, rules: Rules) -> Refusal | None:
@@ -98,66 +98,55 @@ async def _refuse(ctx: RequestContext, message: Message, decision: Decision, ref
     await refuse(ctx, message, refusal, partial(new_cookie, ctx, message) if is_dead else None)
 
 
-async def forward_message(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
-) -> None:
-    """Forward a message, with its session where the decision says so."""
-    attached = Session(session) if session is not None and decision.step is ATTACH else None
-    response = response_for(ctx, message, decision, session)
-    body = await _prepare_message(ctx, message, decision, session, attached)
-    if attached is not None and ctx.runtime.listen is not None:
-        ctx.runtime.listen(SessionUsed(attached.ref, message.label))
-    await forward(ctx, body, response, message, attached)
+async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:
+    """Call the application: whatever is forwarded of a POST passes here.
 
-
-async def forward(
-    ctx: RequestContext, body: bytes, response: Response | None, message: Message | None, attached: Session | None
-) -> None:
-    """Call the application, with the session, or why there is none, where handlers look for it.
-
-    Whatever is forwarded of a POST passes here. An answer that nothing changes or observes goes to the server directly.
+    Handlers find the session, or why there is none. An answer that nothing changes or observes goes to the server
+    directly.
     """
-    scope, is_handshake = ctx.scope, message is not None and message.method == INITIALIZE
-    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = attached
-    missing = None
-    if attached is None or is_handshake:
-        scope[ABSENCE_KEY] = missing = _missing_session(ctx, message)
+    scope, session, is_handshake = ctx.scope, None, False
+    response = passing_response(ctx) if message is None else response_for(ctx, message, decision)
+    if message is not None:
+        session = Session(ctx.session) if ctx.session is not None and decision.step is ATTACH else None
+        body = await prepare_message(ctx, message, decision, session)
+        is_handshake = message.method == INITIALIZE
+    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    session_token = session_variable.set(None if is_handshake else attached)
-    missing_token = None if missing is None else absence_variable.set(missing)
+    session_token = session_variable.set(None if is_handshake else session)
     correlation_token = None if ctx.correlation is None else correlation_variable.set(ctx.correlation)
+    missing_token = None
+    if session is None or is_handshake:
+        scope[ABSENCE_KEY] = missing = _missing_session(ctx, message)
+        missing_token = absence_variable.set(missing)
     try:
         await ctx.app(scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except Exception as error:
         scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
-        if response is None or not isinstance(error, StoreUnavailable):
+        if message is None or response is None or not isinstance(error, StoreUnavailable):
             raise
-        if message is None or not await response.fail(partial(refuse_at_once, ctx, message, error), error):
+        if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
             raise
     finally:
         session_variable.reset(session_token)
-        if missing_token is not None:
-            absence_variable.reset(missing_token)
         if correlation_token is not None:
             correlation_variable.reset(correlation_token)
+        if missing_token is not None:
+            absence_variable.reset(missing_token)
         if is_handshake:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
-        if response is not None:
-            response.close(ctx.session)
-        elif ctx.session is not None:
-            ctx.session.close()
+        close(response, ctx.session)
 
 
-async def _prepare_message(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, attached: Session | None
-) -> bytes:
+async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
     """Return the body as the application gets it: without what it must not see, and labelled."""
     runtime = ctx.runtime
+    if attached is not None and runtime.listen is not None:
+        runtime.listen(SessionUsed(attached.ref, message.label))
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
     # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
-    if decision.step is STABLE or (session is not None and message.kind is NOTIFICATION):
+    if decision.step is STABLE or (ctx.session is not None and message.kind is NOTIFICATION):
         body = ctx.set_content_length(rewrite.without_session(message))
     if runtime.conversation is not None and message.kind is not RESPONSE:
         body = runtime.conversation.label(ctx, message, body, attached)
@@ -199,7 +188,7 @@ def _recorded(
     begin, send = ctx.runtime.telemetry().begin, ctx.send
     ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if not is_forwarded and ctx.telemetry is not None and ctx.telemetry.observer is not None:
-        ctx.send = Response(ctx, send, observer=ctx.telemetry).send
+        ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True).send
     try:
         with ctx.telemetry or nullcontext():
             yield

@@ -44,10 +44,6 @@ class Rewrite(msgspec.Struct, eq=False):
     reads_any_type: bool = False  # whether it looks for the success in a body of any type, and changes none
     is_repeatable: ClassVar[bool] = False  # whether it needs to be done again in a resumed stream
 
-    def needs_body(self) -> bool:
-        """Whether it reads the messages of the body."""
-        return True
-
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start of the response as it leaves."""
         return start
@@ -66,6 +62,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     make_guard: Callable[[], StreamGuard] | None = None  # returns what ends it early, where it belongs to a session
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     observer: RequestTelemetry | None = None  # learns how the request ended
+    passes_body: bool = False  # the body leaves part by part as it came
 
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     pending_start: ASGIMessage | None = None  # while it is held
@@ -90,11 +87,16 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))
         self.body = self._body_for(*content_type(start.get("headers", ())))
-        await self.body.begin(start)
+        if isinstance(self.body, EventBody):
+            await self.body.begin(start)
+        elif isinstance(self.body, JSONBody):
+            self.pending_start = start  # a change of the body changes its length
+        else:
+            await self.send_to_server(start)
 
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | OpaqueBody:
         max_bytes = self.ctx.runtime.limits.event_bytes
-        if self.make_guard is None and not any(change.needs_body() for change in self.rewrites):
+        if self.passes_body:
             if media_type not in {JSON, EVENTS}:
                 self.observer = None
             return OpaqueBody(self, EventStream(max_bytes) if media_type == EVENTS else None)
@@ -161,14 +163,6 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
 
-    def close(self, session: ActiveSession | None) -> None:
-        """Let nothing change a session any more, unless its client can resume the answer."""
-        body, self.body = self.body, None  # which refers to this
-        if session is not None and isinstance(body, EventBody) and body.guard is not None:
-            body.close(session)
-        elif session is not None:
-            session.close()
-
     async def fail(self, answer: Callable[[], Awaitable[None]], error: Refusal) -> bool:
         """Answer a request whose handler left us the store's error, and return whether that was still possible."""
         if not self.rewrites:
@@ -179,6 +173,17 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         return isinstance(self.body, EventBody) and await self.body.fail(error)
 
 
+def close(response: Response | None, session: ActiveSession | None) -> None:
+    """Let nothing change a session any more, unless its client can resume the answer."""
+    body = None
+    if response is not None:
+        body, response.body = response.body, None  # which refers to the response
+    if session is not None and isinstance(body, EventBody) and body.guard is not None:
+        body.close(session)
+    elif session is not None:
+        session.close()
+
+
 class OpaqueBody(msgspec.Struct, eq=False):
     """A body that passes part by part as it came; telemetry reads along where it is JSON or events."""
 
@@ -186,9 +191,6 @@ class OpaqueBody(msgspec.Struct, eq=False):
     events: EventStream | None = None
     pieces: list[bytes] = []  # each struct gets its own
     size: int = 0
-
-    async def begin(self, start: ASGIMessage) -> None:
-        await self.response.send_to_server(start)
 
     async def send(self, event: ASGIMessage) -> None:
         if self.response.observer is not None:
@@ -216,9 +218,6 @@ class JSONBody(msgspec.Struct, eq=False):
 
     response: Response
     pieces: list[bytes] = []  # each struct gets its own
-
-    async def begin(self, start: ASGIMessage) -> None:
-        self.response.pending_start = start
 
     async def send(self, event: ASGIMessage) -> None:
         response = self.response

@@ -125,10 +125,6 @@ class TranslateIds(Rewrite, kw_only=True):
     mint: Callable[[str], Awaitable[ActiveSession]] | None = None  # for it: seals the server's id in a session
     server_id: str = ""
 
-    def needs_body(self) -> bool:
-        """Whether it looks for the success: only an `initialize` begins a session."""
-        return self.mint is not None
-
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start with our id, or none, where it may have named the server's."""
         if isinstance(self.ctx.bridge, BridgedInitialize):
@@ -199,10 +195,9 @@ class Sep1364Field(Rewrite, kw_only=True):
         return session
 
 
-def response_for(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
-) -> Response | None:
+def response_for(ctx: RequestContext, message: Message, decision: Decision) -> Response | None:
     """Return what changes or observes the response to a message on its way out, or None where nothing does."""
+    session = ctx.session
     if message.method == CANCELLED and "requestId" in message.all_params:
         ref = None if session is None else session.claims.ref
         ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
@@ -224,7 +219,9 @@ def passing_response(ctx: RequestContext) -> Response | None:
     """Return what observes a response whose body passes as it came, or translates its ids; None if nothing does."""
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
     rewrites = translation(ctx)
-    return Response(ctx, ctx.send, rewrites=rewrites, observer=observer) if observer or rewrites else None
+    if observer is None and not rewrites:
+        return None
+    return Response(ctx, ctx.send, rewrites=rewrites, observer=observer, passes_body=True)
 
 
 def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:

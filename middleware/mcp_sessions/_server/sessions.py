@@ -208,7 +208,9 @@ async def open_session(
     """
     now = runtime.clock()
     verified = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
-    status = await _status(verified.claims, runtime, fail_open=fail_open)
+    status = None if runtime.status_nowait is None else runtime.status_nowait(verified.claims)
+    if status is None:
+        status = await _ask_status(verified.claims, runtime, fail_open=fail_open)
     if status is not LIVE:
         raise refusal_of(status, verified.claims)
     session = build_session(metadata, verified, runtime, principal, now)
@@ -217,9 +219,7 @@ async def open_session(
     return session
 
 
-async def _status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Standing:
-    if runtime.status_nowait is not None and (status := runtime.status_nowait(claims)) is not None:
-        return status
+async def _ask_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Standing:
     try:
         return await runtime.status(claims)
     except StoreUnavailable as error:

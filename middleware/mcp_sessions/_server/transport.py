@@ -33,7 +33,7 @@ from .answers import (
 from .body import replay
 from .context import Bridged, BridgedInitialize, RequestContext
 from .placement import LAST_EVENT_ID
-from .response import EventBody, Response
+from .response import EventBody, Response, close
 from .resumption import StreamGuard, StreamRequest
 from .rewrites import passing_response, translation
 from .sessions import ActiveSession, open_transport, refusal_of, refused_claims
@@ -145,7 +145,7 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
             response.body.unlist()
             if kept is not None and request.is_answered_by(response.body.last_text):
                 kept.session.close()
-        response.close(None)
+        close(response, None)
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
