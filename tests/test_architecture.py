@@ -31,7 +31,7 @@ IMPURE = {
     *"trio urllib".split(),
 }
 CLOCKS = {"now", "today", "utcnow"}
-OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "keyring", "mcp", "mcp_types", "psycopg", "redis"}
+OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
 MAX_FILES = 103
 MAX_LINES = 24_000
 MAX_FILE_LINES = 400

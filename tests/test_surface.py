@@ -105,9 +105,9 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
-    Metadata Item
-    Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity JarKey Namespace
-    Outcome Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo
+    Item SessionMetadata _OwnRequest
+    Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity Namespace
+    Outcome Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule ServerInfo
     SessionCreated
     SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing

@@ -23,6 +23,8 @@ DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))
 SESSIONLESS_METHODS: Final = frozenset((INITIALIZE, DISCOVER, "ping"))
+NOT_FOUND: Final = -32043
+REQUIRED: Final = -31044
 
 CACHEABLE: Final = frozenset(
     ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
