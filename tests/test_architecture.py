@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "client": ("_errors", "_session", "_protocol"),
     "_server": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("_errors", "_session", "stores"),
+    "handles": ("_errors", "_session", "_tokens", "_server"),
     "integrations": ("_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
