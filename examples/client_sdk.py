@@ -69,7 +69,7 @@ async def tell(timeline: Timeline, file: Path) -> None:
 def main() -> None:
     """Run it with a temporary file."""
     with TemporaryDirectory() as folder:
-        anyio.run(tell, Timeline(sys.stdout), Path(folder) / "sessions.json")
+        anyio.run(tell, Timeline(sys.stdout), Path(folder) / "sessions.db")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
-    Item Key SessionMetadata _OwnRequest
+    Item Key Options _OwnRequest
     Answer Call Claims Correlation Created Creation Ended Filling Handle Holder Identity Namespace
     Outcome Principal Promise Record Refused RequestRefused Row ServerInfo
     SessionCreated

@@ -207,7 +207,7 @@ async def end_behind_its_back(client: Peer, held: ClientSession | None) -> None:
 @few_cells
 async def test_a_session_is_resumed_after_a_restart(cell: Cell, tmp_path: Path) -> None:
     """State and all, from the file alone; another user and another name get sessions of their own."""
-    path = tmp_path / "sessions.json"
+    path = tmp_path / "sessions.db"
     async with served(cell) as server:
         for expected in ("1", "2", "3"):
             sessions = server.sessions(FileStorage(path))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
-import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from integration.wire import SESSION_KEY
@@ -26,7 +24,6 @@ from mcp_sessions.client import (
     SessionStorage,
     with_sessions,
 )
-from mcp_sessions.client import _storage as storage_module
 
 from .scripted import URL, Server, calling, error, session_of, storing
 
@@ -36,15 +33,11 @@ TWO = SessionMetadata("two")
 
 @pytest.fixture(params=["memory", "file"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStorage:
-    return MemoryStorage() if request.param == "memory" else FileStorage(tmp_path / "new" / "sessions.json")
+    return MemoryStorage() if request.param == "memory" else FileStorage(tmp_path / "new" / "sessions.db")
 
 
 def carried(server: Server) -> list[str | None]:
     return [sent["sessionId"] if sent else None for sent in server.carried("tools/call")]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(found.name for found in folder.iterdir())
 
 
 # --- a storage ---
@@ -85,7 +78,7 @@ async def test_a_storage_drops_what_expired_long_ago(storage: SessionStorage) ->
 
 async def test_a_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     """Whatever the umask, also where others could read the file before; the folder, too."""
-    path = tmp_path / "new" / "sessions.json"
+    path = tmp_path / "new" / "sessions.db"
     before = os.umask(0)
     try:
         await FileStorage(path).save(URL, "", FULL)
@@ -95,47 +88,16 @@ async def test_a_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
         os.umask(before)
     assert {stat.S_IMODE(found.stat().st_mode) for found in path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert names(path.parent) == ["sessions.json", "sessions.json.lock"]
     assert repr(FileStorage(path)) == f"<FileStorage {str(path)!r}>"
 
 
-async def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where writing fails, the old one remains, with nothing next to it; no change writes nothing."""
-    path = tmp_path / "sessions.json"
-    storage = FileStorage(path)
-    await storage.save(URL, "", FULL)
-    before = path.stat()
-    await storage.save(URL, "", FULL, "one")
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-    def fail(_: int) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        await storage.save(URL, "other", FULL)
-    monkeypatch.undo()
-    assert await storage.load(URL) == {"": FULL}
-    assert names(tmp_path) == ["sessions.json", "sessions.json.lock"]
-
-
-async def test_a_file_behind_a_link_is_replaced_there(tmp_path: Path) -> None:
-    (tmp_path / "link.json").symlink_to(tmp_path / "sessions.json")
-    await FileStorage(tmp_path / "link.json").save(URL, "", FULL)
-    assert (tmp_path / "link.json").is_symlink()
-    assert await FileStorage(tmp_path / "sessions.json").load(URL) == {"": FULL}
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff", b"[]", b"{}", b'{"servers":{"s":{"n":{"sessionId":7}}}}'], ids=repr
-)
-async def test_a_file_that_does_not_hold_sessions_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    """Nothing is sent to the server, and nothing is lost that somebody may want back."""
-    path, server = tmp_path / "sessions.json", Server()
-    path.write_bytes(content)
-    with pytest.raises(ClientError, match=r"sessions\.json does not hold sessions; move it away"):
+async def test_a_file_that_does_not_hold_sessions_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is sent to the server, and nothing is lost that its owner may want back."""
+    path, server = tmp_path / "sessions.db", Server()
+    path.write_text("a letter to ann, which is not a database")
+    with pytest.raises(ClientError, match=r"sessions\.db cannot be used to keep sessions: file is not a database"):
         await storing(server, FileStorage(path)).__aenter__()
-    assert path.read_bytes() == content
+    assert path.read_text().startswith("a letter")
     assert not server.received
 
 
@@ -151,23 +113,13 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.json"
-    programs = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(path), who]) for who in ("ann", "bob", "cat")]
-    assert [program.wait() for program in programs] == [0, 0, 0]
-    assert len(json.loads(path.read_text())["servers"][URL]) == 120
-
-
-async def test_where_there_is_no_flock_the_systems_own_lock_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On Windows, whose call is written down here."""
-    calls: list[Any] = []
-    windows = SimpleNamespace(LK_LOCK=1, locking=lambda *call: calls.append(call[1:]))
-    monkeypatch.setitem(sys.modules, "msvcrt", windows)
-    monkeypatch.setattr(storage_module, "WINDOWS", True)
-    await FileStorage(tmp_path / "sessions.json").save(URL, "", FULL)
-    assert calls == [(1, 1)]
+async def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    commands = [[sys.executable, "-c", PROGRAM, str(path), who] for who in ("ann", "bob", "cat")]
+    async with anyio.create_task_group() as tasks:
+        for command in commands:
+            tasks.start_soon(anyio.run_process, command)
+    assert len(await FileStorage(path).load(URL)) == 120
 
 
 # --- sessions in a storage ---
@@ -268,7 +220,7 @@ async def test_a_session_that_another_program_stored_in_its_place_is_left_alone(
 async def test_a_storage_that_cannot_be_read_stops_the_start() -> None:
     server = Server()
     with pytest.raises(OSError, match="nowhere"):
-        await storing(server, FileStorage("/proc/self/nowhere/sessions.json")).__aenter__()
+        await storing(server, FileStorage("/proc/self/nowhere/sessions.db")).__aenter__()
     assert not server.received
 
 
@@ -276,12 +228,13 @@ async def test_a_storage_that_cannot_be_written_later_is_reported_and_tried_agai
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Calls go on; what could not be written is held, and written when that works again."""
-    path = tmp_path / "sessions.json"
+    path = tmp_path / "sessions.db"
     server, storage = Server(), FileStorage(path)
     server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
     sessions = storing(server, storage)
     with caplog.at_level(logging.ERROR, "mcp_sessions"):
         async with calling(sessions) as caller:
+            path.unlink()
             path.mkdir()
             await caller.ask("tools/call")
             path.rmdir()
@@ -309,12 +262,12 @@ async def test_a_server_is_its_url_without_password_and_fragment(
     one: str, other: str, same: bool, tmp_path: Path
 ) -> None:
     """No tenant or user of a host is sent the session of another, and no password is stored."""
-    path, server = tmp_path / "sessions.json", Server()
+    path, server = tmp_path / "sessions.db", Server()
     for url in (one, other, one, other):
         async with calling(storing(server, FileStorage(path), url)) as caller:
             await caller.ask("tools/call")
     assert carried(server) == ["id-1", "id-1" if same else "id-2"] * 2
-    assert "secret" not in path.read_text()
+    assert b"secret" not in path.read_bytes()
 
 
 def test_a_storage_goes_with_a_url() -> None:

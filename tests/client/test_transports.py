@@ -35,7 +35,7 @@ async def test_a_url_is_connected_to(cell: Cell, tmp_path: Path) -> None:
     """As often as the program likes, and named sessions can be stored by it."""
     async with served(cell) as server:
         for expected in ("1", "2"):
-            sessions = with_sessions(server.url, FileStorage(tmp_path / "sessions.json"))
+            sessions = with_sessions(server.url, FileStorage(tmp_path / "sessions.db"))
             async with peer(cell, sessions) as client:
                 assert await client.tool("count") == expected
         sessions = with_sessions(server.url)

@@ -1,6 +1,6 @@
 """Sessions for any Python MCP client, in one line:
 
-sessions = with_sessions("https://host.example/mcp", FileStorage("sessions.json"))
+sessions = with_sessions("https://host.example/mcp", FileStorage("sessions.db"))
 async with Client(sessions) as client: ...
 """
 

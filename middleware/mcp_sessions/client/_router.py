@@ -41,6 +41,14 @@ CLOSED_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 @dataclass(frozen=True)
+class Options:
+    """The options of `with_sessions` that each connection has."""
+
+    on_not_found: OnNotFound
+    timeout: float  # seconds to wait for the answer to a request of our own
+
+
+@dataclass(frozen=True)
 class _Pending:
     """A request of the client, whose answer is awaited."""
 
@@ -60,31 +68,21 @@ class _OwnRequest:
 class SessionRouter:
     """Adds sessions to requests and removes them from results, between a transport's streams and the client's.
 
-    Args:
-        read: The transport's stream of messages from the server.
-        write: The transport's stream to the server. It stays open when the client closes its own.
-        tasks: Where sessions are created and requests repeated.
-        current: Returns the session that the calling task has chosen.
-        storage: Where named sessions are kept.
-        on_not_found: As in `with_sessions`.
-        timeout: Seconds to wait for the answer to a request of our own.
+    Sessions are created, and requests repeated, in `tasks`; `current` returns the session that the calling task chose.
     """
 
     def __init__(
         self,
-        read: Any,
-        write: Any,
+        streams: tuple[Any, Any],
         tasks: TaskGroup,
         current: Callable[[], ClientSession | None],
         storage: StorageSync,
-        *,
-        on_not_found: OnNotFound,
-        timeout: float,
+        options: Options,
     ) -> None:
         self.offered: bool | None = None  # whether the server offers sessions; None until it has answered
         self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server, or will be
-        self._read, self._write, self._tasks, self._current = read, write, tasks, current
-        self._storage, self._on_not_found, self._timeout = storage, on_not_found, timeout
+        self._read, self._write = streams
+        self._tasks, self._current, self._storage, self._options = tasks, current, storage, options
         self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
         self.client_reads = ClientReadStream(deliveries)
         self._extensions: dict[str, Any] = {}  # of the draft, that the server offers
@@ -242,7 +240,7 @@ class SessionRouter:
         named = messages.members(error.data).get("sessionId")
         if session is not None and session_id is not None and (named, error.code) == (session_id, messages.NOT_FOUND):
             await self._handle_not_found(session, session_id)
-            item, again = messages.without_id(item), self._on_not_found == "recreate"
+            item, again = messages.without_id(item), self._options.on_not_found == "recreate"
         else:
             again = session is not None and session_id is None and error.code == messages.REQUIRED
             self.offered = True if again else self.offered  # the one error that says what the server has
@@ -253,7 +251,7 @@ class SessionRouter:
 
     async def _handle_not_found(self, session: ClientSession, session_id: str) -> None:
         if session.id == session_id:
-            session.detach(for_good=session.name is None and self._on_not_found == "raise")
+            session.detach(for_good=session.name is None and self._options.on_not_found == "raise")
             self.unnamed.discard(session)
         await self._storage.save(session.name, None, session_id)
 
@@ -279,13 +277,15 @@ class SessionRouter:
         own = self._own[key] = _OwnRequest()
         session = None if metadata is None else metadata.for_request()
         try:
-            with anyio.move_on_after(self._timeout if self._open else 0), suppress(*CLOSED_ERRORS):
+            with anyio.move_on_after(self._options.timeout if self._open else 0), suppress(*CLOSED_ERRORS):
                 await self._write.send(messages.request(template, key, method, params, session))
                 await own.answered.wait()
         finally:
             del self._own[key]
         if own.answer is None:
-            raise NoAnswer(f"{method} was not answered: no answer within {self._timeout} s, or the connection is gone")
+            raise NoAnswer(
+                f"{method} was not answered: no answer within {self._options.timeout} s, or the connection is gone"
+            )
         if hasattr(own.answer, "error"):
             raise Refused(method, own.answer.error.code, own.answer.error.message)
         return cast("dict[str, Any]", own.answer.result)

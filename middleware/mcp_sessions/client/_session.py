@@ -15,6 +15,7 @@ import anyio
 import msgspec
 
 from .._errors import MCPSessionsError
+from .._session.claims import RedactedRepr
 
 
 class ClientError(MCPSessionsError):
@@ -47,18 +48,12 @@ class SessionNotFound(ClientError):
     """The session has ended and cannot be used any more. Begin another with `new()`."""
 
 
-class SessionMetadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class SessionMetadata(RedactedRepr, msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The draft's `SessionMetadata`, as the server gave it out; a storage keeps it."""
 
     session_id: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z")]
     state: str | None = None
     expires_at: str | None = None  # a hint, ISO 8601
-
-    def __repr__(self) -> str:
-        return f"<SessionMetadata, expires at {self.expires_at}>"
-
-    def __rich_repr__(self) -> list[tuple[str, str | None]]:
-        return [("expires_at", self.expires_at)]
 
     def for_request(self) -> dict[str, str]:
         return {"sessionId": self.session_id, **({} if self.state is None else {"state": self.state})}

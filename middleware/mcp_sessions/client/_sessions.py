@@ -17,7 +17,7 @@ import msgspec
 
 from .._errors import ConfigurationError
 from . import _messages as messages
-from ._router import OnNotFound, SessionRouter
+from ._router import OnNotFound, Options, SessionRouter
 from ._session import ClientError, ClientSession, NoAnswer, SessionPage
 from ._storage import SessionStorage, StorageSync
 from ._transport import ClientWriteStream, Connect, Transport, connector, server_of
@@ -36,11 +36,10 @@ class ClientSessions:
     if the server refuses, and `NoAnswer` if it does not answer or there is no connection.
     """
 
-    def __init__(self, connect: Connect, storage: StorageSync, *, on_not_found: OnNotFound, timeout: float) -> None:
+    def __init__(self, connect: Connect, storage: StorageSync, options: Options) -> None:
         self._new_transport = connect
         self._storage = storage
-        self._on_not_found = on_not_found
-        self._timeout = timeout
+        self._options = options
         self._named = {"": ClientSession(self, "")}
         self._router: SessionRouter | None = None
         self._entered: AbstractAsyncContextManager[Any] | None = None
@@ -194,15 +193,8 @@ class ClientSessions:
         failure: Exception | None = None
         async with AsyncExitStack() as after, transport as (read, write, *more), anyio.create_task_group() as tasks:
             after.push_async_callback(read.aclose)  # not before: the transport writes there until it has closed
-            router = self._router = SessionRouter(
-                read,
-                write,
-                tasks,
-                lambda: self.current,
-                self._storage,
-                on_not_found=self._on_not_found,
-                timeout=self._timeout,
-            )
+            streams = (read, write)
+            router = self._router = SessionRouter(streams, tasks, lambda: self.current, self._storage, self._options)
             tasks.start_soon(router.pump)
             try:
                 yield (router.client_reads, ClientWriteStream(router.send), *more)
@@ -258,7 +250,7 @@ def with_sessions(
         raise ConfigurationError("sessions are stored by the URL of their server: with_sessions(url, storage)")
     sync = StorageSync(storage, server_of(transport) if isinstance(transport, str) else "")
     connect = connector(transport, headers=headers, auth=auth, http_client=http_client)
-    return ClientSessions(connect, sync, on_not_found=on_not_found, timeout=timeout)
+    return ClientSessions(connect, sync, Options(on_not_found, timeout))
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:

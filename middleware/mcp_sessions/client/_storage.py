@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
-import msgspec
 from anyio import to_thread
 
-from .._session.claims import RedactedRepr
 from ._session import ClientError, SessionMetadata
 
 logger: Final = logging.getLogger("mcp_sessions")
@@ -29,7 +25,8 @@ logger: Final = logging.getLogger("mcp_sessions")
 LEEWAY: Final = timedelta(days=1)
 """How long past its hint a session is kept: clocks differ, and a hint alone is not written when it moves."""
 
-WINDOWS: Final = os.name == "nt"
+_TABLE: Final = """CREATE TABLE IF NOT EXISTS sessions
+    (server TEXT, name TEXT, id TEXT, state TEXT, expires_at TEXT, PRIMARY KEY (server, name))"""
 
 Sessions = dict[str, SessionMetadata]  # of one server, by the names that the program gave them
 
@@ -62,66 +59,56 @@ class MemoryStorage:
         self._servers[server] = _edited(self._servers.get(server, {}), name, session, replaces)
 
 
-class _Content(RedactedRepr, msgspec.Struct):
-    servers: dict[str, Sessions]
-
-
 class FileStorage:
-    """Keeps sessions in a file that several programs may use at once.
+    """Keeps sessions in a file, an SQLite database, that several programs may use at once.
 
-    A change is made under a lock that the programs share, and the file is replaced as a whole, so that a reader and a
-    crash find the old one or the new one. Only its owner can read it.
+    Only its owner can read it. What cannot be read or written raises `ClientError` or `OSError`.
 
     Args:
         path: The file. A missing folder is created.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(os.path.realpath(Path(path).expanduser()))
+        self._path = Path(path).expanduser()
 
     def __repr__(self) -> str:
         return f"<FileStorage {str(self._path)!r}>"
 
     async def load(self, server: str) -> Sessions:
-        """Return the sessions of a server. Raises `ClientError` where the file holds something else, or `OSError`."""
-        return await to_thread.run_sync(self._change, server, _current)
+        return await to_thread.run_sync(self._load, server)
 
     async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
-        """Keep or remove a session. Raises as `load`."""
-        edit = partial(_edited, name=name, session=session, replaces=replaces)
-        await to_thread.run_sync(self._change, server, edit)
+        await to_thread.run_sync(self._save, server, name, session, replaces)
 
-    def _change(self, server: str, edit: Callable[[Sessions], Sessions]) -> Sessions:
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(self._path.with_name(f"{self._path.name}.lock")):
-            content = self._read()
-            before = content.servers.get(server, {})
-            after = edit(before)
-            if after != before:
-                content.servers[server] = after
-                self._write(content)
-            return after
-
-    def _read(self) -> _Content:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._path.chmod(0o600)  # also where it was there before; what SQLite puts next to it gets the same mode
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Content)
-        except FileNotFoundError:
-            return _Content({})
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise ClientError(f"{self._path} does not hold sessions; move it away or name another") from None
+            with closing(sqlite3.connect(self._path, timeout=30)) as database, database:
+                database.execute(_TABLE)
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise ClientError(f"{self._path} cannot be used to keep sessions: {error}") from None
 
-    def _write(self, content: _Content) -> None:
-        # mkstemp makes files that only their owner can read, whatever the umask.
-        handle, temporary = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content)))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self._path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    def _load(self, server: str) -> Sessions:
+        with self._opened() as database:
+            rows = database.execute("SELECT name, id, state, expires_at FROM sessions WHERE server = ?", (server,))
+            sessions = {name: SessionMetadata(*metadata) for name, *metadata in rows}
+            current = _current(sessions)
+            gone = [(server, name) for name in sessions.keys() - current.keys()]
+            database.executemany("DELETE FROM sessions WHERE server = ? AND name = ?", gone)
+            return current
+
+    def _save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None) -> None:
+        with self._opened() as database:
+            deleted = database.execute(
+                "DELETE FROM sessions WHERE server = ? AND name = ? AND id = ifnull(?, id)", (server, name, replaces)
+            )
+            if session is not None and (replaces is None or deleted.rowcount):
+                row = (server, name, session.session_id, session.state, session.expires_at)
+                database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
 
 
 def _current(sessions: Sessions) -> Sessions:
@@ -134,22 +121,6 @@ def _edited(sessions: Sessions, name: str, session: SessionMetadata | None, repl
         return sessions
     others = {other: one for other, one in sessions.items() if other != name}
     return others if session is None else {**others, name: session}
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock, which the system releases when the process dies."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if WINDOWS:
-            windows = import_module("msvcrt")
-            windows.locking(handle, windows.LK_LOCK, 1)
-        else:
-            unix = import_module("fcntl")
-            unix.flock(handle, unix.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 class StorageSync:
