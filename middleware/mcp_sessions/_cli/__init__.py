@@ -50,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
-    version = f"%(prog)s {metadata.version('mcp-sessions')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('mcp-sessions')}")
     commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify | list | end | end-all | watch")
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
     keygen.add_argument("--algorithm", choices=list(_NEW_KEYS), default="HS256")
@@ -110,11 +109,8 @@ def _session_id(token: str) -> dict[str, object] | None:
             claims[name] = f"{seconds} ({utc(seconds).isoformat()})"
     parts = (("header", header), ("claim", claims))
     ref = {"ref": ref_of(jti)} if isinstance(jti := claims.get("jti"), str) and jti.isascii() else {}
-    return {
-        "token": "session id",
-        **ref,
-        **{f"{part} {name}": values[name] for part, values in parts for name in values},
-    }
+    shown = {f"{part} {name}": values[name] for part, values in parts for name in values}
+    return {"token": "session id", **ref, **shown}
 
 
 def _state(token: str) -> dict[str, object] | None:

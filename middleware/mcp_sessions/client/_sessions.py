@@ -33,7 +33,8 @@ class ClientSessions:
     """The sessions of a client on one server. Created by `with_sessions`, which documents the options.
 
     Methods that send a request (`delete`, `fork`, `list`) raise `NotOffered` if the server does not offer it, `Refused`
-    if the server refuses, and `NoAnswer` if it does not answer or there is no connection.
+    if the server refuses, and `NoAnswer` if it does not answer or there is no connection. A session of another
+    `ClientSessions` raises `ValueError`.
     """
 
     def __init__(self, connect: Connect, storage: StorageSync, options: Options) -> None:
@@ -66,17 +67,14 @@ class ClientSessions:
     def new(self, params: Mapping[str, Any] | None = None) -> ClientSession:
         """Return a session that is not stored: the first call creates it, and leaving the block deletes it.
 
-        Args:
-            params: The params of `sessions/create`.
+        `params` go into `sessions/create`.
         """
         return ClientSession(self, None, params)
 
     def open(self, name: str, params: Mapping[str, Any] | None = None) -> ClientSession:
-        """Return the session of this name: resumed from the storage, or else created by the first call.
+        """Return the session of this name, such as that of a conversation: resumed from the storage, or else new.
 
-        Args:
-            name: The program's own name for it, such as that of a conversation.
-            params: The params of `sessions/create`.
+        The first call creates a new one; `params` go into `sessions/create`.
         """
         if name not in self._named:
             self._named[name] = ClientSession(self, name, params)
@@ -85,11 +83,7 @@ class ClientSessions:
 
     @contextmanager
     def use(self, session: ClientSession | None) -> Iterator[ClientSession | None]:
-        """Use this session, or none, for all calls of the block, and of tasks that it starts.
-
-        Raises:
-            ValueError: It is a session of another `ClientSessions`.
-        """
+        """Use this session, or none, for all calls of the block, and of tasks that it starts."""
         if session is not None:
             self._require_own(session)
         token = _choices.set({**_choices.get(), self: session})
@@ -99,22 +93,12 @@ class ClientSessions:
             _choices.reset(token)
 
     async def delete(self, session: ClientSession) -> None:
-        """End a session, in the storage and on the server. The next call in a named session creates a new one.
-
-        Raises:
-            ValueError: It is a session of another `ClientSessions`.
-        """
+        """End a session, in the storage and on the server. The next call in a named session creates a new one."""
         self._require_own(session)
         await self._connected().delete(session)
 
-    # --- what servers may offer beyond the draft ---
-
     async def fork(
-        self,
-        session: ClientSession | None = None,
-        *,
-        name: str | None = None,
-        params: Mapping[str, Any] | None = None,
+        self, session: ClientSession | None = None, *, name: str | None = None, params: Mapping[str, Any] | None = None
     ) -> ClientSession:
         """Fork a session: the new one starts with a copy of its state and data.
 
@@ -125,27 +109,21 @@ class ClientSessions:
             params: The params of the request.
 
         Raises:
-            ValueError: The name is taken, there is no session to fork, or it is one of another `ClientSessions`.
+            ValueError: The name is taken, or there is no session to fork.
             SessionNotFound: The session has ended.
         """
         router, parent = self._connected(), self.current if session is None else session
         if parent is None:
             raise ValueError("no session is selected that could be forked")
         self._require_own(parent)
-        if name is not None:
-            taken = self.open(name)
-            if taken.created or taken.creation is not None or taken is parent:
-                raise ValueError(f"there already is a session named {name!r}")
         fork = self.new() if name is None else self.open(name)
+        if fork.created or fork.creation is not None or fork is parent:
+            raise ValueError(f"there already is a session named {name!r}")
         await router.fork(fork, parent, dict(params or {}))
         return fork
 
     async def list(self, cursor: str | None = None) -> SessionPage:
-        """Return one page of the authenticated caller's sessions on the server.
-
-        Args:
-            cursor: The `next_cursor` of the previous page, or None for the first.
-        """
+        """Return a page of the authenticated caller's sessions on the server: the first, or that of a `next_cursor`."""
         session = self.current if self.current is not None and self.current.created else None
         params = {} if cursor is None else {"cursor": cursor}
         result = await self._connected().call_extension("list", messages.LIST, params, session)
