@@ -130,7 +130,7 @@ class StorageSync:
     """
 
     def __init__(self, storage: SessionStorage | None, server: str) -> None:
-        self.is_persistent = storage is not None
+        self.is_persistent: bool = storage is not None
         self.stored: Sessions = {}
         self._storage = storage
         self._server = server
