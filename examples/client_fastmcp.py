@@ -1,9 +1,9 @@
 """FastMCP's client with a session that the server loses, as a timeline.
 
-The server is the example `notebook`, in a process of its own. Another program that uses the same jar deletes the
-session. With `on_lost="raise"` the next call says so, and the one after it begins anew; with `on_lost="recreate"` the
-call itself goes into a new session, and the notes of the old one are gone without a word. Which of the two is right
-depends on what the server holds.
+The server is the example `notebook`, in a process of its own. Another program that uses the same storage deletes the
+session. With `on_not_found="raise"` the next call fails, and the one after it creates a new session; with
+`on_not_found="recreate"` the call itself goes into a new session, and the notes of the old one are gone without an
+error. Which of the two is right depends on what the server holds.
 
     python examples/client_fastmcp.py
 """
@@ -18,9 +18,8 @@ from typing import Any, Literal
 import anyio
 from fastmcp import Client
 from mcp import MCPError
-from mcp.client.streamable_http import streamable_http_client
 
-from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
+from mcp_sessions.client import ClientSessions, MemoryStorage, fastmcp_transport, with_sessions
 from server_process import serving
 from timeline import Timeline
 
@@ -38,20 +37,20 @@ async def append(client: Client[Any], note: str, timeline: Timeline) -> None:
 
 
 async def delete_elsewhere(sessions: ClientSessions, timeline: Timeline) -> None:
-    """End the session in the jar, as another program would."""
+    """End the session in the storage, as another program would."""
     async with Client(fastmcp_transport(sessions)):
         await sessions.delete(sessions.open(""))
     timeline.event("another", "program deletes the session")
 
 
-async def lose(url: str, on_lost: Literal["raise", "recreate"], timeline: Timeline) -> None:
+async def lose(url: str, on_not_found: Literal["raise", "recreate"], timeline: Timeline) -> None:
     """Write notes in a session that another program deletes."""
-    jar = SessionJar()
-    sessions = with_sessions(lambda: streamable_http_client(url), jar, on_lost=on_lost)
+    storage = MemoryStorage()
+    sessions = with_sessions(url, storage, on_not_found=on_not_found)
     async with Client(fastmcp_transport(sessions)) as client:
         await append(client, "milk", timeline)
         await append(client, "eggs", timeline)
-        await delete_elsewhere(with_sessions(lambda: streamable_http_client(url), jar), timeline)
+        await delete_elsewhere(with_sessions(url, storage), timeline)
         await append(client, "bread", timeline)
         await append(client, "butter", timeline)
 
@@ -60,9 +59,9 @@ async def tell(timeline: Timeline) -> None:
     """Run the whole timeline."""
     async with serving("notebook", HERE) as server:
         await server.ready()
-        timeline.title('on_lost="raise": the program learns that the notes are gone')
+        timeline.title('on_not_found="raise": the program learns that the notes are gone')
         await lose(server.url, "raise", timeline)
-        timeline.title('on_lost="recreate": the call goes into a new session')
+        timeline.title('on_not_found="recreate": the call goes into a new session')
         await lose(server.url, "recreate", timeline)
 
 

@@ -1,7 +1,7 @@
 """The official SDK's client with a session that outlives the program, as a timeline.
 
 The server is the example `counter`, in a process of its own. The client says nothing of sessions but `with_sessions`:
-the first call creates one, its state goes from call to call, and a jar keeps it. Another start of the program, after
+the first call creates one, its state goes from call to call, and a file keeps it. Another start of the program, after
 another start of the server, goes on where the first one stopped. With SDK 1.x it is
 `async with sessions as (read, write, _), ClientSession(read, write) as session`; the rest is the same.
 
@@ -16,30 +16,29 @@ from tempfile import TemporaryDirectory
 
 import anyio
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
-from mcp_sessions.client import SessionJar, with_sessions
+from mcp_sessions.client import FileStorage, with_sessions
 from server_process import ServerProcess, serving
 from timeline import Timeline
 
 HERE = Path(__file__).resolve().parent
 
 
-async def run_program(url: str, jar: Path, calls: int, timeline: Timeline) -> None:
+async def run_program(url: str, file: Path, calls: int, timeline: Timeline) -> None:
     """Run one program from start to exit."""
-    sessions = with_sessions(streamable_http_client(url), SessionJar(jar))
+    sessions = with_sessions(url, FileStorage(file))
     async with Client(sessions) as client:
-        resumed = sessions.open("").begun
-        timeline.event("program", "starts: its jar holds a session" if resumed else "starts: its jar is empty")
+        resumed = sessions.open("").created
+        timeline.event("program", "starts: its file holds a session" if resumed else "starts: its file is empty")
         for _ in range(calls):
             result = await client.call_tool("count")
             timeline.exchange("counter", "A", "count()", str((result.structured_content or {})["result"]))
-    timeline.event("program", "ends: the jar keeps the session")
+    timeline.event("program", "ends: the file keeps the session")
 
 
-async def delete_session(url: str, jar: Path, timeline: Timeline) -> None:
+async def delete_session(url: str, file: Path, timeline: Timeline) -> None:
     """End the session for good."""
-    sessions = with_sessions(streamable_http_client(url), SessionJar(jar))
+    sessions = with_sessions(url, FileStorage(file))
     async with Client(sessions):
         await sessions.delete(sessions.open(""))
         timeline.exchange("counter", "A", "sessions/delete", "deleted")
@@ -53,24 +52,24 @@ async def restart(server: ServerProcess, timeline: Timeline) -> None:
     timeline.event("counter", "restarted")
 
 
-async def tell(timeline: Timeline, jar: Path) -> None:
+async def tell(timeline: Timeline, file: Path) -> None:
     """Run the whole timeline."""
     async with serving("counter", HERE) as server:
         await server.ready()
         timeline.title("The first start: a session begins with the first call")
-        await run_program(server.url, jar, 3, timeline)
+        await run_program(server.url, file, 3, timeline)
         timeline.title("The next start, of the server and of the program: the session goes on")
         await restart(server, timeline)
-        await run_program(server.url, jar, 2, timeline)
+        await run_program(server.url, file, 2, timeline)
         timeline.title("Deleted: the next start begins anew")
-        await delete_session(server.url, jar, timeline)
-        await run_program(server.url, jar, 1, timeline)
+        await delete_session(server.url, file, timeline)
+        await run_program(server.url, file, 1, timeline)
 
 
 def main() -> None:
-    """Run it with a temporary jar."""
+    """Run it with a temporary file."""
     with TemporaryDirectory() as folder:
-        anyio.run(tell, Timeline(sys.stdout), Path(folder) / "sessions.json")
+        anyio.run(tell, Timeline(sys.stdout), Path(folder) / "sessions.db")
 
 
 if __name__ == "__main__":

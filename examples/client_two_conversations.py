@@ -54,7 +54,9 @@ async def tell(timeline: Timeline) -> None:
                 tasks.start_soon(converse, client, sessions, "B", PACKING, timeline)
             timeline.title("And later, in the conversation that is named")
             await converse(client, sessions, "A", ("butter",), timeline)
-            timeline.event("program", f"holds {', '.join(sessions.names)}; no jar keeps them, so leaving deletes them")
+            timeline.event(
+                "program", f"holds {', '.join(sessions.names)}; no storage keeps them, so leaving deletes them"
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import anyio
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_sessions.client import ClientSessions, HeldSession, SessionLost, with_sessions
+from mcp_sessions.client import ClientSession, ClientSessions, SessionNotFound, with_sessions
 from server_process import serving
 from timeline import Timeline
 
@@ -43,7 +43,7 @@ class Agent:
     letter: str
     client: Client
     sessions: ClientSessions
-    tools: Mapping[str, HeldSession]
+    tools: Mapping[str, ClientSession]
     timeline: Timeline
 
     async def call(self, tool: str, argument: str) -> None:
@@ -71,7 +71,7 @@ class Agent:
 async def _outcome(call: Any) -> str:
     try:
         return str(await call)
-    except SessionLost as error:
+    except SessionNotFound as error:
         return f"refused: {error}"
 
 

@@ -51,6 +51,7 @@ SLOW = (
 # What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
 FRAMEWORKS = (
     "tests/client",
+    "tests/conformance",
     "tests/docs/test_handles_page.py",
     "tests/docs/test_pages.py",
     "tests/integration",

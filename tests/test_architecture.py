@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "client": ("_errors", "_session", "_protocol"),
     "_server": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("_errors", "_session", "stores"),
+    "handles": ("_errors", "_session", "_tokens", "_server"),
     "integrations": ("_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
@@ -31,7 +32,7 @@ IMPURE = {
     *"trio urllib".split(),
 }
 CLOCKS = {"now", "today", "utcnow"}
-OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "keyring", "mcp", "mcp_types", "psycopg", "redis"}
+OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
 MAX_FILES = 103
 MAX_LINES = 24_000
 MAX_FILE_LINES = 400

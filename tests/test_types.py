@@ -84,11 +84,11 @@ def program(folder: Path, text: str) -> Path:
 
 
 async def test_every_type_is_known(tmp_path: Path) -> None:
-    """Pyright finds no unknown or ambiguous type in what the package exports, which is not much."""
+    """Pyright finds no unknown or ambiguous type in what the package exports; `handles`, a public file, is 53 of it."""
     report = await pyright(tmp_path, "--verifytypes", "mcp_sessions", "--ignoreexternal", "--outputjson")
     found = json.loads(report)["typeCompleteness"]
     assert found["completenessScore"] == 1
-    assert found["exportedSymbolCounts"]["withKnownType"] <= 120
+    assert found["exportedSymbolCounts"]["withKnownType"] <= 176
 
 
 async def test_the_programs_of_the_readme_pass(tmp_path: Path) -> None:

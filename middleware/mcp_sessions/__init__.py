@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from ._session.claims import Claims
     from ._session.data import Data
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
-    from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
-    from .integrations._handles import HandleOf, Handles
+    from .handles import Handle, HandleError, HandleOf, Handles
     from .integrations._starlette import add_sessions
     from .stores._base import Record, Standing
 
@@ -106,9 +105,8 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "_session.claims": ("Claims",),
         "_session.data": ("Data",),
         "_session.events": ("Fact", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
-        "_tokens.handles": ("Handle", "HandleError"),
         "_tokens.keys": ("Key",),
-        "integrations._handles": ("HandleOf", "Handles"),
+        "handles": ("Handle", "HandleError", "HandleOf", "Handles"),
         "integrations._starlette": ("add_sessions",),
         "stores._base": ("Record", "Standing"),
     }

@@ -19,7 +19,7 @@ from integration.servers import DEADLINE, Cell, wrapped
 from integration.serving import Peer
 from integration.wire import SESSION_KEY
 from mcp_sessions import Session
-from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
+from mcp_sessions.client import ClientSessions, SessionStorage, fastmcp_transport, with_sessions
 
 
 @dataclass
@@ -79,8 +79,11 @@ class Served:
     url: str
     log: Log
 
-    def sessions(self, jar: SessionJar | None = None, **options: Any) -> ClientSessions:
-        return with_sessions(lambda: streams_of(self.url), jar, **options)
+    def sessions(self, storage: SessionStorage | None = None, **options: Any) -> ClientSessions:
+        """Sessions on it; a storage keeps them by the URL, so the client's own connections are used then."""
+        if storage is not None:
+            return with_sessions(self.url, storage, **options)
+        return with_sessions(lambda: streams_of(self.url), **options)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from pydantic import TypeAdapter
 
 from integration.wire import ENVELOPE, MODERN, SESSION_KEY
-from mcp_sessions.client import ClientSessions
+from mcp_sessions.client import ClientSessions, SessionStorage, with_sessions
 
 _MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(types.JSONRPCMessage)
 HEADERS: Final = "headers" in ClientMessageMetadata.__dataclass_fields__
@@ -187,6 +187,16 @@ class Caller:
 
     async def shake_hands(self) -> None:
         await self.ask("server/discover" if self.modern else "initialize", {} if self.modern else {"capabilities": {}})
+
+
+URL: Final = "https://host.example/mcp"
+
+
+def storing(server: Server, storage: SessionStorage, url: str = URL, **options: Any) -> ClientSessions:
+    """Sessions that are stored as those of a URL, whose server is the scripted one."""
+    sessions = with_sessions(url, storage, **options)
+    sessions._new_transport = server.transport
+    return sessions
 
 
 @asynccontextmanager

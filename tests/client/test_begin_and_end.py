@@ -7,9 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions.client import NoAnswer, Refused, SessionJar, SessionLost, with_sessions
+from mcp_sessions.client import MemoryStorage, NoAnswer, Refused, SessionNotFound, with_sessions
 
-from .scripted import LOST, Server, calling, error
+from .scripted import LOST, Server, calling, error, storing
 
 
 async def test_a_create_that_is_refused_is_the_callers_error() -> None:
@@ -102,7 +102,7 @@ async def test_deleting_ends_the_session_at_once() -> None:
         assert server.carried("sessions/delete") == [{"sessionId": "id-1"}, {"sessionId": "id-2"}]
         await sessions.delete(named)
         assert len(server.sent("sessions/delete")) == 2
-        with sessions.use(unnamed), pytest.raises(SessionLost):
+        with sessions.use(unnamed), pytest.raises(SessionNotFound):
             await caller.ask("tools/call")
         with sessions.use(named):
             await caller.ask("tools/call")
@@ -136,14 +136,14 @@ async def test_deleting_what_the_server_has_lost_is_not_an_error(code: int, is_e
                 await sessions.delete(held)
         else:
             await sessions.delete(held)
-        assert not held.begun
+        assert not held.created
 
 
 async def test_what_is_made_while_the_block_is_left_is_not_lost() -> None:
-    """With a jar it is written down, without one it is deleted."""
-    for jar in (None, SessionJar()):
+    """With a storage it is kept, without one it is deleted."""
+    for storage in (None, MemoryStorage()):
         server = Server(late=frozenset({"sessions/create"}))
-        sessions = with_sessions(server.transport, jar, server="https://host/mcp")
+        sessions = storing(server, storage) if storage else with_sessions(server.transport)
         async with calling(sessions) as caller:
             with anyio.move_on_after(5) as scope:
                 async with anyio.create_task_group() as tasks:
@@ -151,5 +151,5 @@ async def test_what_is_made_while_the_block_is_left_is_not_lost() -> None:
                     await server.asked.wait()
                     scope.cancel()
             server.go.set()
-        assert len(server.sent("sessions/delete")) == (1 if jar is None else 0)
-        assert (sessions.names == [""]) is (jar is not None)
+        assert len(server.sent("sessions/delete")) == (1 if storage is None else 0)
+        assert (sessions.names == [""]) is (storage is not None)

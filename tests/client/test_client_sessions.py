@@ -13,7 +13,7 @@ import pytest
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import ClientError, NoAnswer, with_sessions
 from mcp_sessions.client import _sessions as sessions
-from mcp_sessions.client._session import Metadata
+from mcp_sessions.client._session import SessionMetadata
 
 from .scripted import Server, calling, error
 
@@ -46,6 +46,8 @@ async def test_choices_on_two_servers_do_not_touch_each_other() -> None:
             await theirs.ask("tools/call")
         with pytest.raises(ValueError, match="another connection"):
             there.use(held).__enter__()
+        with pytest.raises(ValueError, match="another connection"):
+            await there.delete(here.new())
     assert (one.carried("tools/call"), other.carried("tools/call")) == ([{"sessionId": "id-1"}], [None])
 
 
@@ -60,12 +62,12 @@ def test_nothing_shows_a_credential() -> None:
     sessions = with_sessions(Server().transport)
     held, named = sessions.new(), sessions.open("thread")
     assert repr(sessions) == "<ClientSessions, not connected>"
-    assert repr(held) == "<HeldSession unnamed, not begun>"
-    named.metadata = Metadata("secret", "state", "2026-03-31T23:59:00Z")
-    assert repr(named) == "<HeldSession 'thread', begun>"
+    assert repr(held) == "<ClientSession unnamed, not created>"
+    named.metadata = SessionMetadata("secret", "state", "2026-03-31T23:59:00Z")
+    assert repr(named) == "<ClientSession 'thread', created>"
     assert (named.id, str(named.expires_at)) == ("secret", "2026-03-31 23:59:00+00:00")
-    held.forget(for_good=True)
-    assert repr(held) == "<HeldSession unnamed, ended>"
+    held.detach(for_good=True)
+    assert repr(held) == "<ClientSession unnamed, ended>"
     assert (held.id, held.expires_at) == (None, None)
 
 
@@ -130,7 +132,7 @@ async def test_a_transport_of_one_use_is_used_once() -> None:
     sessions = with_sessions(Server().transport())
     async with sessions:
         pass
-    with pytest.raises(ClientError, match="a function that returns one for each connection"):
+    with pytest.raises(ClientError, match="a function can return one"):
         await sessions.__aenter__()
 
 
@@ -200,4 +202,4 @@ async def test_a_refused_farewell_is_no_error() -> None:
 
 def test_wrong_options_are_refused_when_they_are_given() -> None:
     with pytest.raises(ConfigurationError, match='must be "raise" or "recreate"'):
-        with_sessions(Server().transport, on_lost="ignore")  # type: ignore[arg-type]
+        with_sessions(Server().transport, on_not_found="ignore")  # type: ignore[arg-type]

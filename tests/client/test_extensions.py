@@ -1,28 +1,29 @@
-"""Forks, lists and ending everything, from the client's side: what is asked, what is held, and what the jar keeps."""
+"""Forks and lists from the client's side: what is requested, what is held, and what is stored."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import partial
 from itertools import count
 from typing import Any
 
+import anyio
 import pytest
 
 from integration.wire import SESSION_KEY
 from mcp_sessions.client import (
     ListedSession,
+    MemoryStorage,
     NoAnswer,
     NotOffered,
     Refused,
-    SessionJar,
-    SessionLost,
+    SessionNotFound,
     SessionPage,
     with_sessions,
 )
 
-from .scripted import Answer, Rule, Server, calling, error, plain, session_of
+from .scripted import Answer, Rule, Server, calling, error, plain, session_of, storing
 
-URL = "https://host.example/mcp"
 OFFERED = {"fork": True, "list": True}
 REF = {"ref": "ses_a", "createdAt": "2026-07-28T12:00:00Z", "lastSeenAt": "2026-07-28T12:01:00Z"}
 LISTED = {"sessions": [{**REF, "expiresAt": "2026-08-04T12:00:00Z", "current": True}]}
@@ -83,14 +84,14 @@ async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
 
 
 async def test_a_fork_with_a_name_is_kept() -> None:
-    server, jar = offering(), SessionJar()
-    sessions = with_sessions(server.transport, jar, server=URL)
+    server, storage = offering(), MemoryStorage()
+    sessions = storing(server, storage)
     async with calling(sessions):
         fork = await sessions.fork(name="helper")
         assert sessions.open("helper") is fork
         with pytest.raises(ValueError, match="'helper'"):
             await sessions.fork(name="helper")
-    later = with_sessions(server.transport, jar, server=URL)
+    later = storing(server, storage)
     async with calling(later):
         assert later.open("helper").id == "fork-1"
         with pytest.raises(ValueError, match="'helper'"):
@@ -100,9 +101,9 @@ async def test_a_fork_with_a_name_is_kept() -> None:
 async def test_only_what_is_held_here_can_be_forked() -> None:
     sessions, others = with_sessions(offering().transport), with_sessions(offering().transport)
     async with calling(sessions):
-        with pytest.raises(ValueError, match="held here"):
+        with pytest.raises(ValueError, match="another connection"):
             await sessions.fork(others.new())
-        with sessions.use(None), pytest.raises(ValueError, match="held here"):
+        with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
             await sessions.fork()
 
 
@@ -111,9 +112,9 @@ async def test_a_session_that_was_lost_has_no_forks() -> None:
     sessions = with_sessions(server.transport)
     async with calling(sessions):
         held = sessions.new()
-        with pytest.raises(SessionLost, match="sessions/fork"):
+        with pytest.raises(SessionNotFound, match="sessions/fork"):
             await sessions.fork(held)
-        with pytest.raises(SessionLost, match="create another"):
+        with pytest.raises(SessionNotFound, match="create another"):
             await sessions.fork(held)
     assert len(server.sent("sessions/fork")) == 1
 
@@ -128,7 +129,7 @@ async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
         for _ in range(2):
             with pytest.raises(NoAnswer, match="no session"):
                 await sessions.fork(held)
-        assert held.begun
+        assert held.created
 
 
 async def test_a_list_is_read() -> None:
@@ -156,7 +157,7 @@ async def test_what_is_no_list_is_no_answer() -> None:
             await sessions.list()
 
 
-@pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])
+@pytest.mark.parametrize("settings", [{}, {"fork": False, "list": False}, None, "fork"])
 @pytest.mark.parametrize("modern", [False, True])
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
     server = offering(settings)
@@ -186,3 +187,59 @@ async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None
     for call in (sessions.list(), sessions.fork()):
         with pytest.raises(NoAnswer, match="not connected"):
             await call
+
+
+async def test_of_two_forks_of_one_name_the_second_is_refused() -> None:
+    """Before it is sent: the server would create a session that nobody holds."""
+    server = offering()
+    server.late = frozenset({"sessions/fork"})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+        await caller.ask("tools/call")
+        tasks.start_soon(partial(sessions.fork, name="helper"))
+        await server.asked.wait()
+        with pytest.raises(ValueError, match="'helper'"):
+            await sessions.fork(name="helper")
+        server.go.set()
+    assert len(server.sent("sessions/fork")) == 1
+    assert sorted(session_id(server, "sessions/delete")) == ["fork-1", "id-1"]
+
+
+async def test_a_call_in_a_fork_that_is_being_created_waits_for_it() -> None:
+    """The name belongs to the fork from the start, so no second session is created for it."""
+    server = offering()
+    server.late = frozenset({"sessions/fork"})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+        await caller.ask("tools/call")
+        tasks.start_soon(partial(sessions.fork, name="helper"))
+        await server.asked.wait()
+        with sessions.use(sessions.open("helper")):
+            tasks.start_soon(caller.ask, "tools/call")
+            await anyio.wait_all_tasks_blocked()
+        server.go.set()
+    assert session_id(server, "tools/call") == ["id-1", "fork-1"]
+    assert len(server.sent("sessions/create")) == 1
+
+
+async def test_a_fork_whose_caller_gives_up_is_deleted_with_the_others() -> None:
+    server = offering()
+    server.late = frozenset({"sessions/fork"})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions), anyio.create_task_group() as tasks:
+        tasks.start_soon(sessions.fork)
+        await server.asked.wait()
+        tasks.cancel_scope.cancel()
+        server.go.set()
+    assert sorted(session_id(server, "sessions/delete")) == ["fork-1", "id-1"]
+
+
+async def test_a_session_is_not_the_fork_of_itself() -> None:
+    sessions = with_sessions(offering().transport)
+    async with calling(sessions):
+        with pytest.raises(ValueError, match="'thread'"):
+            await sessions.fork(sessions.open("thread"), name="thread")
+
+
+def session_id(server: Server, method: str) -> list[str]:
+    return [sent["sessionId"] for sent in server.carried(method) if sent]

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions.client import SessionLost, with_sessions
+from mcp_sessions.client import SessionNotFound, with_sessions
 
 from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, plain, session_of
 
@@ -32,14 +32,14 @@ async def test_a_lost_session_without_a_name_is_done() -> None:
             assert "error" in await caller.ask("tools/call")
             assert held is not None
             assert held.ended
-            with pytest.raises(SessionLost, match="create another"):
+            with pytest.raises(SessionNotFound, match="create another"):
                 await caller.ask("tools/call")
         assert "result" in await caller.ask("tools/call")
 
 
 async def test_recreating_sends_the_request_again_once() -> None:
     server = Server({"tools/call": losing("id-1", "id-2", "id-3")})
-    sessions = with_sessions(server.transport, on_lost="recreate")
+    sessions = with_sessions(server.transport, on_not_found="recreate")
     async with calling(sessions) as caller:
         with sessions.use(sessions.new()):
             assert (await caller.ask("tools/call", {"name": "pay"}))["error"]["code"] == LOST
@@ -54,7 +54,7 @@ async def test_recreating_sends_the_request_again_once() -> None:
 async def test_an_error_about_something_else_is_left_alone(answer: Answer) -> None:
     """A server that is a client of others may pass their errors on: only one about our session is one of ours."""
     server = Server({"tools/call": lambda _: answer})
-    async with calling(with_sessions(server.transport, on_lost="recreate")) as caller:
+    async with calling(with_sessions(server.transport, on_not_found="recreate")) as caller:
         for _ in range(2):
             assert (await caller.ask("tools/call"))["error"] == answer["error"]
     assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
@@ -63,7 +63,7 @@ async def test_an_error_about_something_else_is_left_alone(answer: Answer) -> No
 async def test_requests_that_lost_the_same_session_share_the_next() -> None:
     """An error that comes after the new session was made does not end that one; nor does a late result change it."""
     server = Server({"slow": losing("id-1"), "tools/call": losing("id-1")}, late=frozenset({"slow"}))
-    sessions = with_sessions(server.transport, on_lost="recreate")
+    sessions = with_sessions(server.transport, on_not_found="recreate")
     async with calling(sessions) as caller:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(caller.ask, "slow")
@@ -79,7 +79,7 @@ async def test_requests_that_lost_the_same_session_share_the_next() -> None:
             held = sessions.open("")
             await sessions.delete(held)
             server.go.set()
-        assert not held.begun
+        assert not held.created
     assert len(server.sent("sessions/create")) == 2
 
 
@@ -105,7 +105,7 @@ async def test_a_session_that_is_required_is_created() -> None:
 
 async def test_the_first_answer_stands_where_trying_again_fails() -> None:
     server = Server({"tools/call": losing("id-1")})
-    async with calling(with_sessions(server.transport, on_lost="recreate")) as caller:
+    async with calling(with_sessions(server.transport, on_not_found="recreate")) as caller:
         server.rules["sessions/create"] = lambda message: (
             error(-32000) if server.sent("tools/call") else {"result": {"session": {"sessionId": "id-1"}}}
         )
@@ -115,7 +115,7 @@ async def test_the_first_answer_stands_where_trying_again_fails() -> None:
 async def test_a_request_that_was_given_up_is_not_sent_again() -> None:
     """The program gave up while the session was made anew, or before: its answer goes nowhere."""
     server = Server({"tools/call": losing("id-1")})
-    sessions = with_sessions(server.transport, on_lost="recreate")
+    sessions = with_sessions(server.transport, on_not_found="recreate")
     async with calling(sessions) as caller, anyio.create_task_group() as tasks:
         await caller.ask("other")
         server.late = frozenset({"sessions/create"})
@@ -150,7 +150,21 @@ async def test_a_repeated_request_is_sent_in_the_context_of_its_caller(monkeypat
             monkeypatch.setattr(write, "send", noting)
             yield read, write
 
-    async with calling(with_sessions(transport, on_lost="recreate")) as caller:
+    async with calling(with_sessions(transport, on_not_found="recreate")) as caller:
         _who.set("ann")
         await caller.ask("tools/call")
     assert seen == ["ann", "ann"]
+
+
+@pytest.mark.parametrize("on_not_found", ["raise", "recreate"])
+async def test_sessions_that_the_server_lost_do_not_pile_up(on_not_found: Any) -> None:
+    """A client that begins a session per conversation, on a server that forgets them, keeps none of them."""
+    server = Server({"tools/call": lambda message: error(LOST, **(session_of(message) or {}))})
+    sessions = with_sessions(server.transport, on_not_found=on_not_found)
+    async with calling(sessions) as caller:
+        for _ in range(20):
+            with sessions.use(sessions.new()):
+                await caller.ask("tools/call")
+        assert sessions._router is not None
+        assert not sessions._router.unnamed
+    assert server.sent("sessions/delete") == []

@@ -11,8 +11,9 @@ from environments import needs
 
 from integration.servers import CELLS
 from mcp_sessions import client
-from mcp_sessions.client import _jar as jar
+from mcp_sessions.client import _messages as messages
 from mcp_sessions.client import _sessions as sessions
+from mcp_sessions.client import _storage as storage
 
 from .peers import served
 
@@ -49,8 +50,8 @@ async def test_what_the_page_shows_is_printed(
 
 def test_the_page_names_what_there_is() -> None:
     errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
-    assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionLost", "JarUnreadable"}
+    assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionNotFound"}
     assert errors < set(client.__all__)
     assert f"({sessions.LEAVE_TIMEOUT:g} s)" in PAGE
-    assert jar.LEEWAY.total_seconds() == 5 * 60
-    assert (sessions.SESSION_NOT_FOUND, sessions.SESSION_REQUIRED) == (-32043, -31044)
+    assert storage.LEEWAY.days == 1
+    assert (messages.NOT_FOUND, messages.REQUIRED) == (-32043, -31044)

@@ -13,7 +13,7 @@ from environments import needs
 from integration.servers import CELLS, COVERING, Cell, bare
 from integration.serving import Peer
 from integration.wire import Held
-from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost
+from mcp_sessions.client import ClientSession, ClientSessions, FileStorage, SessionNotFound
 
 from .peers import Log, in_process, peer, served
 
@@ -39,7 +39,7 @@ async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cel
         assert set(server.log.carried("tools/call")) == {used}
         assert len(server.log.sent("sessions/create")) == 1
         assert server.log.carried("sessions/delete") == [used]
-        assert not held.begun
+        assert not held.created
 
 
 @covering
@@ -157,7 +157,7 @@ async def test_every_client_can_fork_its_sessions(cell: Cell) -> None:
 
 @few_cells
 async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Cell) -> None:
-    """`on_lost="raise"`: the program learns once that what the server held is gone."""
+    """`on_not_found="raise"`: the program learns once that what the server held is gone."""
     async with served(cell) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
@@ -173,16 +173,16 @@ async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Ce
                 await end_behind_its_back(client, unnamed)
                 with pytest.raises(Exception, match="Session not found"):
                     await client.tool("count")
-                with pytest.raises(SessionLost):
+                with pytest.raises(SessionNotFound):
                     await client.tool("count")
 
 
 @few_cells
 async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
-    """`on_lost="recreate"`: calls that were refused are sent again, once, in one new session for all of them."""
+    """`on_not_found="recreate"`: calls that were refused are sent again, once, in one new session for all of them."""
     texts: list[str] = []
     async with served(cell) as server:
-        sessions = server.sessions(on_lost="recreate")
+        sessions = server.sessions(on_not_found="recreate")
         async with peer(cell, sessions) as client:
             before = await client.tool("whoami")
             await end_behind_its_back(client, sessions.current)
@@ -198,7 +198,7 @@ async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
             assert len(server.log.sent("sessions/create")) == 2
 
 
-async def end_behind_its_back(client: Peer, held: HeldSession | None) -> None:
+async def end_behind_its_back(client: Peer, held: ClientSession | None) -> None:
     """Delete a session as another client would: requests that carry metadata of their own are left as they are."""
     assert held is not None
     await client.delete(Held({"sessionId": held.id}))
@@ -207,15 +207,15 @@ async def end_behind_its_back(client: Peer, held: HeldSession | None) -> None:
 @few_cells
 async def test_a_session_is_resumed_after_a_restart(cell: Cell, tmp_path: Path) -> None:
     """State and all, from the file alone; another user and another name get sessions of their own."""
-    path = tmp_path / "sessions.json"
+    path = tmp_path / "sessions.db"
     async with served(cell) as server:
         for expected in ("1", "2", "3"):
-            sessions = server.sessions(SessionJar(path))
+            sessions = server.sessions(FileStorage(path))
             async with peer(cell, sessions) as client:
                 assert await client.tool("count") == expected
                 with sessions.use(sessions.open("thread 17")):
                     assert await client.tool("count") == expected
         assert len(server.log.sent("sessions/create")) == 2
         assert not server.log.sent("sessions/delete")
-        async with peer(cell, server.sessions(SessionJar(path), identity="ann")) as client:
+        async with peer(cell, server.sessions(FileStorage(tmp_path / "anns.json"))) as client:
             assert await client.tool("count") == "1"

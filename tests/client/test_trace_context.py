@@ -50,8 +50,8 @@ async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool)
             await caller.ask("tools/call")
             fork = await sessions.fork()
             await sessions.list()
-            await sessions.delete(sessions.open(""))
-            await sessions.delete(fork)
+            for session in (fork, sessions.open("")):
+                await sessions.delete(session)
     methods = {f"sessions/{name}" for name in ("create", "fork", "list", "delete")}
     assert metas(server) == dict.fromkeys(methods | ({"server/discover"} if modern else set()), CARRIED)
 

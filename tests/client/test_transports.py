@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import INSTALLED, needs
+from environments import INSTALLED
 
 from integration.servers import COVERING, Cell
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import SessionJar, fastmcp_transport, with_sessions
+from mcp_sessions.client import FileStorage, fastmcp_transport, with_sessions
 
 from .peers import peer, served
 
@@ -32,10 +32,10 @@ class Named(http.Auth):  # type: ignore[misc]  # which library it is of depends 
 
 @every_cell
 async def test_a_url_is_connected_to(cell: Cell, tmp_path: Path) -> None:
-    """As often as the program likes, and the jar knows whose sessions are whose without `server=`."""
+    """As often as the program likes, and named sessions can be stored by it."""
     async with served(cell) as server:
         for expected in ("1", "2"):
-            sessions = with_sessions(server.url, SessionJar(tmp_path / "jar.json"))
+            sessions = with_sessions(server.url, FileStorage(tmp_path / "sessions.db"))
             async with peer(cell, sessions) as client:
                 assert await client.tool("count") == expected
         sessions = with_sessions(server.url)
@@ -62,40 +62,16 @@ async def test_a_url_goes_with_headers_authentication_or_a_client(cell: Cell) ->
 
 
 @fastmcp_cells
-async def test_a_transport_of_fastmcps_is_connected_with_what_it_has(cell: Cell) -> None:
-    """Its headers, its authentication, its HTTP client and its way to verify certificates."""
-    made: list[Any] = []
-
-    def factory(**options: Any) -> Any:
-        made.append(options)
-        return http.AsyncClient(**options, timeout=30)
-
-    kind = import_module("fastmcp.client.transports").StreamableHttpTransport
+async def test_fastmcps_client_takes_sessions_as_its_transport(cell: Cell) -> None:
+    """It connects as often as it likes."""
     async with served(cell) as server:
-        for given in ({}, {"verify": False}, {"httpx_client_factory": factory}):
-            transport = kind(server.url, headers={"x-who": "ann"}, auth="a token", **given)
-            sessions = with_sessions(transport, SessionJar())
-            assert repr(fastmcp_transport(sessions)) == "<SessionTransport of <ClientSessions, not connected>>"
-            client = import_module("fastmcp").Client(fastmcp_transport(sessions))
-            for expected in ("1", "2"):
-                async with client:
-                    assert (await client.call_tool("count")).content[0].text == expected
-        seen = {(headers.get("x-who"), headers.get("authorization")) for headers, _ in server.log.seen}
-    assert seen == {("ann", "Bearer a token")}
-    assert [options["follow_redirects"] for options in made] == [True, True]
-
-
-@needs("mcp<2")
-@pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning")
-async def test_the_older_name_of_the_sdks_transport_is_as_good(tmp_path: Path) -> None:
-    """`streamablehttp_client` of SDK 1.x."""
-    cell = next(cell for cell in COVERING if cell.framework == "sdk1")
-    connect = import_module("mcp.client.streamable_http").streamablehttp_client
-    async with served(cell) as server:
-        for expected in ("1", "2"):
-            sessions = with_sessions(connect(server.url), SessionJar(tmp_path / "jar.json"))
-            async with peer(cell, sessions) as client:
-                assert await client.tool("count") == expected
+        transport = fastmcp_transport(with_sessions(server.url))
+        assert repr(transport) == "<SessionTransport of <ClientSessions, not connected>>"
+        client = import_module("fastmcp").Client(transport)
+        for _ in range(2):
+            async with client:
+                assert (await client.call_tool("count")).content[0].text == "1"
+        assert len(server.log.sent("sessions/create")) == 2
 
 
 class Client:
@@ -106,10 +82,6 @@ class Client:
     async def __aexit__(self, *_: object) -> None: ...
 
     def call_tool(self) -> None: ...
-
-
-def takes_a_url(url: str) -> Any:
-    """A function that cannot be called without it."""
 
 
 @pytest.mark.parametrize(
@@ -124,20 +96,11 @@ def takes_a_url(url: str) -> Any:
         None,
         7,
         Client(),
-        takes_a_url,
-        len,
     ],
 )
 def test_anything_else_is_refused(source: Any) -> None:
     with pytest.raises(ConfigurationError, match=r'takes the URL of a server, such as "http://.* a transport such as '):
         with_sessions(source)
-
-
-@needs("fastmcp")
-def test_transports_of_fastmcps_that_speak_something_else_are_refused() -> None:
-    transports = import_module("fastmcp.client.transports")
-    with pytest.raises(ConfigurationError, match="or FastMCP's StreamableHttpTransport; not <SSE"):
-        with_sessions(transports.SSETransport("http://host/sse"))
 
 
 URL = "http://host/mcp"
@@ -146,9 +109,6 @@ URL = "http://host/mcp"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"headers": "x-who: ann"}, r"headers= takes a mapping"),
-        ({"auth": "a token"}, r"auth= takes an httpx2?\.Auth; a token goes into headers="),
-        ({"http_client": 7}, r"http_client= takes an httpx2?\.AsyncClient"),
         ({"http_client": http.AsyncClient(), "auth": Named()}, r"headers= and auth= conflict with http_client="),
         ({"http_client": http.AsyncClient(), "headers": {}}, r"headers= and auth= conflict with http_client="),
     ],

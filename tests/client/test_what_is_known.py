@@ -8,11 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions.client import NoAnswer, NotOffered, SessionJar, with_sessions
-from mcp_sessions.client._jar import JarKey
-from mcp_sessions.client._session import Metadata
+from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, SessionMetadata, with_sessions
 
-from .scripted import LOST, OFFER, Rule, Server, calling, error, session_of
+from .scripted import LOST, OFFER, URL, Rule, Server, calling, error, session_of, storing
 
 DECLARED: dict[str, Any] = {"experimental": {"sessions": {}}}
 
@@ -106,15 +104,15 @@ async def test_what_is_not_known_yet_is_not_lacking() -> None:
             await sessions.list()
 
 
-async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_jar() -> None:
+async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_storage() -> None:
     """Two calls of a lost session: the second error comes when the next session has begun under the same name."""
 
     def lose_the_first(message: dict[str, Any]) -> dict[str, Any]:
         session = session_of(message) or {}
         return error(LOST, **session) if session["sessionId"] == "id-1" else {"result": {}}
 
-    server, jar = Server({"tools/call": lose_the_first, "slow": lose_the_first}, late=frozenset({"slow"})), SessionJar()
-    sessions = with_sessions(server.transport, jar, server="https://host/mcp")
+    server = Server({"tools/call": lose_the_first, "slow": lose_the_first}, late=frozenset({"slow"}))
+    sessions = storing(server, storage := MemoryStorage())
     async with calling(sessions) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "slow")
         await server.asked.wait()
@@ -122,5 +120,4 @@ async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_jar() ->
             await caller.ask("tools/call")
         server.go.set()
         await caller.ask("ping")
-        assert sessions._jar.written == {"": Metadata("id-2")}
-    assert await jar.load(JarKey("https://host:443/mcp", "")) == {"": Metadata("id-2")}
+    assert await storage.load(URL) == {"": SessionMetadata("id-2")}

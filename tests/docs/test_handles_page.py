@@ -19,8 +19,7 @@ from mcp.types import TextContent
 
 from integrations.test_explicit_handles import held
 from mcp_sessions._session.claims import Principal
-from mcp_sessions._tokens.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, make_id
-from mcp_sessions.integrations._handles import Handles
+from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles, make_id
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -25,9 +25,8 @@ from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.session import Session, session_variable
-from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.integrations._handles import DATA_KEY, Handles, _Installed, current_principal
+from mcp_sessions.handles import DATA_KEY, HandleError, Handles, _Installed, current_principal
 from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
@@ -133,7 +132,7 @@ def test_a_handle_lives_as_long_as_its_type() -> None:
     clock.now = START + DAY - 1
     assert handles.verify("basket", minted["basket"])
     assert handles.verify("account", minted["account"])
-    with pytest.raises(HandleError, match="expired: browser handles live 90 min; create a new browser"):
+    with pytest.raises(HandleError, match="expired: browser handles live 5400 s; create a new browser"):
         handles.verify("browser", minted["browser"])
     clock.now += 1
     assert refusal(minted["basket"], handles=handles) == "expired"

@@ -20,8 +20,7 @@ from integration.serving import Peer, peer, serving
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._tokens.handles import Handle
-from mcp_sessions.integrations._handles import HandleOf, Handles, _Installed
+from mcp_sessions.handles import Handle, HandleOf, Handles, _Installed
 
 from .servers import DEADLINE, ERAS, KEYS, bearer, made
 
@@ -271,7 +270,7 @@ def test_a_handle_may_be_a_field_of_a_model() -> None:
 
 def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
     program = (
-        "import sys; from mcp_sessions.integrations._handles import Handles; "
+        "import sys; from mcp_sessions.handles import Handles; "
         f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "
         "print(sorted({'pydantic', 'pydantic_core', 'mcp', 'fastmcp'} & set(sys.modules)))"
     )

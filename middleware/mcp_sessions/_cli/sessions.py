@@ -21,11 +21,14 @@ from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
 from . import terminal
 
+_Command = Callable[[argparse.Namespace], int]
+
 _NOT_FOUND: Final = "no live session of this name is recorded; servers record sessions with tracked=True"
 _NOBODY: Final = (
     "no recorded session matches. Unrecorded ones have ended if the principal has no more parts than given here; "
     "to be sure, give all it has of --client-id, --issuer and --subject"
 )
+_EVERYONE: Final = "--before ends everyone's sessions: leave out the principal, or leave out --before"
 _WHOSE: Final = "name the principal as the servers see it: all it has of --client-id, --issuer and --subject"
 
 
@@ -43,9 +46,7 @@ def add_commands(commands: Any) -> None:
             command.add_argument(name, help="of the principal; any if left out")
 
 
-def _add(
-    commands: Any, name: str, purpose: str, command: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, purpose: str, command: _Command) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=purpose)
     parser.add_argument("--store", type=_address, required=True, metavar="URL|env:NAME|file:PATH")
     parser.add_argument("--audience", default=AUDIENCE, help=f"the servers' ({AUDIENCE})")
@@ -76,9 +77,10 @@ def _list(arguments: argparse.Namespace) -> int:
             terminal.show({"sessions": len(records)})
             return terminal.OK
         for record in records:
-            times = {"created": record.created_at, "seen": record.seen_at, "expires": record.expires_at}
-            written = (f"{name} {utc(moment).isoformat()}" for name, moment in times.items())
-            sys.stdout.write("  ".join((record.ref, *written)) + "\n")
+            created, seen, expires = (
+                utc(at).isoformat() for at in (record.created_at, record.seen_at, record.expires_at)
+            )
+            sys.stdout.write(f"{record.ref}  created {created}  seen {seen}  expires {expires}\n")
         return terminal.OK
 
     return _with_store(arguments, show)
@@ -97,10 +99,8 @@ def _end(arguments: argparse.Namespace) -> int:
 def _end_all(arguments: argparse.Namespace) -> int:
     before: datetime | None = arguments.before
     principal = _principal(arguments)
-    if before is None and principal == Principal():
-        raise ConfigurationError(_WHOSE)
-    if before is not None and principal != Principal():
-        raise ConfigurationError("--before ends everyone's sessions: leave out the principal, or leave out --before")
+    if (before is None) is (principal == Principal()):
+        raise ConfigurationError(_WHOSE if before is None else _EVERYONE)
 
     async def end(sessions: Sessions) -> int:
         if before is not None:
@@ -128,8 +128,7 @@ def _with_store(arguments: argparse.Namespace, command: Callable[[Sessions], Awa
         raise ConfigurationError("--store names an SQLite file that does not exist; give it as the servers have it")
 
     async def run() -> int:
-        keys, audience = arguments.keys, arguments.audience
-        async with Sessions(store=url, keys=keys, audience=audience, clock=time.time) as sessions:
+        async with Sessions(store=url, keys=arguments.keys, audience=arguments.audience, clock=time.time) as sessions:
             return await command(sessions)
 
     return anyio.run(run)

@@ -42,10 +42,7 @@ def text_at(location: str, *, option: str) -> str:
 
 
 def text_in(path: str | None, *, option: str) -> str:
-    """Return the text of a file, or with None of standard input, without the white space around it.
-
-    Where it cannot be read, or is not text, a `ConfigurationError` names the option.
-    """
+    """Return the text of a file, or with None of standard input, stripped; a `ConfigurationError` names the option."""
     source = "standard input" if path is None else f"{option}{path}"
     try:
         if path is None:  # the buffer: the terminal's own encoding may let any bytes pass

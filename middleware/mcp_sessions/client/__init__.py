@@ -1,35 +1,37 @@
 """Sessions for any Python MCP client, in one line:
 
-sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"))
+sessions = with_sessions("https://host.example/mcp", FileStorage("sessions.db"))
 async with Client(sessions) as client: ...
 """
 
-from ._jar import SessionJar
 from ._session import (
     ClientError,
-    HeldSession,
-    JarUnreadable,
+    ClientSession,
     ListedSession,
     NoAnswer,
     NotOffered,
     Refused,
-    SessionLost,
+    SessionMetadata,
+    SessionNotFound,
     SessionPage,
 )
 from ._sessions import ClientSessions, fastmcp_transport, with_sessions
+from ._storage import FileStorage, MemoryStorage, SessionStorage
 
 __all__ = [
     "ClientError",
+    "ClientSession",
     "ClientSessions",
-    "HeldSession",
-    "JarUnreadable",
+    "FileStorage",
     "ListedSession",
+    "MemoryStorage",
     "NoAnswer",
     "NotOffered",
     "Refused",
-    "SessionJar",
-    "SessionLost",
+    "SessionMetadata",
+    "SessionNotFound",
     "SessionPage",
+    "SessionStorage",
     "fastmcp_transport",
     "with_sessions",
 ]

@@ -23,6 +23,8 @@ DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))
 SESSIONLESS_METHODS: Final = frozenset((INITIALIZE, DISCOVER, "ping"))
+NOT_FOUND: Final = -32043
+REQUIRED: Final = -31044
 
 CACHEABLE: Final = frozenset(
     ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
@@ -110,20 +112,20 @@ def in_session(item: Any, session: dict[str, str]) -> Any:
     return replace(within, metadata=replace(item.metadata, headers={**headers, _SESSION_HEADER: session["sessionId"]}))
 
 
-def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
+def request(template: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
     """Return a request of our own, with the envelope and headers of one of the client's and the trace context."""
-    like = body(pattern)
+    like = body(template)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
     own = (envelope or members(params.get("_meta"))) | _trace_context()
     whole = {**params, "_meta": own} if own else dict(params)
-    message = _wrapped(pattern, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
-    headers = getattr(pattern.metadata, "headers", None)
+    message = _wrapped(template, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
+    headers = getattr(template.metadata, "headers", None)
     metadata = None
     if headers is not None:
         own_headers = {name: headers[name] for name in (_VERSION_HEADER,) if name in headers}
         own_headers |= {_METHOD_HEADER: method} if _METHOD_HEADER in headers else {}
-        metadata = type(pattern.metadata)(headers=own_headers)
-    item = replace(pattern, message=message, metadata=metadata)
+        metadata = type(template.metadata)(headers=own_headers)
+    item = replace(template, message=message, metadata=metadata)
     return item if session is None else in_session(item, session)
 
 

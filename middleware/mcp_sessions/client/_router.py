@@ -1,18 +1,18 @@
 """The sessions of one connection: the one that each message goes in, and what its answer says of that session.
 
 A session is created in a task of its own, so that a caller who gives up takes nothing from others who wait for it. A
-request is repeated once, after two errors that mean that it was not begun: session not found, and session required.
+request is repeated once, after two errors that mean that it did not run: session not found, and session required.
 Source: the data-layer sessions draft, "Using Sessions" and "Schema"; MCP 2026-07-28.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import anyio
 import msgspec
@@ -20,49 +20,80 @@ from anyio.abc import TaskGroup
 
 from .._protocol.members import SESSION_KEY
 from . import _messages as messages
-from ._jar import JarSync
-from ._session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost
-from ._transport import GONE, Connection
+from ._session import (
+    ClientError,
+    ClientSession,
+    Creation,
+    NoAnswer,
+    NotOffered,
+    Refused,
+    SessionMetadata,
+    SessionNotFound,
+)
+from ._storage import StorageSync
+from ._transport import ClientReadStream
 
-OnLost = Literal["raise", "recreate"]
+OnNotFound = Literal["raise", "recreate"]
 
 MAX_PENDING: Final = 10_000  # requests whose answers are awaited; SDK 1.x gives requests up without notice
+OWN_ID: Final = "mcp-sessions-"  # how the ids of our own requests begin
+CLOSED_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How a connection deals with lost and missing sessions; the fields are options of `with_sessions`."""
+class Options:
+    """The options of `with_sessions` that each connection has."""
 
-    on_lost: OnLost
-    lost_code: int
-    required_code: int
+    on_not_found: OnNotFound
+    timeout: float  # seconds to wait for the answer to a request of our own
 
 
 @dataclass(frozen=True)
 class _Pending:
+    """A request of the client, whose answer is awaited."""
+
     item: Any = field(repr=False)
-    held: HeldSession | None
+    session: ClientSession | None
     session_id: str | None = field(default=None, repr=False)
     is_repeat: bool = False
     context: Context = field(default_factory=copy_context)
 
 
-@dataclass(eq=False, repr=False)
-class SessionRouter:
-    """Adds sessions to requests and removes them from results."""
+@dataclass
+class _OwnRequest:
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: Any = field(default=None, repr=False)
 
-    connection: Connection
-    tasks: TaskGroup  # where sessions are created and requests repeated
-    current: Callable[[], HeldSession | None]  # the session that the calling task has chosen
-    jar: JarSync
-    rules: Rules
-    offered: bool | None = None  # whether the server offers sessions; None until it has answered
-    extensions: dict[str, Any] = field(default_factory=dict)  # of the draft, that the server offers
-    _pending: OrderedDict[str, _Pending] = field(default_factory=OrderedDict)
-    _repeating: dict[str, anyio.CancelScope] = field(default_factory=dict)
-    _discovering: anyio.Lock = field(default_factory=anyio.Lock)
-    _latest: Any = None
-    _client_info: dict[str, Any] = field(default_factory=dict)
+
+class SessionRouter:
+    """Adds sessions to requests and removes them from results, between a transport's streams and the client's.
+
+    Sessions are created, and requests repeated, in `tasks`; `current` returns the session that the calling task chose.
+    """
+
+    def __init__(
+        self,
+        streams: tuple[Any, Any],
+        tasks: TaskGroup,
+        current: Callable[[], ClientSession | None],
+        storage: StorageSync,
+        options: Options,
+    ) -> None:
+        self.offered: bool | None = None  # whether the server offers sessions; None until it has answered
+        self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server, or will be
+        self._read, self._write = streams
+        self._tasks, self._current, self._storage, self._options = tasks, current, storage, options
+        self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
+        self.client_reads = ClientReadStream(deliveries)
+        self._extensions: dict[str, Any] = {}  # of the draft, that the server offers
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._own: dict[str, _OwnRequest] = {}
+        self._own_count = 0
+        self._open = True
+        self._repeating: dict[str, anyio.CancelScope] = {}
+        self._discovering = anyio.Lock()
+        self._latest: Any = None
+        self._client_info: dict[str, Any] = {}
 
     # --- towards the server, in the task of the caller ---
 
@@ -74,19 +105,19 @@ class SessionRouter:
                 self._pending.pop(cancelled, None)
                 if cancelled in self._repeating:
                     self._repeating[cancelled].cancel()
-            await self.connection.write.send(item)
+            await self._write.send(item)
             return
         declares = self.offered is not False or message.method in messages.HANDSHAKE_METHODS
         self._latest = messages.declaring_sessions(item) if declares else item
         self._client_info = messages.client_info(message) or self._client_info
         about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
-        goes_alone = about_sessions or message.method in messages.SESSIONLESS_METHODS
-        await self._transmit(_Pending(self._latest, None if goes_alone else self.current()))
+        sessionless = about_sessions or message.method in messages.SESSIONLESS_METHODS
+        await self._transmit(_Pending(self._latest, None if sessionless else self._current()))
 
     async def _transmit(self, request: _Pending) -> None:
         item = request.item
-        if request.held is not None and await self._offers_sessions():
-            metadata = await self._metadata_of(request.held)
+        if request.session is not None and await self._offers_sessions():
+            metadata = await self._metadata_of(request.session)
             item = messages.in_session(item, metadata.for_request())
             request = replace(request, session_id=metadata.session_id)
         key = messages.key(messages.body(item))
@@ -94,63 +125,89 @@ class SessionRouter:
         if len(self._pending) > MAX_PENDING:
             self._pending.popitem(last=False)
         try:
-            await self.connection.write.send(item)
+            await self._write.send(item)
         except BaseException:
             self._pending.pop(key, None)
             raise
 
     async def _offers_sessions(self) -> bool:
-        """Whether the server is known to offer sessions; a client that knew it beforehand did not ask, so we do."""
-        if self.offered is None and messages.is_modern(messages.body(self._pattern())):
+        """Whether the server offers sessions; where the client did not ask, since it knew the version, we do."""
+        if self.offered is None and messages.is_modern(messages.body(self._template())):
             async with self._discovering:
                 if self.offered is None:  # another task may have asked meanwhile
-                    with suppress(Refused):  # which says nothing of what the server offers: the next request asks again
-                        result = await self.connection.request(self._pattern(), messages.DISCOVER, {})
-                        self.offered, self.extensions = messages.offer(result)
+                    with suppress(Refused):  # which does not say what the server offers: the next request asks again
+                        result = await self._request(self._template(), messages.DISCOVER, {})
+                        self.offered, self._extensions = messages.offer(result)
         return self.offered is True
 
-    def _pattern(self) -> Any:
-        """Return the client's latest request, as the pattern of ours."""
+    def _template(self) -> Any:
+        """Return the client's latest request, whose envelope and headers ours get."""
         if self._latest is None:
             raise NoAnswer("nothing was sent on this connection yet, so the server's protocol version is unknown")
         return self._latest
 
-    async def _metadata_of(self, held: HeldSession) -> Metadata:
-        if held.ended:
-            raise SessionLost("this session has ended; create another with new()")
-        if held.metadata is not None:
-            return held.metadata
-        if (creation := held.creation) is None:
-            creation = held.creation = Creation()
-            self.tasks.start_soon(self._create, held, creation)
-        await creation.done.wait()
-        if isinstance(creation.outcome, ClientError):
-            raise creation.outcome
-        return creation.outcome
+    async def _metadata_of(self, session: ClientSession) -> SessionMetadata:
+        if session.ended:
+            raise SessionNotFound("this session has ended; create another with new()")
+        if session.metadata is not None:
+            return session.metadata
 
-    async def _create(self, held: HeldSession, creation: Creation) -> None:
+        async def create() -> Any:
+            params = {**session.params, "_meta": self._client_info} if self._client_info else session.params
+            return await self._request(self._template(), messages.CREATE, params)
+
+        return await (session.creation or self._start_creation(session, messages.CREATE, create)).wait()
+
+    def _start_creation(
+        self, session: ClientSession, method: str, request: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> Creation:
+        creation = session.creation = Creation()
+        if session.name is None:
+            self.unnamed.add(session)
+        self._tasks.start_soon(self._create, session, creation, method, request)
+        return creation
+
+    async def _create(
+        self, session: ClientSession, creation: Creation, method: str, request: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> None:
         try:
-            params = {**held.params, "_meta": self._client_info} if self._client_info else held.params
-            result = await self.connection.request(self._pattern(), messages.CREATE, params)
-            creation.outcome = await self.begin(held, messages.CREATE, result)
+            created = (await request()).get("session")
+            session.metadata = creation.outcome = msgspec.convert(created, SessionMetadata)
+            await self._storage.save(session.name, session.metadata)
+        except msgspec.ValidationError:
+            creation.outcome = NoAnswer(f"the answer to {method} holds no session")
         except ClientError as error:
             creation.outcome = error
         finally:
-            held.creation = None
+            session.creation = None
+            if not session.created:
+                self.unnamed.discard(session)
             creation.done.set()
-
-    async def begin(self, held: HeldSession, method: str, result: dict[str, Any]) -> Metadata:
-        """Let a handle hold the session in a result, or raise `NoAnswer` where that holds none."""
-        try:
-            metadata = held.metadata = msgspec.convert(result.get("session"), Metadata)
-        except msgspec.ValidationError:
-            raise NoAnswer(f"the answer to {method} holds no session") from None
-        await self.jar.save_new(held)
-        return metadata
 
     # --- towards the client, in the task that reads ---
 
-    async def receive(self, item: Any, context: Context | None) -> Any | None:
+    async def pump(self) -> None:
+        """Read the transport to its end, and deliver to the client what is for it."""
+        try:
+            with suppress(*CLOSED_ERRORS):
+                async for item in self._read:
+                    context = getattr(self._read, "last_context", None)
+                    if isinstance(item, Exception):
+                        await self._deliver(item, context)
+                    elif not self._answers_own(messages.body(item)):
+                        await self._deliver(await self._received(item, context), context)
+        finally:
+            self._open = False
+            self._deliveries.close()
+            for request in self._own.values():
+                request.answered.set()
+
+    async def _deliver(self, item: Any, context: Context | None) -> None:
+        if item is not None:
+            with suppress(*CLOSED_ERRORS):  # the client has left
+                await self._deliveries.send((context, item))
+
+    async def _received(self, item: Any, context: Context | None) -> Any | None:
         """Return what the client gets of a message from the server, or None where the request is sent again."""
         message = messages.body(item)
         if not messages.is_answer(message) or (request := self._pending.pop(messages.key(message), None)) is None:
@@ -162,41 +219,41 @@ class SessionRouter:
     async def _succeed(self, request: _Pending, item: Any, result: dict[str, Any]) -> Any:
         message = messages.body(request.item)
         if message.method in messages.HANDSHAKE_METHODS:
-            self.offered, self.extensions = messages.offer(result)
+            self.offered, self._extensions = messages.offer(result)
             return item
         if self.offered is False:
             return item
-        if request.held is not None and request.session_id is not None:
-            await self._update(request.held, request.session_id, result)
+        if request.session is not None and request.session_id is not None:
+            await self._update(request.session, request.session_id, result)
         cacheable = message.method in messages.CACHEABLE and messages.is_modern(message)
         return messages.result_for_client(item, cacheable=cacheable, had_session=request.session_id is not None)
 
-    async def _update(self, held: HeldSession, session_id: str, result: dict[str, Any]) -> None:
-        if held.metadata is not None and held.id == session_id:
-            metadata = held.metadata.updated(messages.members(result.get("_meta")).get(SESSION_KEY))
-            if metadata != held.metadata:
-                held.metadata = metadata
-                await self.jar.update(held, metadata)
+    async def _update(self, session: ClientSession, session_id: str, result: dict[str, Any]) -> None:
+        if (before := session.metadata) is not None and before.session_id == session_id:
+            session.metadata = before.updated(messages.members(result.get("_meta")).get(SESSION_KEY))
+            if session.metadata.state != before.state:  # a hint alone is written on leaving: it moves with every call
+                await self._storage.save(session.name, session.metadata, session_id)
 
     async def _fail(self, request: _Pending, item: Any, error: Any, context: Context | None) -> Any | None:
-        held, session_id = request.held, request.session_id
+        session, session_id = request.session, request.session_id
         # A server that is itself a client of others may pass on that another session was not found.
         named = messages.members(error.data).get("sessionId")
-        if held is not None and session_id is not None and (named, error.code) == (session_id, self.rules.lost_code):
-            await self._lose(held, session_id)
-            item, again = messages.without_id(item), self.rules.on_lost == "recreate"
+        if session is not None and session_id is not None and (named, error.code) == (session_id, messages.NOT_FOUND):
+            await self._handle_not_found(session, session_id)
+            item, again = messages.without_id(item), self._options.on_not_found == "recreate"
         else:
-            again = held is not None and session_id is None and error.code == self.rules.required_code
+            again = session is not None and session_id is None and error.code == messages.REQUIRED
             self.offered = True if again else self.offered  # the one error that says what the server has
         if not again or request.is_repeat:
             return item
-        _ = request.context.run(self.tasks.start_soon, self._repeat, request, item, context)
+        _ = request.context.run(self._tasks.start_soon, self._repeat, request, item, context)
         return None
 
-    async def _lose(self, held: HeldSession, session_id: str) -> None:
-        if held.id == session_id:
-            held.forget(for_good=held.name is None and self.rules.on_lost == "raise")
-        await self.jar.drop(held, session_id)
+    async def _handle_not_found(self, session: ClientSession, session_id: str) -> None:
+        if session.id == session_id:
+            session.detach(for_good=session.name is None and self._options.on_not_found == "raise")
+            self.unnamed.discard(session)
+        await self._storage.save(session.name, None, session_id)
 
     async def _repeat(self, request: _Pending, answer: Any, context: Context | None) -> None:
         """Send a request again that the server refused before running it; its first answer stands where that fails."""
@@ -204,65 +261,98 @@ class SessionRouter:
         with anyio.CancelScope() as self._repeating[key]:
             try:
                 await self._transmit(replace(request, session_id=None, is_repeat=True))
-            except (ClientError, *GONE):
-                await self.connection.deliver(answer, context)
+            except (ClientError, *CLOSED_ERRORS):
+                await self._deliver(answer, context)
             finally:
                 del self._repeating[key]
 
     # --- requests of our own ---
 
-    async def ask(self, extension: str, method: str, params: dict[str, Any], held: HeldSession | None) -> Any:
-        """Send a request of an extension, about a session or none, and return its result; create the session if needed.
+    async def _request(
+        self, template: Any, method: str, params: Mapping[str, Any], metadata: SessionMetadata | None = None
+    ) -> dict[str, Any]:
+        """Return the result of a request, or raise `Refused` for an error, and `NoAnswer` where none comes in time."""
+        self._own_count += 1
+        key = f"{OWN_ID}{self._own_count}"
+        own = self._own[key] = _OwnRequest()
+        session = None if metadata is None else metadata.for_request()
+        try:
+            with anyio.move_on_after(self._options.timeout if self._open else 0), suppress(*CLOSED_ERRORS):
+                await self._write.send(messages.request(template, key, method, params, session))
+                await own.answered.wait()
+        finally:
+            del self._own[key]
+        if own.answer is None:
+            raise NoAnswer(
+                f"{method} was not answered: no answer within {self._options.timeout} s, or the connection is gone"
+            )
+        if hasattr(own.answer, "error"):
+            raise Refused(method, own.answer.error.code, own.answer.error.message)
+        return cast("dict[str, Any]", own.answer.result)
+
+    def _answers_own(self, message: Any) -> bool:
+        """Whether a message answers a request of our own; one that comes too late is not the client's either."""
+        key = messages.key(message) if messages.is_answer(message) else ""
+        if key in self._own:
+            self._own[key].answer = message
+            self._own[key].answered.set()
+        return key.startswith(OWN_ID)
+
+    async def call_extension(
+        self, extension: str, method: str, params: dict[str, Any], session: ClientSession | None
+    ) -> dict[str, Any]:
+        """Return the result of an extension's method, in a session, which is created if needed, or in none.
 
         Raises as `ClientSessions.fork`.
         """
-        await self._require(extension, f"the server does not offer {method}")
-        if held is None:
-            return await self.connection.request(self._pattern(), method, params)
-        metadata = await self._metadata_of(held)
-        try:
-            result = await self.connection.request(self._pattern(), method, params, metadata)
-        except Refused as refusal:
-            if refusal.code != self.rules.lost_code:
-                raise
-            await self._lose(held, metadata.session_id)
-            raise SessionLost(f"{method} was refused, since the session has ended") from None
-        await self._update(held, metadata.session_id, result)
-        return result
-
-    async def _require(self, extension: str, lacking: str) -> None:
         if not await self._offers_sessions() and self.offered is None:
             raise NoAnswer("the server has not answered yet what it offers")
-        if not self.extensions.get(extension):
-            raise NotOffered(lacking)
+        if not self._extensions.get(extension):
+            raise NotOffered(f"the server does not offer {method}")
+        if session is None:
+            return await self._request(self._template(), method, params)
+        metadata = await self._metadata_of(session)
+        try:
+            result = await self._request(self._template(), method, params, metadata)
+        except Refused as refusal:
+            if refusal.code != messages.NOT_FOUND:
+                raise
+            await self._handle_not_found(session, metadata.session_id)
+            raise SessionNotFound(f"{method} was refused, since the session has ended") from None
+        await self._update(session, metadata.session_id, result)
+        return result
 
-    async def delete(self, held: HeldSession) -> None:
+    async def fork(self, session: ClientSession, parent: ClientSession, params: dict[str, Any]) -> None:
+        """Create a session as a fork of another. Raises as `ClientSessions.fork`."""
+
+        async def create() -> dict[str, Any]:
+            return await self.call_extension("fork", messages.FORK, params, parent)
+
+        await self._start_creation(session, messages.FORK, create).wait()
+
+    async def delete(self, session: ClientSession) -> None:
         """End a session, here and on the server. Raises as `ClientSessions.delete`."""
-        if held.creation is not None:
-            await held.creation.done.wait()
-        pattern = self._pattern() if held.begun else None
-        metadata = await self.forget(held)
+        if session.creation is not None:
+            await session.creation.done.wait()
+        template = self._template() if session.created else None
+        metadata = session.detach(for_good=session.name is None)
         if metadata is None:
             return
+        self.unnamed.discard(session)
+        await self._storage.save(session.name, None, metadata.session_id)
         try:
-            await self.connection.request(pattern, messages.DELETE, {}, metadata)
+            await self._request(template, messages.DELETE, {}, metadata)
         except Refused as refusal:
-            if refusal.code != self.rules.lost_code:
+            if refusal.code != messages.NOT_FOUND:
                 raise
 
-    async def forget(self, held: HeldSession) -> Metadata | None:
-        """Hold a session no longer, here and in the jar, and return what was held."""
-        metadata = held.forget(for_good=held.name is None)
-        if metadata is not None:
-            await self.jar.drop(held, metadata.session_id)
-        return metadata
-
-    async def leave(self, held: HeldSession) -> None:
-        """Save a session that the jar keeps, and delete any other."""
-        if held.name is None or not self.jar.is_persistent:
+    async def leave(self, session: ClientSession) -> None:
+        """Save a session that the storage keeps, and delete any other."""
+        if session.name is None or not self._storage.is_persistent:
             with suppress(ClientError):
-                await self.delete(held)
+                await self.delete(session)
             return
-        if held.creation is not None:
-            await held.creation.done.wait()
-        await self.jar.save(held)
+        if session.creation is not None:
+            await session.creation.done.wait()
+        if session.metadata not in {None, self._storage.stored.get(session.name)}:
+            await self._storage.save(session.name, session.metadata, session.id)

@@ -1,7 +1,6 @@
 """A session as its client holds it, what a server lists of sessions, and the errors of the client.
 
-The id and the state are opaque credentials: kept and sent as they came, and shown by no `repr` and no error. A result
-is believed about the session that its request carried and about no other.
+The id and the state are opaque credentials: kept and sent as they came, and shown by no `repr` and no error.
 Source: the data-layer sessions draft, "Creating Sessions", "Using Sessions" and "Data Types".
 """
 
@@ -16,6 +15,7 @@ import anyio
 import msgspec
 
 from .._errors import MCPSessionsError
+from .._session.claims import RedactedRepr
 
 
 class ClientError(MCPSessionsError):
@@ -44,43 +44,33 @@ class NotOffered(ClientError):
     """The server does not offer what was requested, such as forks or lists."""
 
 
-class SessionLost(ClientError):
+class SessionNotFound(ClientError):
     """The session has ended and cannot be used any more. Begin another with `new()`."""
 
 
-class JarUnreadable(ClientError):
-    """The jar cannot be read. The message says where its content was moved."""
-
-
-class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The draft's `SessionMetadata`, as the server gave it out."""
+class SessionMetadata(RedactedRepr, msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The draft's `SessionMetadata`, as the server gave it out; a storage keeps it."""
 
     session_id: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z")]
     state: str | None = None
     expires_at: str | None = None  # a hint, ISO 8601
 
-    def __repr__(self) -> str:
-        return f"<Metadata, expires at {self.expires_at}>"
-
-    def __rich_repr__(self) -> list[tuple[str, str | None]]:
-        return [("expires_at", self.expires_at)]
-
     def for_request(self) -> dict[str, str]:
         return {"sessionId": self.session_id, **({} if self.state is None else {"state": self.state})}
 
-    def updated(self, echoed: object) -> Metadata:
-        """Return the metadata after a result; what it holds of another session, or malformed, changes nothing."""
+    def updated(self, echoed: object) -> SessionMetadata:
+        """Return the metadata after a result, which a malformed echo, or one of another session, leaves unchanged."""
         try:
-            news = msgspec.convert(echoed, Metadata)
+            news = msgspec.convert(echoed, SessionMetadata)
         except msgspec.ValidationError:
             return self
         if news.session_id != self.session_id:
             return self
-        return Metadata(self.session_id, news.state or self.state, news.expires_at or self.expires_at)
+        return SessionMetadata(self.session_id, news.state or self.state, news.expires_at or self.expires_at)
 
     @property
     def expires(self) -> datetime | None:
-        """The hint as a time, in UTC where it names no zone; None where there is none that can be read."""
+        """The hint as a time, in UTC where it names no zone; None where it cannot be read."""
         try:
             hint = datetime.fromisoformat((self.expires_at or "").replace("Z", "+00:00"))
         except ValueError:
@@ -90,34 +80,42 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 @dataclass
 class Creation:
+    """A session that is being created, for all calls that wait for it."""
+
     done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Metadata | ClientError = field(  # once `done` is set
+    outcome: SessionMetadata | ClientError = field(  # once `done` is set
         default_factory=lambda: NoAnswer("the connection was closed before the session was created")
     )
 
+    async def wait(self) -> SessionMetadata:
+        await self.done.wait()
+        if isinstance(self.outcome, ClientError):
+            raise self.outcome
+        return self.outcome
 
-class HeldSession:
-    """One session of a client on a server. Created by `ClientSessions.new` and `ClientSessions.open`.
 
-    This sends no request: the session is created by the first request that needs it, or resumed from a jar. If the
-    server loses it, a named session is created again by the next request; an unnamed one stays ended. `name` is the
-    program's name for it, `""` for the default session, or None.
+class ClientSession:
+    """One session of a client on a server. Created by `ClientSessions.new`, `ClientSessions.open` and a fork.
+
+    This sends no request: the session is created by the first request that needs it, or resumed from a storage. If the
+    server does not find it any more, a named session is created again by the next request; an unnamed one stays ended.
+    `name` is the program's name for it, `""` for the default session, or None.
     """
 
     def __init__(self, owner: object, name: str | None, params: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.owner = owner
         self.params: dict[str, Any] = dict(params or {})
-        self.metadata: Metadata | None = None
+        self.metadata: SessionMetadata | None = None
         self.creation: Creation | None = None
         self._ended = False
 
     def __repr__(self) -> str:
-        called = "unnamed" if self.name is None else repr(self.name)
-        return f"<HeldSession {called}, {'ended' if self._ended else 'begun' if self.metadata else 'not begun'}>"
+        name = "unnamed" if self.name is None else repr(self.name)
+        return f"<ClientSession {name}, {'ended' if self._ended else 'created' if self.created else 'not created'}>"
 
     @property
-    def begun(self) -> bool:
+    def created(self) -> bool:
         """Whether the session exists on the server, as far as the client knows."""
         return self.metadata is not None
 
@@ -128,7 +126,7 @@ class HeldSession:
 
     @property
     def id(self) -> str | None:
-        """The session id, a credential, or None before the session has begun. Never log it."""
+        """The session id, a credential, or None before the session is created. Never log it."""
         return None if self.metadata is None else self.metadata.session_id
 
     @property
@@ -136,22 +134,17 @@ class HeldSession:
         """When the session ends, as far as the server says, or None."""
         return None if self.metadata is None else self.metadata.expires
 
-    def forget(self, *, for_good: bool) -> Metadata | None:
-        """Hold the session no longer, nor any other where `for_good`, and return what was held."""
+    def detach(self, *, for_good: bool) -> SessionMetadata | None:
+        """Forget the session on the server, refuse another where `for_good`, and return what was held."""
         metadata, self.metadata = self.metadata, None
         self._ended = self._ended or for_good
         return metadata
 
 
 class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
-    """One of the caller's sessions in a list of the server.
+    """One of the caller's sessions in a list of the server: its public name `ref`, and times.
 
-    Args:
-        ref: Its public name. Not a credential.
-        created_at: When it was created.
-        last_seen_at: When it was last used; may lag by a minute.
-        expires_at: When it expires.
-        current: Whether it is the session of the request.
+    `last_seen_at` may lag by a minute; `current` marks the session of the request.
     """
 
     ref: str
@@ -162,12 +155,7 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionPage(msgspec.Struct, frozen=True, rename="camel"):
-    """One page of the caller's sessions, oldest first.
-
-    Args:
-        sessions: The sessions.
-        next_cursor: The cursor of the next page, or None on the last page.
-    """
+    """One page of the caller's sessions, oldest first; `next_cursor` is None on the last page."""
 
     sessions: list[ListedSession]
     next_cursor: str | None = None

@@ -21,6 +21,7 @@ from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
 from .._server.placement import MISPLACED
+from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMi
         placed = copy.copy(made)  # the routes of one endpoint share their keys and their store
         placed.app = endpoint.app
         setattr(endpoint.holder, endpoint.attribute, placed)
-        # FastAPI keeps what it made of an included router until the router says that it changed.
-        if changed := getattr(endpoint.router, "_mark_routes_changed", None):
-            changed()
+        routes_changed(endpoint.router)
     return made
 
 
@@ -186,9 +185,9 @@ def _walk_route(route: object, at: _Endpoint) -> Iterator[_Endpoint]:
             yield replace(at, is_subtree=True)
     elif isinstance(route, Host):
         yield from _walk(replace(at, app=route.app, holder=route, attribute="app", is_included=False))
-    elif included := getattr(route, "original_router", None):  # FastAPI's `include_router`
-        prefix = getattr(getattr(route, "include_context", None), "prefix", "")
-        yield from _walk(replace(at, app=included, path=at.path + prefix, is_included=True))
+    elif (included := included_router(route)) is not None:
+        router, prefix = included
+        yield from _walk(replace(at, app=router, path=at.path + prefix, is_included=True))
 
 
 def _at_route(route: Route, at: _Endpoint) -> _Endpoint:

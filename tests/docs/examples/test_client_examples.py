@@ -21,35 +21,35 @@ def test_the_session_goes_on_until_it_is_deleted() -> None:
     """A count goes on over restarts of the program and the server, and begins anew after a deletion."""
     assert lines_of("client_sdk") == [
         "The first start: a session begins with the first call",
-        "program starts: its jar is empty",
+        "program starts: its file is empty",
         "counter A count() -> 1",
         "counter A count() -> 2",
         "counter A count() -> 3",
-        "program ends: the jar keeps the session",
+        "program ends: the file keeps the session",
         "The next start, of the server and of the program: the session goes on",
         "counter restarted",
-        "program starts: its jar holds a session",
+        "program starts: its file holds a session",
         "counter A count() -> 4",
         "counter A count() -> 5",
-        "program ends: the jar keeps the session",
+        "program ends: the file keeps the session",
         "Deleted: the next start begins anew",
         "counter A sessions/delete -> deleted",
-        "program starts: its jar is empty",
+        "program starts: its file is empty",
         "counter A count() -> 1",
-        "program ends: the jar keeps the session",
+        "program ends: the file keeps the session",
     ]
 
 
 def test_a_lost_session_is_raised_or_recreated() -> None:
-    """With `on_lost="raise"` the loss is raised once; with "recreate" the call goes into a new session."""
+    """With `on_not_found="raise"` the loss is raised once; with "recreate" the call goes into a new session."""
     assert lines_of("client_fastmcp") == [
-        'on_lost="raise": the program learns that the notes are gone',
+        'on_not_found="raise": the program learns that the notes are gone',
         'notebook A append("milk") -> ["milk"]',
         'notebook A append("eggs") -> ["milk", "eggs"]',
         "another program deletes the session",
         'notebook A append("bread") -> refused: -32043 Session not found',
         'notebook A append("butter") -> ["butter"]',
-        'on_lost="recreate": the call goes into a new session',
+        'on_not_found="recreate": the call goes into a new session',
         'notebook A append("milk") -> ["milk"]',
         'notebook A append("eggs") -> ["milk", "eggs"]',
         "another program deletes the session",
@@ -74,7 +74,7 @@ def test_each_conversation_has_its_own_notes() -> None:
         'notebook B append("a hat") -> ["socks", "a hat"]',
         'notebook B append("the tickets") -> ["socks", "a hat", "the tickets"]',
     ]
-    assert lines[-1] == "program holds conversation A, conversation B; no jar keeps them, so leaving deletes them"
+    assert lines[-1] == "program holds conversation A, conversation B; no storage keeps them, so leaving deletes them"
 
 
 def test_helpers_share_a_cart_and_have_their_own_browsers() -> None:

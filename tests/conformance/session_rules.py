@@ -1,7 +1,7 @@
-"""The rules that a probe holds a server to: one check for each, and the clause that asks for it.
+"""The rules that a server with sessions keeps: one check for each, and the clause that asks for it.
 
 Checks run in the order of `RULES`, in each era, and share the sessions that earlier ones made. A check returns None
-where its rule holds, else what was seen, without ids and without a text of the server's.
+where its rule holds, else what was seen.
 Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from .._protocol.members import SESSION_KEY
-from .probe_client import Answer, ProbeClient
+from clients import SESSION_KEY
+from rule_client import Answer, RuleClient
 
 NOT_FOUND: Final = -32043
 INVALID_PARAMS: Final = -32602
@@ -32,10 +32,10 @@ class Skipped(Exception):  # an outcome, not an error
 
 
 @dataclass
-class ProbeRun:
+class Run:
     """One server in one era while it is examined."""
 
-    client: ProbeClient
+    client: RuleClient
     held: dict[str, Session] = field(default_factory=dict, repr=False)  # by the checks' names for them
 
     def session(self, name: str) -> Session:
@@ -46,7 +46,7 @@ class ProbeRun:
 
     def use(self, session: object, **options: Any) -> Answer:
         """Send a harmless request in a session, of a method that the server has."""
-        usual = "server/discover" if self.client.era == "modern" else "ping"
+        usual = "server/discover" if self.client.modern else "ping"
         method = next((method for name, method in HARMLESS.items() if name in self.client.capabilities), usual)
         return self.client.request(method, session=session, **options)
 
@@ -84,7 +84,7 @@ def _unless(holds: bool, answer: Answer) -> str | None:  # reads as a sentence a
 def _unless_not_found(answer: Answer, session_id: str) -> str | None:
     if answer.code != NOT_FOUND:
         return f"{answer}"
-    data = (answer.error or {}).get("data")
+    data = answer.error.get("data")
     named = data.get("sessionId") if isinstance(data, dict) else None
     return None if named == session_id else f"{answer}, whose data does not repeat the sessionId"
 
@@ -97,22 +97,22 @@ def _forged_id(session: Session) -> str:
     return f"{session_id[:place]}{other}{session_id[place + 1 :]}"
 
 
-def _advertised(run: ProbeRun) -> str | None:
+def _advertised(run: Run) -> str | None:
     if "sessions" in run.client.capabilities:
         return None
     found = "no word of sessions" if run.client.settings is None else "only experimental.sessions"
     return f"{found} in the capabilities"
 
 
-def _create(run: ProbeRun) -> str | None:
+def _create(run: Run) -> str | None:
     return run.hold("A", run.client.request("sessions/create")) or run.hold("B", run.client.request("sessions/create"))
 
 
-def _unique(run: ProbeRun) -> str | None:
+def _unique(run: Run) -> str | None:
     return None if run.session("A")["sessionId"] != run.session("B")["sessionId"] else "one id twice"
 
 
-def _hint(run: ProbeRun) -> str | None:
+def _hint(run: Run) -> str | None:
     expires = run.session("A").get("expiresAt")
     if expires is None:
         raise Skipped("the server gives none")
@@ -123,14 +123,14 @@ def _hint(run: ProbeRun) -> str | None:
     return None
 
 
-def _create_within(run: ProbeRun) -> str | None:
+def _create_within(run: Run) -> str | None:
     answer = run.client.request("sessions/create", session=_sent(run.session("A")))
     if answer.result is not None:
         run.hold("within", answer)
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _use(run: ProbeRun) -> str | None:
+def _use(run: Run) -> str | None:
     session = run.session("A")
     answer = run.use(_sent(session))
     if answer.result is None:
@@ -142,7 +142,7 @@ def _use(run: ProbeRun) -> str | None:
     return None if echo["sessionId"] == session["sessionId"] else "another sessionId in result._meta"
 
 
-def _state(run: ProbeRun) -> str | None:
+def _state(run: Run) -> str | None:
     session = run.session("A")
     if "state" not in session:
         raise Skipped("the server keeps no state with the client")
@@ -150,7 +150,7 @@ def _state(run: ProbeRun) -> str | None:
     return _unless(answer.result is not None, answer)
 
 
-def _parallel(run: ProbeRun) -> str | None:
+def _parallel(run: Run) -> str | None:
     sessions = [_sent(run.session(name)) for name in "AB"] * (PARALLEL // 2)
     with ThreadPoolExecutor(PARALLEL) as pool:
         echoes = [_echo(answer) for answer in pool.map(run.use, sessions)]
@@ -158,25 +158,25 @@ def _parallel(run: ProbeRun) -> str | None:
     return None if wrong == 0 else f"{wrong} of {PARALLEL} answers without their own session"
 
 
-def _malformed(run: ProbeRun) -> str | None:
+def _malformed(run: Run) -> str | None:
     run.session("A")  # or this says nothing of the server
     answer = run.use({"sessionId": 7})
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _not_found(run: ProbeRun, make_id: Callable[[Session], str]) -> str | None:
+def _not_found(run: Run, make_id: Callable[[Session], str]) -> str | None:
     session_id = make_id(run.session("A"))
     return _unless_not_found(run.use({"sessionId": session_id}), session_id)
 
 
-def _alike(run: ProbeRun) -> str | None:
+def _alike(run: Run) -> str | None:
     ids = (secrets.token_urlsafe(24), _forged_id(run.session("A")))
     unknown, forged = (run.use({"sessionId": session_id}) for session_id in ids)
-    words = [(one.status, one.code, (one.error or {}).get("message")) for one in (unknown, forged)]
+    words = [(one.status, one.code, one.error.get("message")) for one in (unknown, forged)]
     return None if words[0] == words[1] else f"{unknown} for an unknown one; {forged} for a forged one"
 
 
-def _oversized(run: ProbeRun) -> str | None:
+def _oversized(run: Run) -> str | None:
     session = run.session("A")
     answer = run.use({"sessionId": "A" * OVERSIZED})
     if not answer.refuses:
@@ -185,22 +185,22 @@ def _oversized(run: ProbeRun) -> str | None:
     return None if after.result is not None else f"refused, and then {after}"
 
 
-def _wrong_header(run: ProbeRun) -> str | None:
+def _wrong_header(run: Run) -> str | None:
     header = {"Mcp-Session-Id": run.session("B")["sessionId"]}
     answer = run.use(_sent(run.session("A")), headers=header)
     return _unless(answer.refuses, answer)
 
 
-def _mirrored(run: ProbeRun) -> str | None:
-    if run.client.era != "modern":
+def _mirrored(run: Run) -> str | None:
+    if not run.client.modern:
         raise Skipped("in the legacy era the header names the transport's session")
     session = run.session("A")
     answer = run.use(_sent(session), headers={"Mcp-Session-Id": session["sessionId"]})
     return _unless(answer.result is not None, answer)
 
 
-def _strange_create(run: ProbeRun, **options: Any) -> str | None:
-    if run.client.era != "modern":
+def _strange_create(run: Run, **options: Any) -> str | None:
+    if not run.client.modern:
         raise Skipped("the legacy era has none")
     answer = run.client.request("sessions/create", **options)
     if answer.result is not None:
@@ -208,40 +208,40 @@ def _strange_create(run: ProbeRun, **options: Any) -> str | None:
     return _unless(answer.refuses, answer)
 
 
-def _delete_nothing(run: ProbeRun) -> str | None:
+def _delete_nothing(run: Run) -> str | None:
     answer = run.client.request("sessions/delete")
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _delete(run: ProbeRun) -> str | None:
+def _delete(run: Run) -> str | None:
     answer = run.client.request("sessions/delete", session=_sent(run.session("B")))
     run.held["gone"] = run.held.pop("B")
     return _unless(answer.result in ({}, {"resultType": "complete"}), answer)
 
 
-def _replay(run: ProbeRun) -> str | None:
+def _replay(run: Run) -> str | None:
     session = run.session("gone")
     return _unless_not_found(run.use(_sent(session)), session["sessionId"])
 
 
-def _delete_again(run: ProbeRun) -> str | None:
+def _delete_again(run: Run) -> str | None:
     session = run.held.pop("gone", None)
     if session is None:
         raise Skipped("no session was deleted")
     return _unless_not_found(run.client.request("sessions/delete", session=_sent(session)), session["sessionId"])
 
 
-def _survivor(run: ProbeRun) -> str | None:
+def _survivor(run: Run) -> str | None:
     answer = run.use(_sent(run.session("A")))
     return _unless(answer.result is not None, answer)
 
 
-def _need(run: ProbeRun, extension: str) -> None:
+def _need(run: Run, extension: str) -> None:
     if not (run.client.settings or {}).get(extension):
         raise Skipped("not offered")
 
 
-def _listed(run: ProbeRun) -> str | None:
+def _listed(run: Run) -> str | None:
     _need(run, "list")
     session = run.session("A")
     answer = run.client.request("sessions/list")
@@ -252,7 +252,7 @@ def _listed(run: ProbeRun) -> str | None:
     return None if session["sessionId"] not in str(answer.message) else "a sessionId in the list"
 
 
-def _fork(run: ProbeRun) -> str | None:
+def _fork(run: Run) -> str | None:
     _need(run, "fork")
     parent = run.session("A")
     answer = run.client.request("sessions/fork", {}, session=_sent(parent))
@@ -268,14 +268,13 @@ def _fork(run: ProbeRun) -> str | None:
 class Rule:
     """One thing that has to hold."""
 
-    name: str  # in reports
+    name: str
     says: str
     clause: str  # that asks for it
-    check: Callable[[ProbeRun], str | None]
+    check: Callable[[Run], str | None]
     needs_sessions: bool = True  # does not apply to a server that offers none
 
 
-# The report and the documentation are rendered from this table.
 RULES: Final = (
     Rule("advertised", "the capabilities advertise sessions", "draft: Capabilities", _advertised, needs_sessions=False),
     Rule("create", "a session is created; its id is visible ASCII", "draft: Creating Sessions, Data Types", _create),
@@ -333,3 +332,24 @@ RULES: Final = (
     Rule("listed", "a list of sessions contains no id", "extension: list", _listed),
     Rule("fork", "a fork is a session of its own", "extension: fork", _fork),
 )
+
+
+def examine(url: str) -> dict[tuple[str, str], str | Skipped | None]:
+    """Return what was seen of each rule in each era that the server speaks: None where the rule holds."""
+    found: dict[tuple[str, str], str | Skipped | None] = {}
+    for era in ("legacy", "modern"):
+        client = RuleClient.connected(url, modern=era == "modern")
+        if client is not None:
+            run = Run(client)
+            found |= {(era, rule.name): _try(rule, run) for rule in RULES}
+            run.delete_all()
+    return found
+
+
+def _try(rule: Rule, run: Run) -> str | Skipped | None:
+    if rule.needs_sessions and "sessions" not in run.client.capabilities and run.client.settings is None:
+        return Skipped("no sessions are offered")
+    try:
+        return rule.check(run)
+    except Skipped as reason:
+        return reason

@@ -1,0 +1,154 @@
+"""Where a program keeps its sessions between connections: in memory, in a file, or in a storage of its own.
+
+Sessions are kept by the URL of their server, so none is sent to another. A session that another program has put in the
+place of ours is left alone.
+Source: the data-layer sessions draft ("MUST associate retained sessionIds with the issuing Server").
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final, Protocol
+
+from anyio import to_thread
+
+from ._session import ClientError, SessionMetadata
+
+logger: Final = logging.getLogger("mcp_sessions")
+
+LEEWAY: Final = timedelta(days=1)
+"""How long past its hint a session is kept: clocks differ, and a hint alone is not written when it moves."""
+
+_TABLE: Final = """CREATE TABLE IF NOT EXISTS sessions
+    (server TEXT, name TEXT, id TEXT, state TEXT, expires_at TEXT, PRIMARY KEY (server, name))"""
+
+Sessions = dict[str, SessionMetadata]  # of one server, by the names that the program gave them
+
+
+class SessionStorage(Protocol):
+    """What `with_sessions` needs of a storage. What it keeps are credentials."""
+
+    async def load(self, server: str) -> Mapping[str, SessionMetadata]:
+        """Return the sessions of a server, which its URL identifies, by name."""
+        ...
+
+    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
+        """Keep a session under a name, or remove it where `session` is None.
+
+        Where `replaces` is not None, this changes only a session with that id.
+        """
+        ...
+
+
+class MemoryStorage:
+    """Keeps sessions while the program runs, from one connection to the next."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, Sessions] = {}
+
+    async def load(self, server: str) -> Sessions:
+        return _current(self._servers.get(server, {}))
+
+    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
+        self._servers[server] = _edited(self._servers.get(server, {}), name, session, replaces)
+
+
+class FileStorage:
+    """Keeps sessions in a file, an SQLite database, that several programs may use at once.
+
+    Only its owner can read it. What cannot be read or written raises `ClientError` or `OSError`.
+
+    Args:
+        path: The file. A missing folder is created.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).expanduser()
+
+    def __repr__(self) -> str:
+        return f"<FileStorage {str(self._path)!r}>"
+
+    async def load(self, server: str) -> Sessions:
+        return await to_thread.run_sync(self._load, server)
+
+    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
+        await to_thread.run_sync(self._save, server, name, session, replaces)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._path.chmod(0o600)  # also where it was there before; what SQLite puts next to it gets the same mode
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30)) as database, database:
+                database.execute(_TABLE)
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise ClientError(f"{self._path} cannot be used to keep sessions: {error}") from None
+
+    def _load(self, server: str) -> Sessions:
+        with self._opened() as database:
+            rows = database.execute("SELECT name, id, state, expires_at FROM sessions WHERE server = ?", (server,))
+            sessions = {name: SessionMetadata(*metadata) for name, *metadata in rows}
+            current = _current(sessions)
+            gone = [(server, name) for name in sessions.keys() - current.keys()]
+            database.executemany("DELETE FROM sessions WHERE server = ? AND name = ?", gone)
+            return current
+
+    def _save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None) -> None:
+        with self._opened() as database:
+            deleted = database.execute(
+                "DELETE FROM sessions WHERE server = ? AND name = ? AND id = ifnull(?, id)", (server, name, replaces)
+            )
+            if session is not None and (replaces is None or deleted.rowcount):
+                row = (server, name, session.session_id, session.state, session.expires_at)
+                database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _current(sessions: Sessions) -> Sessions:
+    limit = datetime.now(timezone.utc) - LEEWAY
+    return {name: one for name, one in sessions.items() if one.expires is None or limit < one.expires}
+
+
+def _edited(sessions: Sessions, name: str, session: SessionMetadata | None, replaces: str | None) -> Sessions:
+    if replaces is not None and (name not in sessions or sessions[name].session_id != replaces):
+        return sessions
+    others = {other: one for other, one in sessions.items() if other != name}
+    return others if session is None else {**others, name: session}
+
+
+class StorageSync:
+    """The sessions of one server in a storage, as far as they were read or written here.
+
+    The storage is read when a connection is made. Where it cannot be written later, that is logged and calls go on.
+    """
+
+    def __init__(self, storage: SessionStorage | None, server: str) -> None:
+        self.is_persistent: bool = storage is not None
+        self.stored: Sessions = {}
+        self._storage = storage
+        self._server = server
+
+    async def load(self) -> None:
+        if self._storage is not None:
+            self.stored = dict(await self._storage.load(self._server))
+
+    async def save(self, name: str | None, session: SessionMetadata | None, replaces: str | None = None) -> None:
+        """Keep or remove a named session, as `SessionStorage.save`."""
+        if self._storage is None or name is None:
+            return
+        if session is not None and name not in self.stored:  # the write that should have kept it failed
+            replaces = None
+        try:
+            await self._storage.save(self._server, name, session, replaces)
+        except Exception as error:  # noqa: BLE001  # a program's own storage may raise anything
+            logger.error("cannot write the stored sessions, so this change is kept in memory only: %s", error)
+            if session is not None:
+                return
+        self.stored = _edited(self.stored, name, session, replaces)

@@ -1,0 +1,276 @@
+"""What is kept of the sessions between connections: every storage returns what it was given, by server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from integration.wire import SESSION_KEY
+from mcp_sessions import ConfigurationError
+from mcp_sessions.client import (
+    ClientError,
+    FileStorage,
+    MemoryStorage,
+    NoAnswer,
+    SessionMetadata,
+    SessionStorage,
+    with_sessions,
+)
+
+from .scripted import URL, Server, calling, error, session_of, storing
+
+FULL = SessionMetadata("one", "state", "2999-01-01T00:00:00Z")
+TWO = SessionMetadata("two")
+
+
+@pytest.fixture(params=["memory", "file"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStorage:
+    return MemoryStorage() if request.param == "memory" else FileStorage(tmp_path / "new" / "sessions.db")
+
+
+def carried(server: Server) -> list[str | None]:
+    return [sent["sessionId"] if sent else None for sent in server.carried("tools/call")]
+
+
+# --- a storage ---
+
+
+async def test_a_storage_returns_what_it_was_given(storage: SessionStorage) -> None:
+    """By server and name."""
+    await storage.save(URL, "", FULL)
+    await storage.save(URL, "thread", TWO)
+    await storage.save(f"{URL}?tenant=2", "", SessionMetadata("three"))
+    assert await storage.load(URL) == {"": FULL, "thread": TWO}
+    assert await storage.load(f"{URL}?tenant=2") == {"": SessionMetadata("three")}
+    assert await storage.load("https://other.example/mcp") == {}
+
+
+async def test_a_storage_replaces_only_the_session_that_is_meant(storage: SessionStorage) -> None:
+    """One that another program has put in its place is neither changed nor removed."""
+    await storage.save(URL, "other", TWO)
+    await storage.save(URL, "", FULL)
+    await storage.save(URL, "", SessionMetadata("one", "new"), "one")
+    for name, session_id in (("", "another"), ("other", "one"), ("unknown", "one")):
+        await storage.save(URL, name, SessionMetadata(session_id, "newer"), session_id)
+        await storage.save(URL, name, None, session_id)
+    assert await storage.load(URL) == {"": SessionMetadata("one", "new"), "other": TWO}
+    await storage.save(URL, "", None, "one")
+    await storage.save(URL, "other", FULL)
+    assert await storage.load(URL) == {"other": FULL}
+
+
+async def test_a_storage_drops_what_expired_long_ago(storage: SessionStorage) -> None:
+    """With a day of leeway, and never a session without a time that can be read."""
+    now = datetime.now(timezone.utc)
+    for name, hours in {"live": 1, "late": -12, "gone": -48}.items():
+        await storage.save(URL, name, SessionMetadata(name, None, (now + timedelta(hours=hours)).isoformat()))
+    await storage.save(URL, "unknown", TWO)
+    assert set(await storage.load(URL)) == {"live", "late", "unknown"}
+
+
+async def test_a_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the umask, also where others could read the file before; the folder, too."""
+    path = tmp_path / "new" / "sessions.db"
+    before = os.umask(0)
+    try:
+        await FileStorage(path).save(URL, "", FULL)
+        path.chmod(0o666)
+        await FileStorage(path).save(URL, "other", FULL)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(found.stat().st_mode) for found in path.parent.iterdir()} == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert repr(FileStorage(path)) == f"<FileStorage {str(path)!r}>"
+
+
+async def test_a_file_that_does_not_hold_sessions_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is sent to the server, and nothing is lost that its owner may want back."""
+    path, server = tmp_path / "sessions.db", Server()
+    path.write_text("a letter to ann, which is not a database")
+    with pytest.raises(ClientError, match=r"sessions\.db cannot be used to keep sessions: file is not a database"):
+        await storing(server, FileStorage(path)).__aenter__()
+    assert path.read_text().startswith("a letter")
+    assert not server.received
+
+
+PROGRAM = """
+import asyncio, sys
+from mcp_sessions.client import FileStorage, SessionMetadata
+
+async def main(path, who):
+    for number in range(40):
+        await FileStorage(path).save("https://host.example/mcp", f"{who}-{number}", SessionMetadata("one"))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    commands = [[sys.executable, "-c", PROGRAM, str(path), who] for who in ("ann", "bob", "cat")]
+    async with anyio.create_task_group() as tasks:
+        for command in commands:
+            tasks.start_soon(anyio.run_process, command)
+    assert len(await FileStorage(path).load(URL)) == 120
+
+
+# --- sessions in a storage ---
+
+
+def stating(*states: dict[str, str]) -> Any:
+    """A rule that answers each call with the next state or hint."""
+    says = iter(states)
+    return lambda message: {"result": {"_meta": {SESSION_KEY: {**(session_of(message) or {}), **next(says)}}}}
+
+
+async def test_named_sessions_are_kept_and_unnamed_ones_are_deleted() -> None:
+    server, storage = Server(), MemoryStorage()
+    sessions = storing(server, storage)
+    async with calling(sessions) as caller:
+        for session in (sessions.open(""), sessions.open("thread"), sessions.new()):
+            with sessions.use(session):
+                await caller.ask("tools/call")
+        sessions.open("never used")
+    assert server.carried("sessions/delete") == [{"sessionId": "id-3"}]
+    assert await storage.load(URL) == {"": SessionMetadata("id-1"), "thread": SessionMetadata("id-2")}
+    assert sessions.names == ["", "thread"]
+
+
+async def test_sessions_are_resumed_from_the_storage() -> None:
+    """Those opened before the connection is made, those opened later, and the default one."""
+    server, storage = Server(), MemoryStorage()
+    for name in ("", "early", "late"):
+        await storage.save(URL, name, SessionMetadata(f"kept{name}", f"state{name}"))
+    sessions = storing(server, storage)
+    early = sessions.open("early")
+    async with calling(sessions) as caller:
+        assert sessions.names == ["", "early", "late"]
+        for session in (sessions.open(""), early, sessions.open("late"), sessions.open("new")):
+            with sessions.use(session):
+                await caller.ask("tools/call")
+    assert carried(server) == ["kept", "keptearly", "keptlate", "id-1"]
+
+
+async def test_sessions_resume_when_the_same_object_connects_again() -> None:
+    """What is held counts, and not what another program has stored meanwhile."""
+    server, storage = Server(), MemoryStorage()
+    sessions = storing(server, storage)
+    for _ in range(2):
+        async with calling(sessions) as caller:
+            await caller.ask("tools/call")
+        await storage.save(URL, "", SessionMetadata("theirs"))
+    assert carried(server) == ["id-1"] * 2
+
+
+async def test_a_resumed_session_can_be_deleted_once_it_is_known_how() -> None:
+    """A client that is pinned to a version has sent nothing yet: the session stays where it is until it has."""
+    server, storage = Server(), MemoryStorage()
+    await storage.save(URL, "", SessionMetadata("kept"))
+    sessions = storing(server, storage)
+    async with calling(sessions, greet=False) as caller:
+        with pytest.raises(NoAnswer, match="version is unknown"):
+            await sessions.delete(sessions.open(""))
+        await caller.ask("ping")
+        await sessions.delete(sessions.open(""))
+    assert server.carried("sessions/delete") == [{"sessionId": "kept"}]
+    assert await storage.load(URL) == {}
+
+
+async def test_a_resumed_session_that_the_server_has_lost_is_dropped() -> None:
+    server, storage = (
+        Server({"tools/call": lambda message: error(-32043, **(session_of(message) or {}))}),
+        MemoryStorage(),
+    )
+    await storage.save(URL, "", SessionMetadata("kept"))
+    async with calling(storing(server, storage)) as caller:
+        await caller.ask("tools/call")
+        assert await storage.load(URL) == {}
+
+
+async def test_a_session_is_written_with_each_new_state_and_on_leaving() -> None:
+    """A hint of expiry alone, which moves with every call, is written on leaving."""
+    hint = "2999-01-01T00:00:00Z"
+    server, storage = Server(), MemoryStorage()
+    server.rules["tools/call"] = stating({"state": "one"}, {"expiresAt": hint})
+    async with calling(storing(server, storage)) as caller:
+        for _ in range(2):
+            await caller.ask("tools/call")
+            assert await storage.load(URL) == {"": SessionMetadata("id-1", "one")}
+    assert await storage.load(URL) == {"": SessionMetadata("id-1", "one", hint)}
+
+
+async def test_a_session_that_another_program_stored_in_its_place_is_left_alone() -> None:
+    server, storage = Server(), MemoryStorage()
+    server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
+    async with calling(storing(server, storage)) as caller:
+        await caller.ask("tools/call")
+        await storage.save(URL, "", SessionMetadata("theirs"))
+        await caller.ask("tools/call")
+    assert await storage.load(URL) == {"": SessionMetadata("theirs")}
+
+
+async def test_a_storage_that_cannot_be_read_stops_the_start() -> None:
+    server = Server()
+    with pytest.raises(OSError, match="nowhere"):
+        await storing(server, FileStorage("/proc/self/nowhere/sessions.db")).__aenter__()
+    assert not server.received
+
+
+async def test_a_storage_that_cannot_be_written_later_is_reported_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls go on; what could not be written is held, and written when that works again."""
+    path = tmp_path / "sessions.db"
+    server, storage = Server(), FileStorage(path)
+    server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
+    sessions = storing(server, storage)
+    with caplog.at_level(logging.ERROR, "mcp_sessions"):
+        async with calling(sessions) as caller:
+            path.unlink()
+            path.mkdir()
+            await caller.ask("tools/call")
+            path.rmdir()
+            await caller.ask("tools/call")
+            assert await storage.load(URL) == {"": SessionMetadata("id-1", "two")}
+            path.unlink()
+            path.mkdir()
+            await sessions.delete(sessions.open(""))
+            assert sessions.names == []
+    assert len(caplog.records) == 3
+    assert all("kept in memory only" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://ann:secret@host/mcp#top", "https://ann:other@host/mcp", True),
+        ("https://host/mcp?tenant=1", "https://host/mcp?tenant=2", False),
+        ("https://host/mcp", "https://host/mcp?tenant=1", False),
+        ("https://ann:a@host/mcp", "https://bob:b@host/mcp", False),
+        ("https://host/mcp", "http://host/mcp", False),
+    ],
+)
+async def test_a_server_is_its_url_without_password_and_fragment(
+    one: str, other: str, same: bool, tmp_path: Path
+) -> None:
+    """No tenant or user of a host is sent the session of another, and no password is stored."""
+    path, server = tmp_path / "sessions.db", Server()
+    for url in (one, other, one, other):
+        async with calling(storing(server, FileStorage(path), url)) as caller:
+            await caller.ask("tools/call")
+    assert carried(server) == ["id-1", "id-1" if same else "id-2"] * 2
+    assert b"secret" not in path.read_bytes()
+
+
+def test_a_storage_goes_with_a_url() -> None:
+    """Of another transport nobody knows which server it connects to."""
+    with pytest.raises(ConfigurationError, match=r"with_sessions\(url, storage\)"):
+        with_sessions(Server().transport, MemoryStorage())
