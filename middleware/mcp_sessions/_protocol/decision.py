@@ -211,10 +211,12 @@ def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credent
     Raises:
         Refusal: The metadata cannot be read, or the header contradicts the body.
     """
-    metadata = requested_session(message, rules.sep1364)
-    transport_id, contradicts = _header(message, metadata, headers, rules)
+    sep1364, transport_id, contradicts = rules.sep1364, None, False
+    metadata = requested_session(message, sep1364)
+    if headers.session_id is not None or sep1364 is not None:
+        transport_id, contradicts = _header(message, metadata, headers, rules)
     if metadata is not None:
-        is_field = rules.sep1364 is not None and message.session is None
+        is_field = sep1364 is not None and message.session is None
         return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
     if transport_id is None and headers.cookie is not None:
         cookie = _cookie(message, subject(message, rules), headers.cookie)
@@ -228,7 +230,8 @@ def _presence(message: Message, about: Subject, credentials: Credentials, rules:
         raise SessionRequired
     if metadata is not None or (credentials.transport_id is not None and about not in ABOUT_SESSIONS):
         return SESSION
-    return TOO_LITTLE if about not in ABOUT_SESSIONS and _is_required(message, rules) else NOTHING
+    needs_one = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
+    return TOO_LITTLE if needs_one else NOTHING
 
 
 def _kind(credentials: Credentials, step: Step, rules: Rules) -> Kind:

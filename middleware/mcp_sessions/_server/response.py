@@ -59,10 +59,11 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     send_to_server: Send
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
     rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order; what translates ids comes first
+    observer: RequestTelemetry | None = None  # learns how the request ended
     make_guard: Callable[[], StreamGuard] | None = None  # returns what ends it early, where it belongs to a session
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
-    observer: RequestTelemetry | None = None  # learns how the request ended
     passes_body: bool = False  # the body leaves part by part as it came
+    may_name: bool = False  # a session may be named in its headers
 
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     pending_start: ASGIMessage | None = None  # while it is held
@@ -83,7 +84,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_to_server(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        start = self._read_start(start)
+        if self.may_name or self.ctx.runtime.bridges:
+            start = self._read_start(start)
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))
         self.body = self._body_for(*content_type(start.get("headers", ())))
@@ -97,8 +99,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | OpaqueBody:
         max_bytes = self.ctx.runtime.limits.event_bytes
         if self.passes_body:
-            if media_type not in {JSON, EVENTS}:
-                self.observer = None
+            self.observer = self.observer if media_type in {JSON, EVENTS} else None
             return OpaqueBody(self, EventStream(max_bytes) if media_type == EVENTS else None)
         if coding is not None:
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
@@ -113,9 +114,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
 
     def _read_start(self, start: ASGIMessage) -> ASGIMessage:
         """Find the session that the server names, and return the start with ours in its place across the bridge."""
-        if not self.rewrites:
-            return start
-        start = self.rewrites[0].on_start(start)  # what translates ids comes first
+        if self.rewrites:
+            start = self.rewrites[0].on_start(start)  # what translates ids comes first
         for value in session_header_values(start):
             self.session_id = value
         if self.session_id is not None or start["status"] != _OK:  # none of ours is to be named

@@ -198,17 +198,18 @@ class Sep1364Field(Rewrite, kw_only=True):
 def response_for(ctx: RequestContext, message: Message, decision: Decision) -> Response | None:
     """Return what changes or observes the response to a message on its way out, or None where nothing does."""
     session = ctx.session
-    if message.method == CANCELLED and "requestId" in message.all_params:
-        ref = None if session is None else session.claims.ref
-        ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
     if message.kind is not REQUEST:
+        if message.method == CANCELLED and "requestId" in message.all_params:
+            ref = None if session is None else session.claims.ref
+            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_response(ctx)
-    rewrites = rewrites_for(ctx, message, session, session if decision.step in ECHOES else None)
+    rewrites = rewrites_for(ctx, message, session if decision.step in ECHOES else None)
     if not rewrites:
         return passing_response(ctx)
     ctx.demand_whole_answer()
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    response = Response(ctx, ctx.send, join(message.given_id), rewrites, observer=observer)
+    response = Response(ctx, ctx.send, join(message.given_id), rewrites, observer)
+    response.may_name = message.method in ADVERTISING
     if session is not None:
         response.make_guard = partial(_guard, ctx, message, session, decision.fail_open)
         response.recheck_at = session.recheck_at
@@ -221,7 +222,7 @@ def passing_response(ctx: RequestContext) -> Response | None:
     rewrites = translation(ctx)
     if observer is None and not rewrites:
         return None
-    return Response(ctx, ctx.send, rewrites=rewrites, observer=observer, passes_body=True)
+    return Response(ctx, ctx.send, b"", rewrites, observer, passes_body=True)
 
 
 def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:
@@ -247,33 +248,45 @@ def _upstream_id(ctx: RequestContext) -> str | None:
     return ctx.server_id
 
 
-def rewrites_for(
-    ctx: RequestContext, message: Message, session: ActiveSession | None, echoed: ActiveSession | None
-) -> tuple[Rewrite, ...]:
+def rewrites_for(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> tuple[Rewrite, ...]:
     """Return what the answer to a request needs, in this order."""
-    runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
-    first: list[Rewrite] = []
-    last: list[Rewrite] = []
-    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
+    rewrites: list[Rewrite] = []
     if message.method in ADVERTISING:
-        last += _naming(ctx, message)
+        rewrites = _handshake_rewrites(ctx, message, echoed)
+    elif echoed is not None:
+        sep1364 = ctx.runtime.rules.sep1364
+        rewrites.append(_keep_state(echoed))
+        if sep1364 is not None and field(message) is not None:
+            rewrites.append(Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
+    if rewrites and not isinstance(ctx.bridge, BridgedInitialize):
+        return (*translation(ctx), *rewrites)
+    return tuple(rewrites)
+
+
+def _keep_state(echoed: ActiveSession) -> Rewrite:
+    return EchoSession(session=echoed) if echoed.claims.kind == SESSION else SaveState(session=echoed)
+
+
+def _handshake_rewrites(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> list[Rewrite]:
+    """Return what the answer to `initialize` or `server/discover` needs, which may begin a session."""
+    runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
+    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
+    naming, rewrites = _naming(ctx, message), list[Rewrite]()
     if message.method == INITIALIZE and ctx.bridge is None and runtime.bridges:
         ctx.bridge = BridgedInitialize()
         mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
-        first.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
+        rewrites.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
     if echoed is not None and echoed.claims.kind != SESSION:
-        first.append(SaveState(session=echoed))
-    if message.method in ADVERTISING:
-        first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-    if begins:
-        last.append(Sep1364Field(defers_start=True, ctx=ctx, message=message, session=session, begins=True))
-    elif sep1364 is not None and echoed is not None and field(message) is not None:
-        last.append(Sep1364Field(ctx=ctx, message=message, session=session, begins=False))
+        rewrites.append(SaveState(session=echoed))
+    rewrites.append(Advertise(settings=runtime.settings, capability=runtime.capability))
     if echoed is not None and echoed.claims.kind == SESSION:
-        first.append(EchoSession(session=echoed))
-    if (first or last) and not isinstance(ctx.bridge, BridgedInitialize):
-        first[:0] = translation(ctx)
-    return (*first, *last)
+        rewrites.append(EchoSession(session=echoed))
+    rewrites += naming
+    if begins:
+        rewrites.append(Sep1364Field(defers_start=True, ctx=ctx, message=message, session=ctx.session, begins=True))
+    elif sep1364 is not None and echoed is not None and field(message) is not None:
+        rewrites.append(Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
+    return rewrites
 
 
 def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
