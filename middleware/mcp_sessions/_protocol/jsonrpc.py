@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Generic, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
-from msgspec.structs import force_setattr
 
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
 from . import members, strict_json
-from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, M, Meta, Params, Value
-from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, check_level, is_all, join, join_into, last_members, string
+from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, Meta, Params, Value
+from .strict_json import DECODE_ERRORS, check_level, is_all, join, last_members, string
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -53,7 +52,6 @@ _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
 
 _Members: TypeAlias = "dict[str, Raw] | None"
-_Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw], dict[str, Raw] | None]"
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 # Or a letter of it, escaped or in a form that folds to it.
 _MAY_BE_MESSAGE: Final = re.compile(
@@ -70,53 +68,36 @@ class MessageKind(Enum):
     RESPONSE = "response"  # anything without `method`: a client's answer to a request of the server
 
 
-# Before Python 3.12 an enumeration takes as long to find a member as it takes to make a message.
 REQUEST: Final = MessageKind.REQUEST
 NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One JSON-RPC message, read as far as sessions need it. (A dataclass would take ten times as long to make.)"""
+    """One JSON-RPC message, read as far as sessions need it."""
 
     body: bytes  # as it came
     kind: MessageKind
     method: str = ""  # empty for a response
-    given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
+    id: bytes | None = None  # JSON text; None unless this is a request
     session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
     params: Params[Meta] = NO_PARAMS  # the common members, values as sent
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
-    has_rare_meta: bool = False  # whether `params._meta` has members beside the common ones
-    decoded: _Decoded | None = None  # the body, and all members of it, its `params` and `_meta`, once it is taken apart
 
     @property
     def envelope(self) -> dict[str, Raw]:
         """Every member of the message, values as sent."""
-        return self._read()[1]
+        return last_members(self.body)
 
     @property
     def all_params(self) -> dict[str, Raw]:
         """Every member of the `params` of a request or notification, values as sent; empty where absent or null."""
-        return self._read()[2]
-
-    def _read(self) -> _Decoded:
-        if self.decoded is not None and self.decoded[0] is self.body:  # a copy may have been given another body
-            return self.decoded
-        envelope = last_members(self.body)
-        params = _inner(envelope, "params", "params_not_object") or {}
-        decoded = self.body, envelope, params, _inner(params, "_meta", "meta_not_object")
-        force_setattr(self, "decoded", decoded)
-        return decoded
-
-    @property
-    def id(self) -> bytes | None:
-        """JSON text of the id; None unless this is a request."""
-        return None if self.given_id is UNSET else join(self.given_id)
+        return _inner(self.envelope, "params", "params_not_object") or {}
 
     @property
     def meta(self) -> dict[str, Raw] | None:
         """Every member of `params._meta`, values as sent; None where absent or null."""
-        return None if self.params.meta is None else self._read()[3]
+        return None if self.params.meta is None else _inner(self.all_params, "_meta", "meta_not_object")
 
     @property
     def about(self) -> Raw | None:
@@ -142,17 +123,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return [("kind", self.kind.value), ("method", self.label)]
 
 
-class _Envelope(msgspec.Struct, Generic[M], omit_defaults=True, gc=False):
+class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
 
     jsonrpc: Literal["2.0"]
     method: str
     id: int | str | UnsetType = UNSET
-    params: Params[M] | None = None
+    params: Params[Meta] | None = None
 
 
-_common = msgspec.json.Decoder(_Envelope[Meta]).decode
-_with_rare_meta = msgspec.json.Decoder(_Envelope[dict[str, Raw]]).decode  # as hosts put in what is their own
+_common = msgspec.json.Decoder(_Envelope).decode
 
 
 class Batch(Exception):
@@ -191,47 +171,15 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     try:
         found = _common(body)
     except DECODE_ERRORS:
-        return _rare(body, max_batch)
-    joined = bytearray(size)
-    join_into(found, joined)
-    # A null is not written again, and so comes out as too short, too.
-    if not (size - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
+        return _other(body, max_batch)
+    # A null is not written again, and so comes out as too short, too; only their text distinguishes 0 and -0.
+    if not is_all(body, found) or found.id == 0:
         return _message(body)
     params = found.params or NO_PARAMS
-    session = None if (meta := params.meta) is None or meta.session is UNSET else join(meta.session)
+    session = None if params.meta is None else params.meta.named
     if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, session, params)
-    if found.id:
-        return Message(body, REQUEST, found.method, found.id, session, params)
-    return _message(body)  # only their text distinguishes 0 and -0
-
-
-def _rare(body: bytes, max_batch: int) -> Message:
-    """Read a message that would be common but for further members of `_meta`, or what is no such message."""
-    try:
-        found = _with_rare_meta(body)
-    except DECODE_ERRORS:
-        return _other(body, max_batch)
-    given = found.params
-    if given is None or given.meta is None or not is_all(body, found):
-        return _message(body)
-    _META.check(given.meta)
-    params = _common_of(given)
-    assert params.meta is not None
-    session = params.meta.named
-    if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, session, params, has_rare_meta=True)
-    if found.id:
-        return Message(body, REQUEST, found.method, found.id, session, params, has_rare_meta=True)
-    return _message(body)  # only their text distinguishes 0 and -0
-
-
-def _common_of(given: Params[dict[str, Raw]] | None) -> Params[Meta]:
-    """Return the common members of `params` whose `_meta` has others, too."""
-    assert given is not None
-    assert given.meta is not None
-    known = {name: getattr(given, name) for name in given.__struct_fields__}
-    return Params(**{**known, "meta": Meta.of(given.meta)})
+        return Message(body, NOTIFICATION, found.method, None, session, params)
+    return Message(body, REQUEST, found.method, join(found.id), session, params)
 
 
 def _other(body: bytes, max_batch: int) -> Message:
@@ -297,13 +245,12 @@ def _message(body: bytes) -> Message:
     _check_distinct(body, envelope, params, meta)
     _PARAMS.check(params or ())
     _META.check(meta or ())
-    given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
+    request_id = None if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
     common = None if meta is None else Meta.of(meta)
     read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
-    kind = NOTIFICATION if given_id is UNSET else REQUEST
-    decoded, session = (body, envelope, params, meta), None if common is None else common.named
-    return Message(body, kind, method, given_id, session, read, field, meta is not None, decoded)
+    kind, session = NOTIFICATION if request_id is None else REQUEST, None if common is None else common.named
+    return Message(body, kind, method, request_id, session, read, field)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
@@ -311,11 +258,11 @@ def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
     return None if raw == _NULL else last_members(raw, wrong)
 
 
-def _checked_id(raw: Raw) -> Raw:
+def _checked_id(raw: Raw) -> bytes:
     # Text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others, and -0 is answered with 0.
     text = bytes(raw)
     if (text.removeprefix(b"-").isdigit() and text != b"-0") or string(raw) is not None:
-        return raw
+        return text
     raise refuse("id_not_string_or_integer")
 
 

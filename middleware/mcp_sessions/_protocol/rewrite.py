@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from .._errors import Refusal
 from .jsonrpc import Message
-from .members import SESSION_KEY, Meta, Value
+from .members import SESSION_KEY, Value
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
@@ -30,7 +30,6 @@ _RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities", usual=_US
 _is_usual: Final = frozenset(_USUAL).issuperset  # of the names in a result
 _NOTHING: Final = Raw()
 _NULL: Final = Raw(b"null")
-_NO_META: Final = Meta()
 _BACKSLASH: Final = ord("\\")
 _WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
 """How notifications begin, and some requests: with a method no message is an answer, whatever else it holds."""
@@ -118,7 +117,7 @@ def _make_private(result: dict[str, Any]) -> bool:
     return has_hints
 
 
-def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> bytes | None:
+def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
     """Return the answer with the session merged into `result._meta`; its cache hints become private and stale.
 
     An answer as nearly every server writes it need not be taken apart: it holds `jsonrpc`, `id` and `result` in this
@@ -128,7 +127,7 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
-        session: The JSON text of the session's metadata; or gives it, and closes its state, for that answer only.
+        session: Returns the JSON text of the session's metadata, and closes its state, for that answer only.
 
     Returns:
         The new message, or None where the response is not the success that answers the request.
@@ -137,17 +136,7 @@ def echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes
     if member is None:
         return _echo(response, request_id, session)
     text = response if len(response) < COPIED else memoryview(response)
-    named = session if isinstance(session, bytes) else session()
-    return b"".join((text[: -2 if member is _NEW_META else -3], member, named, b"}}}"))
-
-
-def continuation(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> tuple[int, bytes] | None:
-    """Return how many bytes of an answer of the common form `echo` keeps, and what it puts after them, else None."""
-    member = _member(response, request_id)
-    if member is None:
-        return None
-    named = session if isinstance(session, bytes) else session()
-    return len(response) - (2 if member is _NEW_META else 3), b"".join((member, named, b"}}}"))
+    return b"".join((text[: -2 if member is _NEW_META else -3], member, session(), b"}}}"))
 
 
 def _member(response: bytes, request_id: bytes) -> bytes | None:
@@ -181,7 +170,7 @@ def _member(response: bytes, request_id: bytes) -> bytes | None:
     return _MORE_META if meta and SESSION_KEY not in meta else None
 
 
-def _echo(response: bytes, request_id: bytes, session: bytes | Callable[[], bytes]) -> bytes | None:
+def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
     found = _result(response, request_id)
     if found is None:
         return None
@@ -192,7 +181,7 @@ def _echo(response: bytes, request_id: bytes, session: bytes | Callable[[], byte
         meta = _inner(result, "_meta")
     except Refusal:
         return None
-    meta[SESSION_KEY] = Raw(session if isinstance(session, bytes) else session())
+    meta[SESSION_KEY] = Raw(session())
     return join(envelope)
 
 
@@ -283,11 +272,9 @@ def notification(method: str) -> bytes:
 
 def ping(message: Message, request_id: bytes, method: str) -> bytes:
     """Return a question in the name of a message's sender: its envelope without the session, and no params."""
-    common, meta = message.params.meta or _NO_META, message.meta if message.has_rare_meta else None
-    asked: Any = Meta(common.protocol_version, common.client_info, common.client_capabilities)
-    if meta is not None:
-        names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]
-        asked = {name: meta[name] for name in names}
-    written = join(asked)
-    params = (b"",) if written == b"{}" else (b',"params":{"_meta":', written, b"}")
-    return b"".join((b'{"jsonrpc":"2.0","id":', request_id, b',"method":"', method.encode(), b'"', *params, b"}"))
+    meta = message.meta or {}
+    names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]
+    question: dict[str, Any] = {"jsonrpc": "2.0", "id": Raw(request_id), "method": method}
+    if names:
+        question["params"] = {"_meta": {name: meta[name] for name in names}}
+    return join(question)

@@ -61,7 +61,7 @@ async def respond_to_session_method(
             refusal.ref = session.claims.ref
         await refuse_at_once(ctx, message, refusal)
         return
-    request_id = join(message.given_id)  # only a request comes here
+    request_id = message.id or b"null"
     body = rewrite.result(request_id, {"resultType": "complete", **result} if ctx.headers.is_modern else result)
     if FIELD_NAME in result:
         body = rewrite.with_field(body, request_id, result[FIELD_NAME]) or body
@@ -194,7 +194,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
         return True
     method = "ping" if version is None else "server/discover"
     # A server that keeps transport sessions mixes up what comes with one id at a time.
-    request_id = join(message.given_id) if message.kind is REQUEST else b'"admission-%b"' % token_hex(8).encode()
+    request_id = message.id or b'"admission-%b"' % token_hex(8).encode()
     body = rewrite.ping(message, request_id, method)
     question = probe_scope(ctx.scope, body)
     if version is not None:

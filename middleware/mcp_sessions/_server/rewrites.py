@@ -25,7 +25,6 @@ from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
-from .._protocol.strict_json import join
 from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
@@ -208,7 +207,7 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
         return passing_response(ctx)
     ctx.demand_whole_answer()
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    response = Response(ctx, ctx.send, join(message.given_id), rewrites, observer)
+    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer)
     response.may_name = message.method in ADVERTISING
     if session is not None:
         response.make_guard = partial(_guard, ctx, message, session, decision.fail_open)

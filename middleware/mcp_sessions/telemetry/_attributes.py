@@ -67,7 +67,6 @@ MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _NETWORK: Final = "network."
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
-_MAX_ID_BITS: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 _FOREIGN: Final = create_key("mcp_sessions.foreign")
@@ -211,11 +210,9 @@ def make_call(
 
 def message_attributes(common: dict[str, str], message: Message) -> dict[str, str]:
     """Return the attributes of one message: a copy of the common ones with its id and its resource."""
-    attributes, given = common.copy(), message.given_id
-    if type(given) is int and given.bit_length() <= _MAX_ID_BITS:  # by far the most
-        attributes[REQUEST_ID] = str(given)
-    elif given is not UNSET:
-        raw = (message.id or b"").strip(b'"')
+    attributes = common.copy()
+    if message.id is not None:
+        raw = message.id.strip(b'"')
         if len(raw) <= _MAX_ID and b"\\" not in raw:  # not one as long as a credential, or with an escape in it
             attributes[REQUEST_ID] = raw.decode("utf-8", "replace")
     if message.method in _RESOURCE_METHODS and (uri := _text(message)):
