@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
+from .._session.claims import RedactedRepr
 from . import members, strict_json
 from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, Meta, Params, Value
 from .strict_json import DECODE_ERRORS, check_level, is_all, join, last_members, string
@@ -123,7 +124,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return [("kind", self.kind.value), ("method", self.label)]
 
 
-class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
+class _Envelope(RedactedRepr, msgspec.Struct, omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
 
     jsonrpc: Literal["2.0"]

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from .._errors import Refusal
+from .._session.claims import RedactedRepr
 from .jsonrpc import Message
 from .members import SESSION_KEY, Value
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
@@ -53,7 +54,7 @@ def same_id(left: bytes, right: bytes) -> bool:
         return False
 
 
-class Response(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class Response(RedactedRepr, msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """The members that an answer has, each value as sent. (To read any members takes longer.)"""
 
     id: Raw

@@ -24,7 +24,7 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
-from .._session.claims import Claims
+from .._session.claims import Claims, RedactedRepr
 from .._session.events import RequestRefused
 from ..telemetry import is_traced
 from .body import replay
@@ -245,7 +245,7 @@ def probe_scope(scope: Scope, body: bytes) -> Scope:
     return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=kept)
 
 
-class ResponseRecorder(msgspec.Struct):
+class ResponseRecorder(RedactedRepr, msgspec.Struct):
     """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came."""
 
     request_id: bytes  # that was asked with, as JSON

@@ -22,7 +22,7 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
-from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal
+from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal, RedactedRepr
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
 from . import minting
@@ -30,7 +30,7 @@ from .context import RequestContext
 from .sessions import ActiveSession
 
 
-class MethodCall(msgspec.Struct):
+class MethodCall(RedactedRepr, msgspec.Struct):
     """A request about sessions."""
 
     ctx: RequestContext

@@ -37,7 +37,7 @@ _LAST_EVENT_TIMEOUT: Final = 0.5  # seconds, for the last event of a stream whos
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Rewrite(msgspec.Struct, eq=False):
+class Rewrite(RedactedRepr, msgspec.Struct, eq=False):
     """One thing that a response may need."""
 
     defers_start: bool = False  # whether an event stream's start has to wait, since a session may be named there
@@ -184,7 +184,7 @@ def close(response: Response | None, session: ActiveSession | None) -> None:
         session.close()
 
 
-class OpaqueBody(msgspec.Struct, eq=False):
+class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
     """A body that passes part by part as it came; telemetry reads along where it is JSON or events."""
 
     response: Response
@@ -213,7 +213,7 @@ class OpaqueBody(msgspec.Struct, eq=False):
             self.response.observe(b"".join(self.pieces))
 
 
-class JSONBody(msgspec.Struct, eq=False):
+class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
     """A JSON answer, held as a whole with its start."""
 
     response: Response

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
-from .._session.claims import SESSION, Claims
+from .._session.claims import SESSION, Claims, RedactedRepr
 from ..stores._base import Standing, Store
 from .background import start
 
@@ -143,14 +143,14 @@ class OpenSession(Protocol):
 Rewrites = tuple[Any, ...]  # each a `Rewrite` of `response`, which imports this file
 
 
-class Resumable(msgspec.Struct, frozen=True):
+class Resumable(RedactedRepr, msgspec.Struct, frozen=True):
     """What the answer of a call needs when it comes by a resumed stream."""
 
     session: OpenSession
     rewrites: Rewrites
 
 
-class StreamRequest(msgspec.Struct, eq=False):
+class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
     claims: Claims  # the session that it named
@@ -237,7 +237,7 @@ class Events:
             pass  # it is tried again, and the answer says so if it still fails
 
 
-class StreamGuard(msgspec.Struct, frozen=True):
+class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True):
     """What ends a response before its time."""
 
     request: StreamRequest  # the request that is answered

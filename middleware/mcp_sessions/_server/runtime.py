@@ -22,7 +22,7 @@ from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
-from .._session.claims import Claims, Kind
+from .._session.claims import Claims, Kind, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _PROCESS: Final = secrets.token_bytes(16)
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
     rules: Rules

@@ -17,7 +17,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 
 from .._errors import SessionNotFound, StateUnreadable
-from .._session.claims import MAX_CLOCK_SKEW, Claims
+from .._session.claims import MAX_CLOCK_SKEW, Claims, RedactedRepr
 from .keys import CipherName, Key, KeyRing, base64url, encode_fields, from_base64url
 
 VERSION: Final = "v1"
@@ -66,7 +66,7 @@ STATE: Final = Seal("state", encode_fields("mcp-sessions/state", VERSION))
 UPSTREAM: Final = Seal("bridge", encode_fields("mcp-sessions/bridge"))
 
 
-class UnsealedState(msgspec.Struct, frozen=True):
+class UnsealedState(RedactedRepr, msgspec.Struct, frozen=True):
     """The contents of a state token."""
 
     payload: bytes  # a JSON object
