@@ -18,7 +18,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, current_session
@@ -61,8 +61,9 @@ class Upstream:
             tasks.cancel_scope.cancel()
 
     def _forwarded(self, request: Request, body: bytes) -> httpx.Request:
+        # The path that was routed, one of few: httpx resolves `..` in a raw one, which would lead past the routes.
         query = request.scope["query_string"]
-        target = request.scope["raw_path"] + (b"?" + query if query else b"")
+        target = request.scope["path"].encode("ascii") + (b"?" + query if query else b"")
         headers = end_to_end(request.headers.raw, REF, b"content-length")  # the ref is ours to set
         session = current_session()
         if session is not None:
@@ -98,5 +99,8 @@ def end_to_end(headers: Any, *without: bytes) -> list[tuple[bytes, bytes]]:
 
 
 upstream = Upstream(os.environ.get("UPSTREAM", "http://127.0.0.1:3000"))
-routes = [Route("/mcp", upstream), Mount("/.well-known", upstream)]  # the latter for clients that look for a login
+LOGIN: Final = ("oauth-protected-resource", "oauth-authorization-server", "openid-configuration")
+"""Where clients look for a login, at the origin and for the endpoint: RFC 9728 and RFC 8414."""
+metadata = [Route(f"/.well-known/{name}{path}", upstream, methods=["GET"]) for name in LOGIN for path in ("", "/mcp")]
+routes = [Route("/mcp", upstream), *metadata]
 app = MCPSessionMiddleware.from_env(Starlette(routes=routes, lifespan=upstream.connected))

@@ -122,3 +122,35 @@ async def test_a_server_that_is_down_is_named_in_the_answer(monkeypatch: pytest.
     async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url, httpx.AsyncClient() as http:
         answer = await post(http, url, "tools/call", name="count")
     assert (answer.status_code, answer.text) == (502, "No answer from the server behind this gateway: ConnectError")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/.well-known/../mcp", "/.well-known/%2e%2e/mcp", "/.well-known/..%2fmcp", "/.well-known/../admin"),
+        *("/.well-known/oauth-protected-resource/../../admin", "/mcp/../admin", "/.well-known/admin", "//admin"),
+    ],
+)
+async def test_no_path_leads_past_the_routes(path: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the gateway does not route is not forwarded, however it is spelt: nothing answers behind this one."""
+    async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url:
+        status = await raw_status(url, method, path)
+    assert status == 404
+
+
+@pytest.mark.parametrize("path", ["/.well-known/oauth-protected-resource", "/.well-known/openid-configuration/mcp"])
+async def test_clients_find_a_login_behind_the_gateway(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for with GET, and forwarded: here to nobody."""
+    async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url:
+        assert [await raw_status(url, method, path) for method in ("GET", "POST")] == [502, 405]
+
+
+async def raw_status(url: str, method: str, path: str) -> int:
+    """Send a request whose path no client library has resolved, and return the status."""
+    parts = httpx.URL(url)
+    text = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count"}}'
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\n\r\n"
+    async with await anyio.connect_tcp(parts.host, parts.port or 80) as connection:
+        await connection.send(head.encode() + text)
+        return int((await connection.receive()).split()[1])
