@@ -36,9 +36,9 @@ EVENTS = ["spans", "correlate", "session_lists"]
 """Deployments in which the draft is also spoken to a server that answers with events."""
 FORKING = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
  fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
- spans_internal""".split()
+ spans_session""".split()
 HEADERS = """default always legacy no_transport short_transport tracked tracked_idle idle principal fills raises
- refuses limited always_own small_token correlate propagate sqlite no_store no_store_allowed eddsa spans
+ refuses limited always_own small_token correlate correlate_own sqlite no_store no_store_allowed eddsa spans
  unheard""".split()
 
 
@@ -76,7 +76,7 @@ FAMILIES: Mapping[str, Family] = {
     "streams": _family(talks.streams, ["default", "tracked", "bridge", "spans"]),
     "bodies": _in_turn(faults.bodies, ["default", "small", "both", "bridge", "fills", "every_path"]),
     "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "always_own"]),
-    "shapes": _in_turn(faults.shapes, ["default", "both", "small_state", "spans_internal"]),
+    "shapes": _in_turn(faults.shapes, ["default", "both", "small_state", "spans_session"]),
     "handshakes": _family(faults.handshakes, ["default", "initialize", "bridge"], ["legacy"]),
     "places": _in_turn(faults.places, ["default", "every_path", "other_path", "both", "bridge"]),
     "routed": _family(faults.routed, ["default", "tracked", "sqlite"]),

@@ -34,7 +34,7 @@ def replay(family: str) -> list[Line]:
 @cache
 def _import_everything() -> None:
     """Trigger lazy imports, which may draw random bytes, before anything is recorded."""
-    for name in ("spans_internal/legacy", "spans_bridge/modern", "spans_both/legacy", "sqlite_tracked/modern"):
+    for name in ("spans_session/legacy", "spans_bridge/modern", "spans_both/legacy", "sqlite_tracked/modern"):
         _lines(FAMILIES["draft"], Scenario(name))
 
 

@@ -14,6 +14,7 @@ from environments import require
 
 require("opentelemetry-sdk>=1.28")
 
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind
 from starlette.types import ASGIApp
@@ -90,18 +91,47 @@ async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, 
     RAN.add((str(cell), traceparent))
 
 
+def instrumented_outside(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
+    return OpenTelemetryMiddleware(ours(cell, hall, **options), exclude_spans=["send", "receive"])
+
+
+def instrumented_inside(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
+    inner = OpenTelemetryMiddleware(bare(cell, hall), exclude_spans=["send", "receive"])
+    return MCPSessionMiddleware(inner, **grouped(keys=KEYS, transport="off", **options))
+
+
+PLACES: Final = {"alone": ours, "outside": instrumented_outside, "inside": instrumented_inside}
+
+
+@pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
-async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan]) -> None:
-    async with running(cell, make=ours, trace="session") as server:
+async def test_a_session_can_be_one_trace(cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]) -> None:
+    """All that names the session is in one trace, with one server span a call, whatever trace the caller brings.
+
+    The span of an HTTP instrumentation outside starts before the session is known, so it stays in its caller's trace.
+    """
+    async with running(cell, make=PLACES[place], trace="session") as server:
         client = await server.connected()
         held = await client.create()
         server.hall.open()
-        await errand(server, held, "one", {})
+        session = await errand(server, held, "one", META if traceparent else {})
         await client.delete(held)
-    (start,) = [span for span in spans if span.name == "session start"]
-    assert start.parent is None
-    below = {span.name for span in spans if where(span.parent) == where(start.context)}
-    assert {"session end", "sessions/delete", "tools/call errand"} <= below
+    around = [span for span in spans if place == "outside" and maker(span) == "opentelemetry.instrumentation.asgi"]
+    within = [span for span in spans if named(span) == session and span not in around]
+    (trace,) = {span.context.trace_id for span in within if span.context is not None}
+    (root,) = [span for span in spans if span.parent is None and (where(span.context) or (0,))[0] == trace]
+    assert root.name == "sessions/create"
+    assert {"session start", "errand", "session end", "sessions/delete"} <= {span.name for span in within}
+    (call,) = [span for span in within if span.kind is SpanKind.SERVER and is_message(span, "tools/call")]
+    assert (maker(call) != OURS) == (cell.framework in SPANS_OF_ITS_OWN)
+    assert where(call.parent) in {where(span.context) for span in within}
+    assert (CALLER in links(call)) == traceparent
+    assert {where(span.context) for span in around if is_message(span, "tools/call")} <= links(call)
+
+
+def is_message(span: ReadableSpan, method: str) -> bool:
+    return (span.attributes or {}).get("mcp.method.name") == method
 
 
 def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:

@@ -1,16 +1,14 @@
-"""`correlate=` and `propagate=`: what a client calls its conversation is a label, on its way in and out."""
+"""`correlate=`: what a client calls its conversation is a label."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import SESSION_KEY, Client
+from clients import Client
 
 from mcp_sessions import ConfigurationError, Correlation, Session
-from mcp_sessions._server.context import Conversation
 
 CHAT = {"openai/session": "c1"}
 FOUND = Correlation("c1", "meta:openai/session")
@@ -84,52 +82,7 @@ async def test_a_message_without_a_session_is_forwarded_byte_for_byte(server: Se
     assert "mcp_correlation" not in server.last.scope
 
 
-async def test_the_session_is_named_in_the_baggage_of_what_is_forwarded(server: Server) -> None:
-    """By its public name; other members stay, and the body's length is stated anew."""
-    client = Client(sessions(server, propagate=True))
-    session = await client.create()
-    params = calling("whoami", {"baggage": "userId=alice,gen_ai.conversation.id=old", "progressToken": 3})
-    ref = (await client.send("tools/call", params, session=session)).result["content"]
-    meta = server.last.json["params"]["_meta"]
-    assert meta["baggage"] == f"userId=alice,gen_ai.conversation.id={ref}"
-    assert (meta["progressToken"], meta[SESSION_KEY]["sessionId"]) == (3, session["sessionId"])
-    assert int(server.last.headers[b"content-length"]) == len(server.last.body)
-
-
-async def test_the_member_may_be_named(server: Server) -> None:
-    client = Client(sessions(server, propagate="session.id"), modern=False)
-    session = await client.create()
-    ref = (await client.tool(session=session)).result["content"]
-    assert server.last.json["params"]["_meta"]["baggage"] == f"session.id={ref}"
-
-
-async def test_without_a_session_the_client_s_own_name_is_carried(server: Server) -> None:
-    await Client(sessions(server, propagate=True, correlate=True)).send("ping", {"_meta": CHAT})
-    assert server.last.json["params"]["_meta"]["baggage"] == "gen_ai.conversation.id=c1"
-    await Client(sessions(server, propagate=True)).send("ping", {"_meta": CHAT})
-    assert "baggage" not in server.last.json["params"]["_meta"]
-
-
-async def test_a_message_without_params_gets_them(server: Server) -> None:
-    client = Client(sessions(server, propagate=True, correlate=True))
-    await client.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', (b"x-openai-session", b"c3"))
-    assert server.last.json["params"] == {"_meta": {"baggage": "gen_ai.conversation.id=c3"}}
-
-
-@pytest.mark.parametrize("baggage", [7, {"a": 1}, "\ud800"])
-async def test_what_is_no_baggage_is_not_mended(server: Server, baggage: Any) -> None:
-    client = Client(sessions(server, propagate=True))
-    params = calling("whoami", {"baggage": baggage})
-    await client.send("tools/call", params, session=await client.create())
-    assert json.loads(server.last.body)["params"]["_meta"]["baggage"] == baggage
-
-
-def test_where_both_options_are_off_there_is_nothing_to_do() -> None:
-    assert Conversation.of(None, None) is None
-    assert Conversation.of(False, False) is None
-
-
-@pytest.mark.parametrize("options", [{"correlate": "meta:chat"}, {"correlate": [7]}, {"propagate": "a b"}])
+@pytest.mark.parametrize("options", [{"correlate": "meta:chat"}, {"correlate": [7]}])
 def test_a_wrong_option_fails_at_construction(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         sessions(Server(), **options)

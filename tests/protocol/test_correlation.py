@@ -18,13 +18,11 @@ from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._protocol.labels import (
-    CONVERSATION,
     DEFAULT_CHAIN,
     MAX_BAGGAGE,
     MAX_CHARS,
-    Correlate,
-    baggage_member,
-    propagated,
+    correlation_of,
+    correlation_sources,
 )
 from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_session_id
@@ -50,7 +48,7 @@ def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Corr
     head = RequestHeaders(
         [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
     )
-    return Correlate(sources or DEFAULT_CHAIN).find(message.meta, head.first)
+    return correlation_of(sources or DEFAULT_CHAIN, message.meta, head.first)
 
 
 def name(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> str | None:
@@ -96,7 +94,7 @@ def test_a_header_is_found_by_its_name() -> None:
         "c1", "header:X-Conversation-Id"
     )
     head = RequestHeaders([(b"x-chat", b"first"), (b"x-chat", b"second")])
-    assert Correlate(["header:x-chat"]).find(None, head.first) == Correlation("first", "header:x-chat")
+    assert correlation_of(["header:x-chat"], None, head.first) == Correlation("first", "header:x-chat")
 
 
 # --- the order -----------------------------------------------------------------------------------
@@ -186,7 +184,7 @@ metas = st.none() | st.dictionaries(keys, (json_values | st.binary()).map(Raw), 
 def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
     meta: dict[str, Raw] | None, header: str | None
 ) -> None:
-    correlation = Correlate([*DEFAULT_CHAIN, "header:any"]).find(meta, lambda name: header)
+    correlation = correlation_of([*DEFAULT_CHAIN, "header:any"], meta, lambda name: header)
     if correlation is not None:
         assert 0 < len(correlation.id) <= MAX_CHARS
         assert correlation.id.isprintable()
@@ -222,20 +220,21 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
 
 @pytest.mark.parametrize("option", [True, DEFAULT_CHAIN, [*DEFAULT_CHAIN], ["meta:contextId"]])
 def test_correlation_may_be_on_or_off(option: Any) -> None:
-    assert Correlate.of(None) is Correlate.of(False) is None
-    chain = Correlate.of(option)
-    assert chain is not None
-    assert chain.find({"contextId": Raw(b'"c1"')}, lambda name: None) == Correlation("c1", "meta:contextId")
+    assert correlation_sources(None) == correlation_sources(False) == ()
+    sources = correlation_sources(option)
+    assert correlation_of(sources, {"contextId": Raw(b'"c1"')}, lambda name: None) == Correlation(
+        "c1", "meta:contextId"
+    )
 
 
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
-        ("meta:contextId", r"correlate='meta:contextId' must be True, False or a sequence of sources, as in"),
-        (b"meta", "must be True, False or a sequence of sources"),
-        (1, "must be True, False or a sequence of sources"),
-        ([], "must be True, False or a sequence of sources"),
-        ({"meta:contextId"}, "must be True, False or a sequence of sources"),
+        ("meta:contextId", r"correlate='meta:contextId' must be True, False or a list such as"),
+        (b"meta", "must be True, False or a list such as"),
+        (1, "must be True, False or a list such as"),
+        ([], "must be True, False or a list such as"),
+        ({"meta:contextId"}, "must be True, False or a list such as"),
         (
             ["contextId"],
             "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'",
@@ -243,17 +242,17 @@ def test_correlation_may_be_on_or_off(option: Any) -> None:
         (["cookie:chat"], "'cookie:chat' is not a source"),
         (["meta:"], "'meta:' is not a source"),
         (["meta:contextId", 3], "3 is not a source"),
-        ([f"meta:{SESSION_KEY}"], "holds session ids, which are credentials; leave it out"),
-        (["header:Authorization"], "'header:authorization' holds a credential, and logs would show it"),
-        (["header:Mcp-Session-Id"], "'header:mcp-session-id' holds a credential"),
-        (["header:cookie"], "holds a credential"),
-        (["header:x chat"], "'x chat' is not a header name; write one as in 'header:x-conversation-id'"),
-        (["baggage:session id"], "correlate: 'session id' is not a member name of W3C baggage"),
+        ([f"meta:{SESSION_KEY}"], "is a credential, and logs would show it; leave it out"),
+        (["header:Authorization"], "'header:Authorization' is a credential"),
+        (["header:Mcp-Session-Id"], "'header:Mcp-Session-Id' is a credential"),
+        (["header:cookie"], "is a credential"),
+        (["header:x chat"], "'header:x chat' is not a source"),
+        (["baggage:session id"], "'baggage:session id' is not a source"),
     ],
 )
 def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
-        Correlate.of(option)
+        correlation_sources(option)
 
 
 # --- baggage as it comes -------------------------------------------------------------------------
@@ -299,69 +298,6 @@ def test_baggage_has_a_limit(size: int, says: str | None) -> None:
 @given(st.text(min_size=1, max_size=MAX_CHARS // 4))
 def test_what_opentelemetry_writes_is_read(text: str) -> None:
     carrier: dict[str, str] = {}
-    W3CBaggagePropagator().inject(carrier, baggage.set_baggage(CONVERSATION, text, context.Context()))
+    W3CBaggagePropagator().inject(carrier, baggage.set_baggage("gen_ai.conversation.id", text, context.Context()))
     written = text.replace(" ", "+")
     assert name({"baggage": carrier["baggage"]}) == (written if written.isprintable() else None)
-
-
-# --- baggage on its way out ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (None, "gen_ai.conversation.id=c1"),
-        ("", "gen_ai.conversation.id=c1"),
-        ("a=1", "a=1,gen_ai.conversation.id=c1"),
-        (" a = 1;p=2 , b=%20", "a = 1;p=2,b=%20,gen_ai.conversation.id=c1"),
-        ("gen_ai.conversation.id=old;p=2,a=1", "a=1,gen_ai.conversation.id=c1"),
-        ("a=1,broken,é=2,b=\r\nx: y,c=3", "a=1,c=3,gen_ai.conversation.id=c1"),
-    ],
-)
-def test_the_conversation_is_added_to_baggage_or_replaced_there(before: str | None, after: str) -> None:
-    assert propagated(before, "c1") == after
-
-
-def test_the_member_may_have_another_name() -> None:
-    assert propagated("gen_ai.conversation.id=c1,session.id=c2", "c3", member="session.id") == (
-        "gen_ai.conversation.id=c1,session.id=c3"
-    )
-
-
-@pytest.mark.parametrize("id", ["", "a\nb", "x" * (MAX_CHARS + 1), f"{TOKEN.partition('.')[0]}.."])
-def test_what_is_not_fit_to_be_shown_is_not_carried_out(id: str) -> None:
-    assert propagated("a=1", id) == "a=1"
-    assert propagated(None, id) == ""
-
-
-def test_where_there_is_no_room_what_others_have_put_there_stays() -> None:
-    """It was there first, and no party may be asked to carry more."""
-    full = "a=".ljust(MAX_BAGGAGE - len(",gen_ai.conversation.id=c1"), "x")
-    assert len(propagated(full, "c1")) == MAX_BAGGAGE
-    assert propagated(full, "c12") == full
-
-
-@given(text=st.text(min_size=1, max_size=MAX_CHARS), before=st.text())
-@example(text='a b+c,d;e"f\\g%h', before="a=1;p=2")
-def test_what_is_carried_out_is_read_again(text: str, before: str) -> None:
-    """Here and by OpenTelemetry, as far as it is fit; and the result is always good for a header."""
-    carried = propagated(before, text)
-    fit = text if text.isprintable() and not text.isspace() else None
-    assert name({"baggage": carried}) == (fit or name({"baggage": before}))
-    assert all("\x20" <= character <= "\x7e" or character == "\t" for character in carried)
-    if fit is not None:
-        read = W3CBaggagePropagator().extract({"baggage": carried}, context.Context())
-        assert baggage.get_baggage(CONVERSATION, read) == text.strip()
-
-
-@pytest.mark.parametrize(
-    ("option", "member"), [(None, None), (False, None), (True, CONVERSATION), ("session.id", "session.id")]
-)
-def test_the_option_says_which_member_to_write(option: Any, member: str | None) -> None:
-    assert baggage_member(option) == member
-
-
-@pytest.mark.parametrize("option", ["", "session id", "é", 3, ["session.id"]])
-def test_a_member_s_name_is_a_token(option: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"propagate: .* is not a member name of W3C baggage; write one"):
-        baggage_member(option)

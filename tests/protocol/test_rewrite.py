@@ -371,17 +371,17 @@ def test_a_request_without_its_session_is_read_as_the_same_request(
 @pytest.mark.parametrize(
     ("body", "becomes"),
     [
-        (b'{"method":"m"}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
-        (b'{"method":"m","params":null}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
+        (b'{"method":"m"}', b'{"method":"m","params":{"_meta":{"traceparent":"00-1"}}}'),
+        (b'{"method":"m","params":null}', b'{"method":"m","params":{"_meta":{"traceparent":"00-1"}}}'),
         (
-            b'{"params":{"a":1e400,"_meta":{"b":2,"k":0}},"method":"m"}',
-            b'{"params":{"a":1e400,"_meta":{"b":2,"k":"v"}},"method":"m"}',
+            b'{"params":{"a":1e400,"_meta":{"tracestate":"a=b","b":2,"traceparent":0}},"method":"m"}',
+            b'{"params":{"a":1e400,"_meta":{"b":2,"traceparent":"00-1"}},"method":"m"}',
         ),
     ],
 )
-def test_one_member_of_the_metadata_is_set(body: bytes, becomes: bytes) -> None:
+def test_a_trace_context_takes_the_place_of_the_client_s(body: bytes, becomes: bytes) -> None:
     """Where there is none yet, or no params at all; everything else keeps its bytes."""
-    assert rewrite.with_meta(body, "k", "v") == becomes
+    assert rewrite.with_trace(body, "00-1") == becomes
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,13 @@ def spans() -> Iterator[list[ReadableSpan]]:
 
 
 @pytest.fixture(autouse=True)
-def info(caplog: pytest.LogCaptureFixture) -> None:
+def info(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Let the handler that keeps the lines have the filter of the plain recipe."""
+    plain = SessionLogFilter()
     caplog.set_level(logging.INFO, "mcp_sessions")
+    caplog.handler.addFilter(plain)
+    yield
+    caplog.handler.removeFilter(plain)
 
 
 def of(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]:
@@ -49,7 +54,7 @@ def of(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]:
 
 def extras(record: logging.LogRecord) -> tuple[Any, Any, Any]:
     """The session and the trace that a record carries."""
-    return tuple(getattr(record, name, None) for name in ("session.id", "trace_id", "span_id"))  # type: ignore[return-value]
+    return record.session, record.trace_id, record.span_id  # type: ignore[attr-defined]
 
 
 # --- lines and traces ----------------------------------------------------------------------------
@@ -111,7 +116,7 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     Facts(None, bool, pytest.fail)(SessionDeleted(made[0].ref, "idle", 1, made[0].traceparent))
     (ended,) = of(caplog, "ended: idle")
     assert made[0].traceparent is not None
-    assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], None)
+    assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")
 
 
 async def test_a_line_that_a_store_writes_within_a_request_carries_its_session(
@@ -126,7 +131,7 @@ async def test_a_line_that_a_store_writes_within_a_request_carries_its_session(
     client = Client(sessions(Server(slow=tool)))
     ref = (await client.tool("slow", session=await client.create())).result["content"]
     logging.getLogger("mcp_sessions").warning("the store is slow")
-    assert [extras(record)[0] for record in of(caplog, "slow")] == [ref, None]
+    assert [extras(record)[0] for record in of(caplog, "slow")] == [ref, "-"]
 
 
 def test_the_filter_of_handlers_takes_the_session_of_a_line(caplog: pytest.LogCaptureFixture) -> None:

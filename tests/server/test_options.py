@@ -118,7 +118,6 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
             ("extensions", value, r"must be a tuple of some of 'fork', 'list', or \(\)")
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
-        *(("watch", value, "watch=.* must be the path of a directory") for value in ("", 1)),
         *(
             ("inspector", value, "inspector=.* must be an IP address and a port")
             for value in ("", 8787, "8787", "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80")

@@ -87,7 +87,6 @@ GROUPED: dict[str, dict[str, Any]] = {
         "false": Telemetry(correlate=False),
         "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
     },
-    "TELEMETRY_PROPAGATE": {"true": Telemetry(propagate=True), "session.id": Telemetry(propagate="session.id")},
     "LIMITS_BATCH": {"7": Limits(batch=7)},
     "TRANSPORT_BRIDGE": {"true": TransportSessions(bridge=True)},
     "TRANSPORT_LIFETIME": {"1h": TransportSessions(lifetime=HOUR)},

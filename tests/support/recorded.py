@@ -60,3 +60,9 @@ def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
 def said(span: ReadableSpan, *names: str) -> list[Any]:
     """Return attributes of a span, None for those that it lacks."""
     return [(span.attributes or {}).get(name) for name in names]
+
+
+def messages(spans: list[ReadableSpan], method: str) -> list[ReadableSpan]:
+    """Return the spans of messages of a method, without those of HTTP instrumentations."""
+    found = [span for span in spans if said(span, "mcp.method.name") == [method]]
+    return [span for span in found if said(span, "http.method") == [None]]

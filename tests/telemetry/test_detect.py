@@ -28,14 +28,6 @@ def test_the_api_s_stand_ins_keep_nothing(
     assert is_traced() is takes_spans(kind()) is takes
 
 
-def test_an_api_without_the_variable_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.delattr(trace, "_TRACER_PROVIDER")
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    assert is_traced()
-    provider.shutdown()
-
-
 def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
     source = """
 import asyncio, sys

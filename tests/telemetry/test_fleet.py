@@ -213,7 +213,8 @@ def test_a_refusal_is_in_its_session_and_so_are_its_lines(
     for line in lines:
         assert reason in line.text
         assert line.span == refused.id
-        assert [line.attributes[name] for name in ("session.id", "trace_id")] == [one.ref, refused.trace]
+        assert line.attributes["session.id"] == one.ref
+        assert not {"trace_id", "span_id", "session"} & line.attributes.keys()  # each id stands there once
 
 
 def test_of_a_creation_that_is_refused_there_is_no_session(one: Visit) -> None:
@@ -236,7 +237,9 @@ def test_the_outermost_span_says_what_the_request_was(one: Visit) -> None:
     for step in STEPS.keys() - {"meta", "header", "both"}:
         outer, (method, params, _), error = one.trace(step)[0], STEPS[step], ERRORS.get(step)
         name = " ".join(filter(None, ["POST" if one.http else "", method, params.get("name", "")]))
-        assert (outer.name, outer.kind, outer.is_error) == (name, "SERVER", error is not None)
+        # Before its first success or its answer, a tool that fails may not exist.
+        assert outer.name in {name, name.replace("buy", "_OTHER") if step == "broken" else name}
+        assert (outer.kind, outer.is_error) == ("SERVER", error is not None)
         assert said(outer, "mcp.method.name", "gen_ai.tool.name") == [method, params.get("name")]
         assert said(outer, "session.id", "error.type") == [one.ref, error]
     for step, ref, error in (("create", one.ref, None), ("refused", None, "-31045")):
@@ -265,7 +268,7 @@ def test_nothing_of_our_own_plumbing_is_sent(one: Visit) -> None:
     roots = [span for span in one.sent.spans if span.scope == OURS and not span.parent]
     assert not (one.http and roots)
     apart = {span.name for span in roots if "mcp.method.name" not in span.attributes}
-    assert apart <= {"session end", *(["session start"] if one.kind in SILENT else [])}
+    assert apart <= {"session end", *([] if one.kind in HTTP else ["session start"])}
 
 
 def test_every_span_says_who_sent_the_request(one: Visit) -> None:
@@ -288,10 +291,12 @@ def test_what_runs_for_a_session_is_in_it(one: Visit, is_header: bool) -> None:
     began, ended = one.named("in on_create", ref), one.named("in on_end", ref)
     (created,) = [line for line in one.sent.logs if line.text == f"session {ref} created"]
     assert created.attributes["session.id"] == ref
+    assert began.parent == created.span == start.id
     if not (is_header and one.kind in SILENT):
         above = one.message(first)
-        assert {start.trace, began.trace, created.trace} == {above.trace}
-        assert start.parent == above.id
+        has_ended = above.scope != OURS  # a server's own, by the time that its answer is seen
+        assert start.links == ({above.id: {"mcp_sessions.link": "request"}} if has_ended else {})
+        assert (start.parent == above.id) != has_ended
     if not is_header or one.http:  # else nothing is around
         assert ended.trace == end.trace
         assert is_header or end.parent == one.message("delete").id
@@ -338,7 +343,7 @@ def test_no_session_id_is_sent(visits: dict[str, Visit], kind: str) -> None:
 
 
 def test_spans_have_what_the_conventions_ask_for(one: Visit) -> None:
-    """Also that of an `initialize`; what an HTTP instrumentation says of the network, the server's does not repeat."""
+    """Also that of an `initialize`."""
     ours = {(span.version, span.schema) for span in one.sent.spans if span.scope == OURS}
     assert ours == {(__version__, "https://opentelemetry.io/schemas/1.44.0")}
     rows = (("look", MODERN if one.kind in NEW else LEGACY, "execute_tool"), ("initialize", LEGACY, None))
@@ -346,12 +351,12 @@ def test_spans_have_what_the_conventions_ask_for(one: Visit) -> None:
         span = one.message(step)
         assert said(span, "mcp.protocol.version", "gen_ai.operation.name") == [version, operation]
         network = said(span, "network.transport", "network.protocol.name", "network.protocol.version")
-        assert network == ([None] * 3 if one.http and span.scope != OURS else ["tcp", "http", "1.1"])
-        assert span.attributes["client.port"] > 0
+        assert network == ["tcp", "http", "1.1"]
+        assert "client.port" not in span.attributes
 
 
-MAX_SPANS, MAX_BYTES = 2, 900
-TWICE = {"session.id", "mcp.method.name", "gen_ai.tool.name", "user.id", "client.address", "client.port"}
+MAX_SPANS, MAX_BYTES = 2, 1000
+TWICE = {"session.id", "mcp.session.id", "mcp.method.name", "gen_ai.tool.name", "user.id", "client.address"}
 
 
 @needs("mcp>=2")
@@ -361,4 +366,7 @@ def test_a_call_takes_few_spans_and_bytes(one: Visit) -> None:
     assert len(spans) == (2 if one.http else 1) <= MAX_SPANS
     theirs = sum(size for span in one.http for name, size in span.sizes.items() if span in spans and name not in TWICE)
     assert sum(span.size for span in spans) - theirs <= MAX_BYTES
-    assert not one.http or set.intersection(*(set(span.sizes) for span in spans)) == TWICE
+    assert not one.http or set.intersection(*(set(span.sizes) for span in spans)) <= {
+        *TWICE,
+        "network.protocol.version",
+    }

@@ -62,7 +62,7 @@ async def test_a_handler_runs_where_its_message_came_in() -> None:
     made, scope = server(), dict[str, Any]()
     assert wrap_handlers([made])
     with current(0xA):
-        store_context(scope)
+        store_context(scope, context.get_current())
     with current(0xC), handling(scope):
         assert await made.request_handlers[int](None) == 0xA
         assert span_id() == 0xC
@@ -73,7 +73,7 @@ async def test_a_handler_that_another_one_calls_stays_below_it() -> None:
     made, scope = server(), dict[str, Any]()
     wrap_handlers([made])
     with current(0xA):
-        store_context(scope)
+        store_context(scope, context.get_current())
     with handling(scope):
         assert await made.request_handlers[str](None) == 0xB
 
@@ -104,5 +104,7 @@ def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "feed": None}
     telemetry, scope = Telemetry(partial(reachable, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
-    assert telemetry.begin(message, RequestHeaders([]), scope, None) is None
+    request = telemetry.begin(message, RequestHeaders([]), scope, None)
+    assert request is not None
+    request.end()
     assert (SCOPE_KEY in scope) is stores

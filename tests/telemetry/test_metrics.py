@@ -21,10 +21,11 @@ from mcp_sessions._session.events import RequestRefused, SessionCreated, Session
 from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.telemetry import _metrics as metrics
-from mcp_sessions.telemetry._attributes import SCHEMA_URL
+from mcp_sessions.telemetry import _attributes as attributes
+from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, versions_of
+from mcp_sessions.telemetry._context import RequestInfo
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
-from mcp_sessions.telemetry._outcome import SUCCESS, Outcome, listed_tools
+from mcp_sessions.telemetry._outcome import SUCCESS, Outcome, RequestTelemetry, listed_tools
 
 DAY = 86_400
 
@@ -67,6 +68,21 @@ def message(method: str, name: str | None = None) -> Message:
     return parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
 
 
+KNOWN = KnownNames()
+
+
+@pytest.fixture(autouse=True)
+def no_names() -> None:
+    KNOWN._names.clear()
+
+
+def handle(count: SessionMetrics, sent: Message, version: str | None, outcome: Outcome, seconds: float) -> None:
+    """Let a message end so."""
+    request = RequestTelemetry(sent, RequestInfo(versions=versions_of(version, "1.1")), KNOWN, [count])
+    request._settle(outcome)
+    count.operation(request, outcome, seconds=seconds)
+
+
 def reason(word: str) -> tuple[tuple[str, str]]:
     return (("mcp_sessions.reason", word),)
 
@@ -103,7 +119,7 @@ async def test_every_counter_begins_at_0(meter: Meter) -> None:
         assert {*refused} == {reason(word) for word in (*REASONS, "_OTHER")}
         created, calls = (meter.points(f"mcp_sessions.{name}") for name in ("session.created", "tool.calls"))
         assert {*created} == {()}
-        assert {dict(key)["mcp_sessions.outcome"] for key in calls} == {"success", "tool_error", "error"}
+        assert {dict(key)["mcp_sessions.outcome"] for key in calls} == {"success", "tool_error", "error", "refused"}
         points = (*ended.values(), *refused.values(), *created.values(), *calls.values())
         assert {point.value for point in points} == {0}
 
@@ -165,14 +181,14 @@ def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: M
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
     count = SessionMetrics(meter.provider)
-    count.operation(message("tools/call", "add"), "2025-11-25", SUCCESS, seconds=0.03)
-    count.operation(message("tools/call", "add"), "2025-11-25", Outcome("tool_error"), seconds=0.03)
-    count.operation(message("prompts/get", "greet"), None, SUCCESS, seconds=0.03)
-    count.operation(message("ping"), "draft", Outcome("-32601", "-32601"), seconds=0.03)
+    handle(count, message("tools/call", "add"), "2025-11-25", SUCCESS, seconds=0.03)
+    handle(count, message("tools/call", "add"), "2025-11-25", Outcome("tool_error"), seconds=0.03)
+    handle(count, message("prompts/get", "greet"), None, SUCCESS, seconds=0.03)
+    handle(count, message("ping"), "2020-02-02", Outcome.of_code(-32601), seconds=0.03)
     data = meter.found()["mcp.server.operation.duration"].data
     assert isinstance(data, Histogram)
     assert {tuple(point.explicit_bounds) for point in data.data_points} == {OPERATION_BUCKETS}
-    transport = {"network.transport": "tcp", "network.protocol.name": "http"}
+    transport = {"network.transport": "tcp", "network.protocol.name": "http", "network.protocol.version": "1.1"}
     tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "add", "mcp.protocol.version": "2025-11-25"}
     assert [point.attributes for point in data.data_points] == [
         {"mcp.method.name": "tools/call", **tool, **transport},
@@ -181,7 +197,6 @@ def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
         {
             "mcp.method.name": "ping",
             "mcp.protocol.version": "_OTHER",
-            "error.type": "-32601",
             "rpc.response.status_code": "-32601",
             **transport,
         },
@@ -216,7 +231,7 @@ async def test_a_tool_is_named_before_it_has_ever_succeeded(sse: bool, meter: Me
     zeros = {dict(key)["gen_ai.tool.name"] for key in meter.points("mcp_sessions.tool.calls")}
     assert zeros == {"_OTHER", "buy", "pay", "ship"}
     await client.tool("pay")
-    assert calls(meter) == {("buy", "tool_error"): 1, ("_OTHER", "tool_error"): 1, ("pay", "tool_error"): 1}
+    assert calls(meter) == {("buy", "tool_error"): 1, ("_OTHER", "refused"): 1, ("pay", "tool_error"): 1}
     timed = [dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")]
     assert sorted(filter(None, timed)) == ["_OTHER", "buy", "pay"]
 
@@ -228,26 +243,26 @@ def test_an_answer_that_lists_no_tools_names_none(text: bytes) -> None:
 
 def test_no_client_makes_names(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor are there ever too many, however a server words its errors; what it lists comes before what fails."""
-    monkeypatch.setattr(metrics, "_MAX_NAMES", 3)
-    monkeypatch.setattr(metrics, "_MAX_UNLISTED", 2)
+    monkeypatch.setattr(attributes, "_MAX_NAMES", 3)
+    monkeypatch.setattr(attributes, "_MAX_UNLISTED", 2)
     count = SessionMetrics(meter.provider)
     for number in range(5):
-        count.operation(message("tools/call", f"made-up-{number}"), None, Outcome("-32602", "-32602"), seconds=0.1)
-        count.operation(message("tools/call", f"fails-{number}"), None, Outcome("tool_error"), seconds=0.1)
-    count.operation(message("tools/list"), None, Outcome(tools=("add", "one too many")), seconds=0.1)
+        handle(count, message("tools/call", f"made-up-{number}"), None, Outcome.of_code(-32602), seconds=0.1)
+        handle(count, message("tools/call", f"fails-{number}"), None, Outcome("tool_error"), seconds=0.1)
+    handle(count, message("tools/list"), None, Outcome(tools=("add", "one too many")), seconds=0.1)
     for name in ("add", "add", "one too many"):
-        count.operation(message("tools/call", name), None, SUCCESS, seconds=0.1)
-    count.operation(message("made/up"), None, Outcome("-32601"), seconds=0.1)
+        handle(count, message("tools/call", name), None, SUCCESS, seconds=0.1)
+    handle(count, message("made/up"), None, Outcome.of_code(-32601), seconds=0.1)
     named = {dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")}
     assert named == {"_OTHER", "fails-0", "fails-1", "add", None}
-    assert calls(meter)["_OTHER", "error"] == 5
+    assert calls(meter)["_OTHER", "refused"] == 5
 
 
 def test_counters_begin_again_for_a_provider_that_comes_later(meter: Meter) -> None:
     """The names that are known, too: `begin` is called at the server's start."""
     count = SessionMetrics(meter.provider)
-    count.operation(message("prompts/get", "greet"), None, SUCCESS, seconds=0.1)
-    count.operation(message("tools/call", "add"), None, SUCCESS, seconds=0.1)
+    handle(count, message("prompts/get", "greet"), None, SUCCESS, seconds=0.1)
+    handle(count, message("tools/call", "add"), None, SUCCESS, seconds=0.1)
     count.begin()
     assert calls(meter) == {("add", "success"): 1}
 
@@ -255,4 +270,4 @@ def test_counters_begin_again_for_a_provider_that_comes_later(meter: Meter) -> N
 def test_without_an_sdk_nothing_happens() -> None:
     count = SessionMetrics()
     count(SessionCreated("ses_a", 1))
-    count.operation(message("ping"), None, SUCCESS, seconds=0.1)
+    handle(count, message("ping"), None, SUCCESS, seconds=0.1)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import Client
-from msgspec import UNSET
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry._attributes import make_call, message_attributes, target_of
+from mcp_sessions.telemetry._attributes import message_attributes, target_of, versions_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -22,8 +21,7 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
 
 
 def describe(sent: Message, version: str | None = None) -> dict[str, str]:
-    name = b"" if sent.params.name is UNSET else bytes(sent.params.name)
-    return message_attributes(make_call((), sent.method, name, None, (version, None, None, None)).common, sent)
+    return {**message_attributes(sent, None), **versions_of(version, None)}
 
 
 def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:

@@ -16,7 +16,7 @@ JSON, EVENTS, TEXT = b"Application/JSON; charset=utf-8", b"text/event-stream", b
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no basket 7"}}'
 STREAM = b": hello\n\ndata: " + ERROR + b"\n\n"
 LONG = b" " * (1 << 20)
-FAILED = {"error.type": "-32602", "rpc.response.status_code": "-32602"}
+FAILED = {"rpc.response.status_code": "-32602"}  # by its client's mistake
 TOOL_ERROR = {"error.type": "tool_error"}
 
 ANSWERS: dict[bytes, dict[str, str]] = {
@@ -26,6 +26,17 @@ ANSWERS: dict[bytes, dict[str, str]] = {
     b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"\\"isError\\":true"}]}}': {},
     b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"text":"\\"error\\""}]}}': {},
     ERROR: FAILED,
+    **{
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":%d}}' % code: {"rpc.response.status_code": str(code)}
+        for code in (-32700, -32600, -32601, -32002)
+    },
+    **{
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":%d}}' % code: {
+            "error.type": str(code),
+            "rpc.response.status_code": str(code),
+        }
+        for code in (-32603, -32000, -32043, 42)
+    },
     b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"error":1}}': {},
     b'{"jsonrpc":"2.0","id":9,"method":"roots/list","params":{"error":{}}}': {},
     b'{"jsonrpc":"2.0","id":1,"error":{"code":"odd"}}': {},
@@ -59,7 +70,7 @@ async def outcome(messages: Sequence[Message]) -> dict[str, Any]:
     assert "basket" not in span.to_json()  # the server's own text of an error
     assert (span.status.status_code is StatusCode.ERROR) == ("error.type" in (span.attributes or {}))
     assert span.status.description is None
-    names = "error.type", "rpc.response.status_code", "mcp_sessions.reason"
+    names = "error.type", "rpc.response.status_code", "http.response.status_code", "mcp_sessions.reason"
     return {name: value for name, value in (span.attributes or {}).items() if name in names}
 
 
@@ -94,8 +105,8 @@ async def test_an_answer_in_one_part_is_read_if_it_has_an_error(
 
 async def test_without_an_answer_the_status_decides() -> None:
     """For a page of a proxy or a guard; a message without a body, and other ASGI messages, pass, too."""
-    assert await outcome(response(TEXT, ERROR, status=502)) == {"error.type": "502"}
-    assert await outcome(response(JSON, b'{"error":"invalid_token"}', status=401)) == {"error.type": "401"}
+    assert await outcome(response(TEXT, ERROR, status=502)) == {"error.type": "502", "http.response.status_code": 502}
+    assert await outcome(response(JSON, b'{"error":"invalid_token"}', status=401)) == {"http.response.status_code": 401}
     bare: Message = {"type": "http.response.start", "status": 202}
     assert await outcome([bare, {"type": "http.response.body"}]) == {}
     unnamed: Message = {**bare, "headers": [(b"x-content-type", JSON)]}

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
-from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider, SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span
 from recorded import Recorder
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.telemetry import Spans
-from mcp_sessions.telemetry import _spans as message_spans
-from mcp_sessions.telemetry._attributes import Call, attributes_on, write
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY
 from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
@@ -45,6 +42,7 @@ def session(jti: str = "a", trace: str | None = START, client: str | None = "wir
 
 SESSION = session()
 LABELS = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "add"}
+TURN = {"input.value": "tools/call add", "output.value": "success"}  # as Phoenix and MLflow show it
 NAMED = {"session.id": SESSION.ref, "mcp.session.id": SESSION.ref}
 
 
@@ -57,7 +55,7 @@ class Traced:
     """A provider, the spans that ended in it, and what makes spans there."""
 
     def __init__(self, spans: Spans = "auto", *, is_native: bool = False, **options: Any) -> None:
-        self.provider = TracerProvider(shutdown_on_exit=False, span_limits=options.pop("limits", None))
+        self.provider = TracerProvider(shutdown_on_exit=False)
         self._recorder = Recorder()
         self.provider.add_span_processor(SessionSpanProcessor())
         self.provider.add_span_processor(self._recorder)
@@ -107,96 +105,52 @@ def test_a_message_is_a_server_span_by_the_conventions() -> None:
         "network.transport": "tcp",
         "network.protocol.name": "http",
         "mcp_sessions.client": "wire 1.0",
+        "input.value": "tools/call add",
+        "output.value": "success",
     }
 
 
-LIMITS: dict[str, SpanLimits | None] = {
-    "none": SpanLimits(max_attributes=SpanLimits.UNSET),
-    "usual": None,
-    "as many": SpanLimits(max_span_attributes=10),
-    "fewer": SpanLimits(max_span_attributes=9),
-    "shorter": SpanLimits(max_span_attribute_length=5),
-}
-
-
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("option", ["server", "enrich"])
-def test_what_is_written_at_once_is_what_the_sdk_would_have_written(option: Spans, limits: SpanLimits | None) -> None:
-    """Within the limits of the process."""
-
-    def seen(writing: Callable[..., None]) -> Any:
-        traced = Traced(option, limits=limits)
-        with pytest.MonkeyPatch.context() as patch, traced.recording() as spans:
-            patch.setattr(message_spans, "write", writing)
-            with traced.tracer.start_as_current_span("http", attributes={"http.method": "POST"}):
-                traced.begun().end()
-        return [(span.name, dict(span.attributes or {}), span.dropped_attributes) for span in spans]
-
-    assert seen(write) == seen(lambda span, attributes: span.set_attributes(attributes))
-
-
-def test_nothing_is_written_on_a_span_that_has_ended(caplog: pytest.LogCaptureFixture) -> None:
-    span = TracerProvider(shutdown_on_exit=False).get_tracer("tests").start_span("ended")
-    span.end()
-    write(span, {"mcp.method.name": "ping"})
-    assert attributes_on(span) == {}
-    write(INVALID_SPAN, {"mcp.method.name": "ping"})
-    assert "ended span" in caplog.text
-
-
-DIFFERENT: list[tuple[Message, Claims | None, str]] = [
-    (message(), SESSION, "2026-07-28"),
-    (message(name="sub"), SESSION, "2026-07-28"),
-    (message("prompts/get"), SESSION, "2026-07-28"),
-    (message(params={}), SESSION, "2026-07-28"),
-    (message(), SESSION, "2025-11-25"),
-    (message(), None, "2026-07-28"),
-    (message(), session("b"), "2026-07-28"),
-    (message(), session(trace=None), "2026-07-28"),
-    (message(), session(client=None), "2026-07-28"),
+# What a message is called at first, and once its answer has come.
+NAMES: list[tuple[Message, bytes, str, str]] = [
+    (message(name="new"), b'{"result":{}}', "tools/call _OTHER", "tools/call new"),
+    (message(name="broken"), b'{"result":{"isError":true}}', "tools/call _OTHER", "tools/call broken"),
+    (message(name="x" * 600), b'{"error":{"code":-32602}}', "tools/call _OTHER", "tools/call _OTHER"),
+    (
+        message(name="no"),
+        b'{"result":{"isError":true,"text":"Unknown tool"}}',
+        "tools/call _OTHER",
+        "tools/call _OTHER",
+    ),
+    (message("prompts/get", name="p"), b'{"result":{}}', "prompts/get _OTHER", "prompts/get p"),
+    (message("no/such"), b'{"error":{"code":-32601}}', "_OTHER", "_OTHER"),
+    (message("resources/read"), b'{"result":{}}', "resources/read", "resources/read"),
 ]
 
 
-def test_messages_that_differ_share_nothing() -> None:
-    """What messages have in common is made once, for those that are the same in all that a span has of them."""
-
-    def seen(traced: Traced, number: int) -> Any:
-        sent, of, version = DIFFERENT[number]
-        with traced.recording() as spans:
-            traced.begun(sent, of, version=version).end()
-        return spans[0].name, dict(spans[0].attributes or {}), links(spans[0])
-
-    traced, numbers = Traced(), range(len(DIFFERENT))
-    alone = [seen(Traced(), number) for number in numbers]
-    assert [seen(traced, number) for number in (*numbers, *numbers)] == alone * 2
-    assert all(one != other for place, one in enumerate(alone) for other in alone[:place])
-
-
-def test_what_is_remembered_of_messages_is_bounded() -> None:
-    """In number, and in what one of them takes: a client may write anything, as often as it likes."""
+@pytest.mark.parametrize(("sent", "answer", "first", "last"), NAMES, ids=str)
+def test_names_are_those_that_exist(sent: Message, answer: bytes, first: str, last: str) -> None:
+    """As the answers show; what was sent is an attribute. So is the span of the HTTP request named."""
     traced = Traced()
-
-    def remembered() -> int:
-        return sum(isinstance(held, Call) for held in gc.get_objects())
-
-    before = remembered()
-    for number in range(50):
-        traced.begun(message(name="x" * 600 + str(number))).end()
-        traced.begun(message("x" * 600 + str(number))).end()
-        traced.begun(version="x" * 600 + str(number)).end()
-    assert remembered() == before
-    for number in range(3000):
-        traced.begun(message(name=f"once {number}")).end()
-    assert before < remembered() <= before + 2048
-    traced.provider.shutdown()
+    around = traced.tracer.start_as_current_span("http", kind=SpanKind.SERVER, attributes={"http.method": "POST"})
+    with traced.recording() as spans, around as http:
+        request = traced.begun(sent)
+        assert (request.span.name, http.name) == (first, f"POST {first}")  # type: ignore[union-attr, attr-defined]
+        request.read(answer)
+        request.end()
+    assert [span.name for span in spans] == [last, f"POST {last}"]
+    target = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}.get(sent.method)
+    if target is not None:
+        assert (spans[0].attributes or {})[target] == (sent.target() or "")[:128]
 
 
-def test_a_long_name_is_cut() -> None:
+def test_a_listed_tool_exists() -> None:
     traced = Traced()
     with traced.recording() as spans:
-        traced.begun(message(name="x" * 600)).end()
-        traced.begun(message("x" * 600)).end()
-    assert all(len(span.name) < 200 for span in spans)
+        lists = traced.begun(message("tools/list"))
+        lists.read(b'{"result":{"tools":[{"name":"listed"}]}}')
+        lists.end()
+    assert [span.name for span in spans] == ["tools/list"]
+    assert traced.tracing._known.span_name("tools/call", "listed") == "tools/call listed"
 
 
 def test_a_posted_response_is_not_a_message_of_its_own() -> None:
@@ -283,7 +237,8 @@ def test_a_chat_that_comes_as_baggage_of_the_message_keeps_its_name() -> None:
 def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict[str, str]) -> None:
     """The session is known only once it is made; its own spans, too, then leave the trace to the chat."""
     traced = Traced()
-    with traced.recording() as spans, traced.tracer.start_as_current_span("http", attributes=named):
+    around = traced.tracer.start_as_current_span("http", kind=SpanKind.SERVER, attributes=named)
+    with traced.recording() as spans, around:
         request = traced.begun(message("sessions/create"), None, is_forwarded=False)
         traced.tracing.start_session(SESSION).end()
         traced.tracing.name_session(SESSION)
@@ -313,7 +268,10 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION) is None
+    request = Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION)
+    assert request is not None
+    assert request.span is None
+    request.end()
 
 
 def test_a_sampler_knows_the_session_before_the_span_does() -> None:
@@ -337,8 +295,6 @@ KINDS: dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]] = {
     ("auto", False): (SpanKind.SERVER, SpanKind.SERVER),
     ("auto", True): (None, SpanKind.SERVER),
     **{("enrich", is_native): (None, None) for is_native in (False, True)},
-    **{("server", is_native): (SpanKind.SERVER, SpanKind.SERVER) for is_native in (False, True)},
-    **{("internal", is_native): (SpanKind.INTERNAL, SpanKind.INTERNAL) for is_native in (False, True)},
     **{("off", is_native): (None, None) for is_native in (False, True)},
 }
 
@@ -352,9 +308,7 @@ def test_the_option_chooses_whether_there_is_a_span_and_its_kind(
     traced = Traced(option, is_native=is_native)
     with traced.recording() as spans:
         for is_forwarded in (True, False):
-            request = traced.begin(is_forwarded=is_forwarded)
-            if request is not None:
-                request.end()
+            traced.begun(is_forwarded=is_forwarded).end()
     assert [span.kind for span in spans] == [kind for kind in kinds if kind is not None]
 
 
@@ -363,50 +317,18 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
     traced = Traced(is_native=True)
     with traced.recording() as spans:
         for of in (SESSION, None):
-            with traced.tracer.start_as_current_span("http"):
+            with traced.tracer.start_as_current_span("http", kind=SpanKind.SERVER):
                 traced.begun(session=of).end()
-    assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS}, LABELS]
-
-
-AROUND: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "HTTP": {"kind": SpanKind.SERVER, "attributes": {"http.request.method": "POST"}},
-    "in a chat": {"attributes": {"session.id": "chat"}},
-}
-SENT = [message(), message("resources/list"), message(name="x" * 600), message(meta={"traceparent": CALLER})]
-
-
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-@pytest.mark.parametrize("sent", SENT, ids=["a call", "a list", "a long name", "with a caller"])
-def test_the_span_around_says_the_same_of_a_first_message_and_of_others(sent: Message, around: dict[str, Any]) -> None:
-    """Of others it does so alone, since it is known that the server makes no spans, unless there is a caller's."""
-    traced, requests = Traced("enrich"), []
-    with traced.recording() as spans:
-        for _ in range(2):
-            with traced.tracer.start_as_current_span("http", **around):
-                requests.append(request := traced.begun(sent))
-                request.read(b'{"jsonrpc":"2.0","id":7,"error":{"code":-32603}}')
-                request.end()
-    first, second = ((span.name, dict(span.attributes or {}), span.status.status_code) for span in spans)
-    assert first == second
-    assert first[2] is StatusCode.ERROR
-    assert first[1]["mcp.method.name"] == sent.method
-    assert [request.has_end for request in requests] == [True, sent.params.meta is not None]
+    assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS, **TURN}, {**LABELS, **TURN}]
 
 
 def test_the_scope_of_each_message_holds_the_context_for_handlers_that_run_elsewhere() -> None:
     traced = Traced("enrich")
     traced.tracing.wraps_handlers = True
-    for _ in range(2):
-        scope: dict[str, Any] = {}
-        with traced.tracer.start_as_current_span("http") as around:
-            traced.begun(scope=scope).end()
-        assert get_current_span(scope[SCOPE_KEY]) is around
-
-
-def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
-    traced = Traced("enrich")
-    assert [traced.begin() for _ in range(2)] == [None, None]
+    scope: dict[str, Any] = {}
+    with traced.tracer.start_as_current_span("http") as around:
+        traced.begun(scope=scope).end()
+    assert get_current_span(scope[SCOPE_KEY]) is around
 
 
 def test_the_servers_own_span_stands_in_the_sessions_trace() -> None:
@@ -421,13 +343,13 @@ def test_the_servers_own_span_stands_in_the_sessions_trace() -> None:
 def test_a_servers_own_spans_find_the_baggage_of_the_message() -> None:
     """The span around them stays, since the server takes its parent from the message itself."""
     traced = Traced(is_native=True)
-    with traced.recording() as spans, traced.tracer.start_as_current_span("http") as http:
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http", kind=SpanKind.SERVER) as http:
         request = traced.begun(message(meta={"traceparent": CALLER, "baggage": "session.id=chat"}))
         assert baggage.get_baggage("session.id") == "chat"
         assert get_current_span() is http
         request.end()
         assert baggage.get_baggage("session.id") is None
-    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref, **LABELS}
+    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref, **LABELS, **TURN}
 
 
 # --- with metrics --------------------------------------------------------------------------------
@@ -439,14 +361,12 @@ class Listener:
     def __init__(self) -> None:
         self.operations: list[tuple[str, str | None, Outcome]] = []
 
-    def operation(
-        self, message: Message, version: str | None, outcome: Outcome, *, seconds: float, ref: object
-    ) -> None:
+    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
         assert seconds >= 0
-        self.operations.append((message.method, version, outcome))
+        self.operations.append((request.message.method, request.info.versions.get("mcp.protocol.version"), outcome))
 
 
-@pytest.mark.parametrize("option", ["server", "enrich", "off"])
+@pytest.mark.parametrize("option", ["auto", "enrich", "off"])
 @pytest.mark.parametrize("of", [SESSION, None])
 def test_every_message_is_timed_with_a_span_or_without(option: Spans, of: Claims | None) -> None:
     """Spans and metrics are chosen apart."""

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceState, set_span_in_context
 
 from mcp_sessions import Session
-from mcp_sessions.telemetry._processor import SessionSampler, share
+from mcp_sessions.telemetry._processor import SessionSampler, sampling_ratio_of
 
 REFS = [f"ses_{number:024x}" for number in range(2_000)]
 
@@ -27,15 +27,15 @@ def sampled(sampler: SessionSampler, **attributes: str) -> bool:
 
 def test_sessions_are_spread_evenly_and_for_ever_in_the_same_way() -> None:
     """No worker asks another one; a session that is kept at 10 % is kept at 20 %, too."""
-    kept = [ref for ref in REFS if share(ref) < 0.1]
+    kept = [ref for ref in REFS if sampling_ratio_of(ref) < 0.1]
     assert 150 < len(kept) < 250
-    assert share("ses_a") == pytest.approx(0.10409, abs=1e-5)
+    assert sampling_ratio_of("ses_a") == pytest.approx(0.10409, abs=1e-5)
 
 
 def test_a_session_is_recorded_whole_or_not_at_all() -> None:
     sampler = SessionSampler(0.5)
     decisions = {ref: {sampled(sampler, **{"mcp.session.id": ref}) for _ in range(3)} for ref in REFS[:20]}
-    assert decisions == {ref: {share(ref) < 0.5} for ref in REFS[:20]}
+    assert decisions == {ref: {sampling_ratio_of(ref) < 0.5} for ref in REFS[:20]}
 
 
 @pytest.mark.parametrize("named", [{}, {"mcp.session.id": "the transport's own"}])

@@ -13,7 +13,7 @@ from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.telemetry import Trace
-from mcp_sessions.telemetry._context import below, start_of
+from mcp_sessions.telemetry._context import as_parent, start_of
 from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
@@ -104,7 +104,7 @@ def test_a_text_that_is_not_a_traceparent_leads_nowhere(text: str | None) -> Non
 def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
     found = start_of(f"00-{5:032x}-{6:016x}-01")
     assert found is not None
-    for within in (below(found), below(found, context.Context())):
+    for within in (as_parent(found), as_parent(found, context.Context())):
         span = tracer.start_span("child", within)
         assert span.parent == found  # type: ignore[attr-defined]  # the SDK's span
         span.end()

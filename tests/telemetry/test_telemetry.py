@@ -11,8 +11,8 @@ from apps import Server, reply, sessions
 from clients import LEGACY, Answer, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import get_current_span
-from recorded import ALIAS, named, said
+from opentelemetry.trace import StatusCode, get_current_span
+from recorded import ALIAS, messages, named, said
 from starlette.types import Receive, Scope, Send
 from streaming import Streaming
 
@@ -44,7 +44,9 @@ async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]
     await client.tool()
     await client.send("no/such")
     assert said(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
-    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
+    (unknown,) = messages(spans, "no/such")
+    assert (unknown.name, said(unknown, "error.type", "rpc.response.status_code")) == ("_OTHER", [None, "-32601"])
+    assert unknown.status.status_code is StatusCode.UNSET
 
 
 async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:
@@ -62,8 +64,8 @@ async def test_a_call_s_outcome_is_on_its_span(sse: bool, spans: list[ReadableSp
     await client.send("no/such", session=session)
     with pytest.raises(LookupError):
         await client.tool("fails", session=session)
-    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
-    raised = named(spans, "tools/call fails")
+    assert said(messages(spans, "no/such")[0], "rpc.response.status_code") == ["-32601"]
+    (raised,) = messages(spans, "tools/call")
     assert said(raised, "error.type") == ["LookupError"]
     assert "a secret" not in raised.to_json()
 
@@ -78,14 +80,14 @@ async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[R
 
     client = Client(sessions(Server(grow=grow)))
     assert (await client.tool("grow", session=await client.create())).error["code"] == -32603
-    assert said(named(spans, "tools/call grow"), "error.type") == ["-32603"]
+    assert said(messages(spans, "tools/call")[0], "error.type") == ["-32603"]
 
 
 async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -> None:
     """Which the client does not get; where the server's own guard answers, it is the guard's status."""
     client = Client(sessions(Server(), require="always"))
     await client.tool()
-    refused = named(spans, "tools/call whoami")
+    (refused,) = messages(spans, "tools/call")
     assert said(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
     assert refused.status.description == "Session required"
 
@@ -94,7 +96,8 @@ async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -
         return True
 
     await Client(sessions(Server(guard=guard))).send("sessions/create")
-    assert said(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
+    (guarded,) = messages(spans, "sessions/create")
+    assert said(guarded, "error.type", "http.response.status_code") == [None, 401]
 
 
 async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans: list[ReadableSpan]) -> None:
@@ -106,7 +109,7 @@ async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans:
         await server.began.wait()
         await client.delete(session)
         server.go.set()
-    assert said(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
+    assert said(messages(spans, "tools/call")[0], "mcp_sessions.reason") == ["ended"]
     assert said(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
 
 
@@ -184,7 +187,7 @@ async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None
 
 
 async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:
-    """Its start is the root, below which everything else stands; its creation is its caller's."""
+    """Its creation is the root, and everything else stands below its start."""
     first, second = (Client(sessions(Server(), trace="session")) for _ in range(2))
     held = await first.create()
     for client in (first, second):
@@ -192,13 +195,11 @@ async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpa
     await second.delete(held)
     start = named(spans, "session start")
     assert start.context is not None
-    assert start.parent is None
-    for name, by in (("session start", "sessions/create"), ("session end", "sessions/delete")):
-        assert [link.context for link in named(spans, name).links] == [named(spans, by).context]
+    assert start.parent == named(spans, "sessions/create").context
+    assert [link.context for link in named(spans, "session end").links] == [named(spans, "sessions/delete").context]
     below = [span.name for span in spans if span.parent is not None and span.parent.span_id == start.context.span_id]
     assert below == ["tools/call whoami", "tools/call whoami", "session end", "sessions/delete"]
-    apart = {span.name for span in spans if span.context and span.context.trace_id != start.context.trace_id}
-    assert apart == {"sessions/create"}
+    assert {span.context.trace_id for span in spans if span.context} == {start.context.trace_id}
 
 
 async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:

@@ -69,7 +69,7 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     """Lines of a session's request name it; the page shows one as it is."""
     run(LOGS)
     (shown,) = re.findall(r"```\n(INFO \[ses_.*)\n```", PAGE)
-    name, text = re.fullmatch(r"INFO \[ses_[a-z2-7]{24}] (\w+): (.*)", shown).groups()  # type: ignore[union-attr]
+    name, text = re.fullmatch(r"INFO \[ses_[a-z2-7]{24} [0-9a-f]{32}] (\w+): (.*)", shown).groups()  # type: ignore[union-attr]
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
         logging.getLogger(name).info(text)
@@ -80,7 +80,8 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
     logging.getLogger(name).info("later", extra={"session": "ses_named"})  # as a background job, which keeps its own
     lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
-    assert lines == [*(f"INFO [{ref}] {name}: {text}" for ref in refs), f"INFO [ses_named] {name}: later"]
+    found = [re.sub(r" [0-9a-f]{32}]", " ...]", line) for line in lines]
+    assert found == [*(f"INFO [{ref} ...] {name}: {text}" for ref in refs), f"INFO [ses_named -] {name}: later"]
     assert refs[0].startswith("ses_")
 
 
@@ -89,10 +90,7 @@ def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option takes the address that the command is given, and the command takes what the option does."""
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     assert isinstance(run(INSPECTOR, app=Server())["app"], MCPSessionMiddleware)
-    assert PAGE.count("127.0.0.1:8787") == 5
-    (folder,) = re.findall(r'Telemetry\(watch="([^"]+)"\)', PAGE)
-    assert isinstance(sessions(Server(), watch=folder), MCPSessionMiddleware)
-    assert f"mcp-sessions watch {folder}`" in PAGE
+    assert PAGE.count("127.0.0.1:8787") == 3
 
 
 @needs("mcp>=2")
@@ -112,7 +110,8 @@ async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         assert isinstance(run(block, app=Server())["app"], MCPSessionMiddleware)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    client = Client(sessions(Server(), metrics=(metrics := SessionMetrics(provider)), tracked=True))
+    middleware = sessions(Server(), metrics=(metrics := SessionMetrics(provider)), tracked=True)
+    client = Client(middleware, http_version="1.1")
     held = await client.create()
     await client.tool(session=held)
     await client.send("prompts/get", {"name": "greeting"}, session=held)

@@ -1,4 +1,4 @@
-"""The command line: make keys, inspect and verify session ids, list and end sessions, watch a server.
+"""The command line: make keys, inspect and verify session ids, list and end sessions.
 
 A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command cannot be
 carried out as given, 3 the store did not answer, so that the outcome is unknown: try again.
@@ -24,7 +24,7 @@ from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, r
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
-from . import sessions, watch
+from . import sessions
 from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 
 _LAST_SECOND: Final = 253_402_300_799  # of the year 9999
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('mcp-sessions')}")
-    commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify | list | end | end-all | watch")
+    commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify | list | end | end-all")
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
     keygen.add_argument("--algorithm", choices=list(_NEW_KEYS), default="HS256")
     keygen.set_defaults(command=_keygen)
@@ -66,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (inspect, verify):
         command.add_argument("--file", metavar="PATH", help="the file that holds the token (standard input)")
     sessions.add_commands(commands)
-    watch.add_command(commands)
     return parser
 
 

@@ -245,10 +245,12 @@ def with_capabilities(body: bytes) -> bytes:
     return join(envelope)
 
 
-def with_meta(body: bytes, name: str, value: str) -> bytes:
-    """Return a request or notification with one member of `params._meta` set to a text."""
+def with_trace(body: bytes, traceparent: str) -> bytes:
+    """Return a request or notification that names this trace context in `params._meta` in place of its own."""
     envelope: dict[str, Any] = last_members(body)
-    _inner(_inner(envelope, "params"), "_meta")[name] = value
+    meta = _inner(_inner(envelope, "params"), "_meta")
+    meta.pop("tracestate", None)
+    meta["traceparent"] = traceparent
     return join(envelope)
 
 

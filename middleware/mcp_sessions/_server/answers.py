@@ -235,7 +235,7 @@ async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: R
         return
     from ..telemetry._frameworks import untraced
 
-    with untraced():
+    with untraced(question):
         await app(question, receive, recorder.send)
 
 

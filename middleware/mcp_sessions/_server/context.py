@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import Refusal
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import COOKIE
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit, single_header
 from .._protocol.jsonrpc import Message
-from .._protocol.labels import Correlate, baggage_member, propagated
-from .._protocol.strict_json import string
+from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
 from .._session.session import Session
 from ..telemetry import attributes_of
@@ -115,6 +112,14 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
             kept = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
             self.scope["extensions"] = kept
 
+    def carry_trace(self, body: bytes) -> bytes:
+        """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
+        traceparent = None if self.telemetry is None else self.telemetry.traceparent
+        if traceparent is None:
+            return body
+        self.edit_headers({b"traceparent", b"tracestate"}, (b"traceparent", traceparent.encode()))
+        return self.set_content_length(rewrite.with_trace(body, traceparent))
+
     def set_content_length(self, body: bytes) -> bytes:
         """Let the headers announce a body that was changed, and return it."""
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
@@ -155,51 +160,14 @@ class PendingInitialized:
         self._waiting.pop(transport, None)
 
 
-class Conversation(msgspec.Struct, frozen=True):
-    """What a deployment does with the names that clients give to conversations (`correlate=` and `propagate=`).
-
-    Handlers and spans find the name on the session, or on the scope where there is none. What the application calls
-    in turn gets it by W3C baggage in the forwarded `_meta`.
-    """
-
-    correlate: Correlate | None  # finds the name, where it is looked for
-    member: str | None  # of the baggage that is written for what the application calls
-
-    @classmethod
-    def of(cls, correlate: Any, propagate: Any) -> Conversation | None:
-        """Return the checked form of the two options, or None where both are off."""
-        found, member = Correlate.of(correlate), baggage_member(propagate)
-        return None if found is None and member is None else cls(found, member)
-
-    def label(self, ctx: RequestContext, message: Message, body: bytes, session: Session | None) -> bytes:
-        """Leave the name where handlers look, and return the body with it, or our session's, in its baggage."""
-        found = None if self.correlate is None else self._found(self.correlate, ctx, message, session)
-        name = None if found is None else found.id
-        name = name if session is None else session.ref
-        if self.member is None or name is None:
-            return body
-        baggage = None
-        meta = message.params.meta
-        if meta is not None and meta.baggage is not UNSET:
-            try:
-                baggage = string(meta.baggage)
-            except Refusal:
-                return body
-            if baggage is None:  # not baggage as W3C has it, and not ours to mend
-                return body
-        return ctx.set_content_length(rewrite.with_meta(body, "baggage", propagated(baggage, name, member=self.member)))
-
-    @staticmethod
-    def _found(
-        correlate: Correlate, ctx: RequestContext, message: Message, session: Session | None
-    ) -> Correlation | None:
-        found = correlate.find(message.meta, ctx.headers.first)
-        ctx.correlation = None if message.method == INITIALIZE else found  # servers start tasks there that outlive it
-        tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
-        if found is not None and tracing is not None:  # spans below the current one are stamped at their start
-            tracing.get_current_span().set_attributes(attributes_of(found))
-        if session is None:
-            ctx.scope["mcp_correlation"] = found
-        else:
-            session.correlation = found
-        return found
+def label(ctx: RequestContext, message: Message, session: Session | None) -> None:
+    """Leave the name that the client gives the conversation where handlers and spans look."""
+    found = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
+    ctx.correlation = None if message.method == INITIALIZE else found  # servers start tasks there that outlive it
+    tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
+    if found is not None and tracing is not None:  # spans below the current one are stamped at their start
+        tracing.get_current_span().set_attributes(attributes_of(found))
+    if session is None:
+        ctx.scope["mcp_correlation"] = found
+    else:
+        session.correlation = found

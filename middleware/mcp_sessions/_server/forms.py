@@ -239,10 +239,6 @@ WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), 
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, Form(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
-_DIRECTORY: Final = _must_be(
-    "the path of a directory, as in watch='/run/mcp/watch'", lambda value: isinstance(value, str) and value != ""
-)
-Directory = Annotated[str | None, Form("a path", _or_none(_DIRECTORY))]
 Address = Annotated[str | None, Form("an address and a port, as in `127.0.0.1:8787`", _or_none(_address))]
 Secret = Annotated[str | None, Form("at least 16 characters", _or_none(_secret))]
 REQUIRE: Final = Form(
@@ -252,4 +248,3 @@ STORE: Final = Form("`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://.
 CORRELATE: Final = Form(
     "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
 )
-PROPAGATE: Final = Form("`true`, or a member of baggage", read=lambda text: _FLAGS.get(text, text))

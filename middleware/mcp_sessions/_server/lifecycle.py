@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager as Async
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
+from ..telemetry import hook
 from .background import Service, start
 from .logs import about
 from .resumption import Streams
@@ -59,7 +60,7 @@ class Terminator:
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     patience: float = PATIENCE  # seconds that the hook may take
-    hook: Callable[[str], AbstractContextManager[object]] = nullcontext  # in which the hook of a session runs
+    hook: Callable[..., AbstractContextManager[object]] = hook  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
     async def end(self, claims: Claims, reason: str) -> None:
@@ -113,7 +114,7 @@ class Terminator:
                 for ended in batch:
                     self._report(ended.record, ended.reason)
                     ref = ended.record.ref
-                    with self.hook(ref):
+                    with self.hook(ref, ended.record.trace):
                         outcome = self._call(ended.record, ended.reason)
                         if inspect.isawaitable(outcome):
                             running += 1
@@ -130,7 +131,7 @@ class Terminator:
                     await self.forget(*refs)
 
     def _report(self, one: Record, reason: str) -> None:
-        lasted = int(min(self.clock(), one.expires_at) - one.created_at)  # it has not lived beyond its token
+        lasted = min(self.clock(), one.expires_at) - one.created_at  # it has not lived beyond its token
         if reason != NOT_BEGUN:
             self.emit(SessionDeleted(one.ref, reason, max(lasted, 0), one.trace))
 

@@ -1,22 +1,22 @@
 """The log: a line for each fact, a warning where refusals smell of an attack, and what joins a line with its trace.
 
-Every line of the package has the session that it concerns as `session.id`, which is the name on spans, and the ids of
-the current span. No line holds a credential or a client's words but for the method, quoted.
+Every line of the package has the session that it concerns as `session.id`, which is the name on spans. No line holds a
+credential or a client's words but for the method, quoted.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
+from ..telemetry import START_TRACE, running_hook
 from .background import start
 
 if TYPE_CHECKING:
@@ -31,18 +31,15 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 def about(ref: str | None, trace: str | None = None) -> dict[str, str]:
-    """Return the `extra=` of a line: its session, and the trace of that session's start where no request is handled."""
+    """Return the `extra=` of a line: its session, and that session's start."""
     known = {} if ref is None else {SESSION_ID: ref}
-    return known if trace is None else {**known, "trace_id": trace[3:35]}
+    return known if trace is None else {**known, START_TRACE: trace}
 
 
 def _join(record: logging.LogRecord) -> bool:
-    """Give a record the session and the span that are current, where it names none itself."""
-    if not hasattr(record, SESSION_ID) and (session := find_session()) is not None:
-        setattr(record, SESSION_ID, session.ref)
-    tracing: Any = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
-    if tracing is not None and (span := tracing.get_current_span().get_span_context()).is_valid:
-        record.trace_id, record.span_id = f"{span.trace_id:032x}", f"{span.span_id:016x}"
+    """Give a record the session that is current, where it names none itself."""
+    if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
+        setattr(record, SESSION_ID, of.ref)
     return True
 
 

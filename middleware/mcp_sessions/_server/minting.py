@@ -54,9 +54,9 @@ class NewSession:
 
     def commit(self) -> None:
         claims, runtime = self.active.claims, self.active.runtime
+        runtime.emit(SessionCreated(claims.ref, claims.expires_at))
         if self.start is not None:
             runtime.telemetry().created(claims, self.start)
-        runtime.emit(SessionCreated(claims.ref, claims.expires_at))
 
     def abort(self, error: BaseException) -> None:
         if self.start is not None:

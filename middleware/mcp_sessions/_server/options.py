@@ -163,9 +163,8 @@ class Telemetry(_Checked):
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
     """The span of a message, if the application has set a tracer provider: `"auto"` creates a server span by
-    OpenTelemetry's conventions, unless the wrapped server creates its own, which then gets the attributes; `"server"`
-    and `"internal"` always create one of that kind; `"enrich"` adds the attributes to the current span; `"off"` does
-    nothing."""
+    OpenTelemetry's conventions, unless the wrapped server creates its own, which then gets the attributes; `"enrich"`
+    adds the attributes to the current span; `"off"` does nothing."""
     trace: Annotated[Trace, forms.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace whose messages link to their callers' traces."""
@@ -181,14 +180,8 @@ class Telemetry(_Checked):
     """Where hosts put their name for a conversation: `True` looks in known places, a sequence such as
     `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
     else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
-    propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
-    """The member of W3C baggage that passes the session to services that the application calls: `True` for
-    `gen_ai.conversation.id`, or a name. It is set in `_meta` of forwarded messages, to the session's `ref` or else to
-    the name that `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called when a session is created, used or deleted, or a request refused. It must not block or raise."""
-    watch: forms.Directory = None
-    """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
     inspector: forms.Address = None
     """The address on which to serve a page of live sessions and calls, or None."""
     inspector_token: forms.Secret = field(default=None, repr=False)

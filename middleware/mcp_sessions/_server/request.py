@@ -32,7 +32,7 @@ from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
-from .context import RequestContext
+from .context import RequestContext, label
 from .current import ABSENCE_KEY, Absence, absence_variable
 from .methods import METHODS, MethodCall
 from .response import Response, close
@@ -148,9 +148,9 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
     # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
     if decision.step is STABLE or (ctx.session is not None and message.kind is NOTIFICATION):
         body = ctx.set_content_length(rewrite.without_session(message))
-    if runtime.conversation is not None and message.kind is not RESPONSE:
-        body = runtime.conversation.label(ctx, message, body, attached)
-    return body
+    if runtime.correlate and message.kind is not RESPONSE:
+        label(ctx, message, attached)
+    return ctx.carry_trace(body)
 
 
 async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:

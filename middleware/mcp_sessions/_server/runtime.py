@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ from .._errors import CreateLimited
 from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
+from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
 from .._session.claims import Claims, Kind, RedactedRepr
 from .._session.data import Data, Namespace
@@ -30,10 +31,10 @@ from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, Reach, Standing, Store
 from ..stores._turns import Turns
-from ..telemetry import is_traced
+from ..telemetry import hook, is_traced
 from . import current, placement
 from .background import Census
-from .context import Conversation, PendingInitialized
+from .context import PendingInitialized
 from .current import ReadPrincipal
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
@@ -86,11 +87,11 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
     limits: Limits
     body_timeout: float
     create_limit: CreateLimit | None
-    conversation: Conversation | None  # what is done with the names that clients give to conversations
+    correlate: tuple[str, ...]  # where clients put their names for conversations
     is_recording: Callable[[], bool]  # whether telemetry records anything now
     metrics_enabled: bool  # whether there are metrics
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
-    hook: Callable[[str], AbstractContextManager[object]]  # the block in which a hook of a session runs
+    hook: Callable[..., AbstractContextManager[object]]  # the block in which a hook of a session runs
     listen: Listener | None
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
@@ -115,7 +116,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
     lasts = not ring(clock()).ephemeral
     names_transport = transport.header and lasts
-    conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
+    correlate = correlation_sources(options.telemetry.correlate)
     return Runtime(
         **_wire(
             options,
@@ -139,7 +140,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         limits=limits,
         body_timeout=as_seconds(limits.body_timeout),
         create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
-        conversation=conversation,
+        correlate=correlate,
         clock=clock,
     )
 
@@ -180,18 +181,15 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
     given, feed = options.telemetry, None
-    if (where := given.watch or given.inspector) is not None:
+    if given.inspector is not None:
         from ..telemetry._feed import Feed
 
-        feed = Feed(where, options.clock)
+        feed = Feed(given.inspector, options.clock)
     is_recording, telemetry = _telemetry(app, options, feed)
     emit = Facts(given.listen, is_recording, telemetry).__call__
     store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
     namespace, data = _places(store, options)
     streams = Streams(store)
-
-    def hook(ref: str) -> AbstractContextManager[object]:
-        return telemetry().hook(ref) if is_recording() else nullcontext()
 
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
     at_once = "status_now" in vars(type(store))  # a subclass may answer otherwise
@@ -264,7 +262,7 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
 
     @cache
     def telemetry() -> Telemetry:
-        from ..telemetry._attributes import Who
+        from ..telemetry._attributes import CallerAttributes
         from ..telemetry._recorder import Telemetry
 
         return Telemetry(
@@ -275,7 +273,7 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
             redact=given.redact,
             feed=feed,
             tracked=options.tracked is not None,
-            who=None if given.user is None else Who(given.user, current.reader(options.principal)),
+            caller=None if given.user is None else CallerAttributes(given.user, current.reader(options.principal)),
         )
 
     if given.metrics is not None or feed is not None:

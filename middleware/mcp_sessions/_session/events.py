@@ -29,7 +29,7 @@ class SessionDeleted(msgspec.Struct, frozen=True):
 
     ref: str
     reason: str
-    seconds: int  # how long it lived
+    seconds: float  # how long it lived
     trace: str | None = None  # the traceparent of its start, where that is known
 
 

@@ -1,4 +1,4 @@
-"""Whether wrapped servers make spans themselves, and the context of their handlers.
+"""What frameworks need: SDK 1.x, whose handlers run elsewhere, and the spans that SDK 2.x and FastMCP make themselves.
 
 Servers are known by class names, so none has to be installed. In the stateful mode of SDK 1.x, and so of FastMCP 3, a
 handler runs in a task of its connection, so each is wrapped to restore the context of its own message from the scope.
@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from random import getrandbits
 from typing import Any, Final
 
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY as _SUPPRESS
 from opentelemetry.context import Context, create_key, get_value, set_value
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
+from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from .._session.session import framework_scope
-from ._context import attached
+from . import _attributes as names
+from ._attributes import attributes_on
+from ._context import RequestInfo, ServerSpan, as_parent, attached, traceparent_of, without_parent
+from ._outcome import SUCCESS, Outcome
 
 SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
+FASTMCP: Final = "fastmcp"  # its instrumentation scope
+SERVERS: Final = frozenset({FASTMCP, "mcp-python-sdk"})
 _SDK: Final = "mcp.server.lowlevel.server"
 _WRAPPED: Final = "__wrapped_by_mcp_sessions__"
 _MESSAGE: Final = create_key("mcp_sessions.message")
@@ -29,6 +33,9 @@ _MANAGER: Final = "StreamableHTTPSessionManager"
 _SDK_MIDDLEWARE: Final = "OpenTelemetryMiddleware"
 
 Handler = Callable[[Any], Awaitable[Any]]
+
+
+# --- handlers of SDK 1.x -----------------------------------------------------------------------------
 
 
 def wrap_handlers(servers: Iterable[object]) -> bool:
@@ -42,8 +49,8 @@ def wrap_handlers(servers: Iterable[object]) -> bool:
     return bool(tables)
 
 
-def store_context(scope: MutableMapping[str, Any], context: Context | None = None) -> None:
-    """Store a context, or the current one, on a request's scope."""
+def store_context(scope: MutableMapping[str, Any], context: Context) -> None:
+    """Store a context on a request's scope."""
     scope[SCOPE_KEY] = set_value(_MESSAGE, object(), context)
 
 
@@ -63,16 +70,7 @@ def restore_context(handler: Handler) -> Handler:
     return restoring
 
 
-def untraced() -> AbstractContextManager[None]:
-    """Let what we ask the server ourselves leave no spans, though what it logs stays in the trace around.
-
-    Instrumentations look for the key that suppresses them; servers make spans all the same, below a parent that is not
-    sampled, so that no sampler but one that records everything keeps them.
-    """
-    around = get_current_span().get_span_context()
-    trace_id, span_id = (around.trace_id, around.span_id) if around.is_valid else (getrandbits(128), getrandbits(64))
-    parent = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags.get_default()))
-    return attached(set_span_in_context(parent, set_value(_SUPPRESS, True)))
+# --- spans that servers make themselves --------------------------------------------------------------
 
 
 def makes_server_spans(part: object) -> bool:
@@ -91,3 +89,68 @@ def server_in(part: object) -> object:
 
 def _is(thing: object, class_name: str) -> bool:
     return any(cls.__name__ == class_name for cls in type(thing).__mro__)
+
+
+def claim(span: Any, info: RequestInfo | None) -> bool:
+    """Give a span that starts what is known of its message, where it is the first one with the message's name."""
+    server_span = None if info is None else info.server_span
+    # FastMCP 3 asks for the list of tools below the first call.
+    if server_span is None or server_span.claimed_by is not None or span.name.partition(" ")[0] != server_span.method:
+        return False
+    server_span.claimed_by = span.get_span_context()
+    for link in without_parent(server_span.links, span.parent):
+        span.add_link(link.context, link.attributes)
+    has = attributes_on(span)
+    attributes = {name: value for name, value in server_span.attributes.items() if name not in has}
+    if server_span.is_outermost:
+        attributes[names.INPUT] = " ".join(filter(None, (server_span.method, server_span.target)))
+    span.set_attributes(attributes)
+    end = span.end
+
+    def finish(end_time: int | None = None) -> None:
+        _finish(span, server_span)
+        end(end_time)
+
+    span.end = finish
+    return True
+
+
+def _finish(span: Any, server_span: ServerSpan) -> None:
+    """Name a server's span by what exists, and say how its message ended."""
+    found, known = attributes_on(span), server_span.known
+    if names.STATUS_CODE in found:
+        outcome = Outcome.of_code(int(found[names.STATUS_CODE]))
+    else:
+        outcome = Outcome(found[names.ERROR_TYPE]) if names.ERROR_TYPE in found else SUCCESS
+    if outcome is SUCCESS and server_span.target is not None:
+        known.learn(server_span.method, server_span.target)
+    span.update_name(known.span_name(server_span.method, server_span.target))
+    if server_span.is_outermost:
+        span.set_attribute(names.OUTPUT, outcome.text)
+
+
+def keep_session_id(span: Any) -> None:
+    """Keep our `mcp.session.id` on a span of FastMCP, which then writes one of its own over it."""
+    set_attributes = span.set_attributes
+
+    def keeping(attributes: Mapping[str, Any]) -> None:
+        set_attributes({name: value for name, value in attributes.items() if name != names.MCP_SESSION_ID})
+
+    span.set_attributes = keeping
+
+
+# --- what we ask the server ourselves ----------------------------------------------------------------
+
+
+def untraced(question: MutableMapping[str, Any]) -> AbstractContextManager[None]:
+    """Let what we ask the server ourselves leave no spans, though what it logs stays in the trace around.
+
+    Instrumentations look for the key that suppresses them; servers make spans all the same, below a parent that is not
+    sampled, so that no sampler but one that records everything keeps them. FastAPI takes it from the headers.
+    """
+    around = get_current_span().get_span_context()
+    trace_id, span_id = (around.trace_id, around.span_id) if around.is_valid else (getrandbits(128), getrandbits(64))
+    parent = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags.get_default())
+    if around.is_valid:
+        question["headers"] = [*question["headers"], (b"traceparent", traceparent_of(parent).encode())]
+    return attached(as_parent(parent, set_value("suppress_instrumentation", True)))

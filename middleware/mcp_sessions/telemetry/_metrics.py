@@ -8,19 +8,19 @@ is `_OTHER`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
 from .._protocol.headers import HANDSHAKE_VERSIONS
-from .._protocol.jsonrpc import Message
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import ENDS, REASONS
 from . import _attributes as names
-from ._attributes import CALL, METHOD, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, TOOL_ERROR, target_of
-from ._outcome import Outcome
+from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, target_of
+from ._context import current_info
+from ._outcome import OUTCOMES, Outcome, RequestTelemetry
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"
@@ -36,21 +36,8 @@ SESSION_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_2
 """Seconds, to seven days: logical sessions outlive the five minutes that the conventions advise for connections."""
 
 OUTCOME: Final = "mcp_sessions.outcome"
-SUCCEEDED, FAILED = "success", "error"
-OUTCOMES: Final = (SUCCEEDED, TOOL_ERROR, FAILED)
-"""Of a tool call: its result, a result that says that the tool failed, or no result."""
-OTHER: Final = "_OTHER"
 VERSIONS: Final = HANDSHAKE_VERSIONS | {"2026-07-28"}
-METHODS: Final = frozenset(
-    "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
-    "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
-    "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
-    "session/create session/delete sessions/create sessions/delete sessions/fork sessions/list "
-    "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
-    "tools/list".split()
-)
-_MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
-_MAX_UNLISTED: Final = 100  # beyond which a tool that only fails is not named
+HTTP_VERSIONS: Final = frozenset({"1.0", "1.1", "2", "3"})
 
 
 @lru_cache(maxsize=8)
@@ -82,7 +69,7 @@ class SessionMetrics:
         self._operation_duration: Final = meter.create_histogram(
             OPERATION_DURATION, "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
         )
-        self._names: Final[set[tuple[str, str]]] = set()
+        self._tools: Final = {OTHER}
         self.begin()
 
     def begin(self) -> None:
@@ -92,7 +79,7 @@ class SessionMetrics:
             self._ended.add(0, {REASON: reason})
         for reason in (*REASONS, OTHER):
             self._refused.add(0, {REASON: reason})
-        for tool in (OTHER, *(name for method, name in self._names if method == CALL)):
+        for tool in self._tools:
             self._begin_tool(tool)
 
     def _begin_tool(self, tool: str) -> None:
@@ -122,51 +109,38 @@ class SessionMetrics:
         elif isinstance(fact, SessionDeleted):
             reason = {REASON: fact.reason if fact.reason in ENDS else OTHER}
             self._ended.add(1, reason)
-            self._session_duration.record(fact.seconds, {**names.HTTP, **reason})
+            info = current_info()
+            versions = names.HTTP if info is None else info.versions  # an end that nobody asked for has none
+            self._session_duration.record(fact.seconds, {**_bounded(versions), **reason})
         elif isinstance(fact, RequestRefused):
             self._refused.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
 
-    def operation(
-        self,
-        message: Message,
-        version: str | None,
-        outcome: Outcome,
-        *,
-        seconds: float,
-        ref: str | None = None,  # noqa: ARG002  # no metric names a session
-    ) -> None:
+    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
         """Record how long one message took, in seconds."""
-        attributes: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **names.HTTP}
-        if version is not None:
-            attributes[names.PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
-        if message.method == CALL:
-            attributes[names.OPERATION] = names.EXECUTE_TOOL
+        message, known = request.message, request.known
+        method = message.method if message.method in METHODS else OTHER
+        attributes: dict[str, Any] = {METHOD: method, **_bounded(request.info.versions)}
         for tool in outcome.tools:
-            self._learn(CALL, tool, _MAX_NAMES)
-        if (target := target_of(message)) is not None:
-            attributes[TARGET_ATTRIBUTES[message.method]] = name = self._bounded(message.method, target, outcome)
-            if message.method == CALL:
-                ending = SUCCEEDED if outcome.error is None else TOOL_ERROR if outcome.error == TOOL_ERROR else FAILED
-                self._calls.add(1, {TOOL: name, OUTCOME: ending})
-        if outcome.error is not None:
-            attributes[names.ERROR_TYPE] = outcome.error
-        if outcome.code is not None:
-            attributes[names.STATUS_CODE] = outcome.code
+            self._learn(known.bounded(CALL, tool))
+        target = known.bounded(method, target_of(message))
+        if target is not None:
+            attributes[TARGET_ATTRIBUTES[method]] = target
+        if method == CALL:
+            attributes[names.OPERATION] = "execute_tool"
+            self._learn(target)
+            if target is not None:
+                self._calls.add(1, {TOOL: target, OUTCOME: outcome.word})
+        ended = {names.ERROR_TYPE: outcome.error, names.STATUS_CODE: outcome.code}
+        attributes.update((name, value) for name, value in ended.items() if value is not None)
         self._operation_duration.record(seconds, attributes)
 
-    def _bounded(self, method: str, target: str, outcome: Outcome) -> str:
-        """Return a target that exists, else `_OTHER`: any client can call tools that do not, each a new series.
+    def _learn(self, tool: str | None) -> None:
+        if tool is not None and tool not in self._tools:
+            self._tools.add(tool)
+            self._begin_tool(tool)
 
-        It exists where the server lists it, where it has succeeded, and where the tool itself has failed.
-        """
-        if outcome.error is None:
-            self._learn(method, target, _MAX_NAMES)
-        elif outcome.error == TOOL_ERROR and not outcome.is_unknown:
-            self._learn(method, target, _MAX_UNLISTED)
-        return target if (method, target) in self._names else OTHER
 
-    def _learn(self, method: str, target: str, most: int) -> None:
-        if (method, target) not in self._names and len(self._names) < most:
-            self._names.add((method, target))
-            if method == CALL:
-                self._begin_tool(target)
+def _bounded(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of the transport without what a client may have made up."""
+    allowed = {names.PROTOCOL_VERSION: VERSIONS, names.HTTP_VERSION: HTTP_VERSIONS}
+    return {name: value if value in allowed.get(name, (value,)) else OTHER for name, value in versions.items()}

@@ -6,10 +6,9 @@ of a message, and in the stateful mode of older frameworks names another request
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.context import Context, get_current
@@ -17,10 +16,11 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from .._session.session import Session, current_both, find_session
+from . import START_TRACE, Hook, attributes_of, running_hook
 from . import _attributes as names
-from . import attributes_of
-from ._attributes import attributes_on, session_attributes
-from ._context import SESSION_START, current_ref, hook_in, links_to, server_span_in, session_in, start_of
+from ._attributes import attributes_on, has_external_session, session_attributes
+from ._context import current_info, links_to, session_in, start_of, without_parent
+from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 else:  # the SDK calls any object with these methods, and is imported only where a sampler is made
     SpanProcessor = Sampler = object
 
-_FASTMCP: Final = "fastmcp"  # its instrumentation scope
-_SERVERS: Final = frozenset({_FASTMCP, "mcp-python-sdk"})
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -57,23 +55,19 @@ class SessionSpanProcessor(SpanProcessor):
             scope = None if instrumentation is None else instrumentation.name
             if scope == names.SCOPE or not span.is_recording():  # ours name their session themselves
                 return
-            # SDK 2.x starts its span in a context that has no more than what came in `_meta`.
-            current = get_current()
-            context = current if parent_context is None else parent_context
+            context = get_current() if parent_context is None else parent_context
             session, correlation = current_both()
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
-            ref = hook_in(current) or (None if session is None else session.ref)
-            if ref is None:  # a thread may have nothing but the span that it works for
-                ref = session_in(context) or current_ref() or names.inherited_ref(context)
+            ref = session_in(context) or (None if session is None else session.ref)
             if ref is not None:
-                is_foreign = names.has_foreign_session_id(attributes_on(span), ref, context)
-                attributes.update(session_attributes(ref, self._aliases, is_foreign))
-            if span.kind is SpanKind.SERVER:
-                attributes.update(_of_server(span, current, scope, session))
+                is_external = has_external_session(attributes_on(span), ref, context)
+                attributes.update(session_attributes(ref, self._aliases, is_external))
             if attributes:
                 span.set_attributes(attributes)
-            if ref is not None and scope == _FASTMCP:  # which then writes an id of its own over `mcp.session.id`
-                span.__class__ = _keeping_session_id(span.__class__)
+            if span.kind is SpanKind.SERVER and not (scope in SERVERS and claim(span, current_info())):
+                _describe(span, session)
+            if ref is not None and scope == FASTMCP:
+                keep_session_id(span)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("cannot add the session to a span: %s", type(error).__name__)
 
@@ -89,34 +83,16 @@ class SessionSpanProcessor(SpanProcessor):
         return True
 
 
-def _of_server(span: Any, context: Context, scope: str | None, session: Session | None) -> Mapping[str, str]:
-    """Return what the span of a server lacks of what is known of its message, and link what is not its parent."""
-    known = server_span_in(context, span.name, span.get_span_context()) if scope in _SERVERS else None
-    if known is not None:
-        parent = None if span.parent is None else span.parent.span_id
-        for link in known.links:
-            if link.context.span_id != parent:
-                span.add_link(link.context, link.attributes)
-        has = attributes_on(span)
-        return {name: value for name, value in known.attributes.items() if name not in has}
-    if session is None:
-        return {}
-    for link in links_to(start_of(session.traceparent), SESSION_START):
-        span.add_link(link.context, link.attributes)
-    return {} if session.client is None else {names.CLIENT: session.client}
+def _describe(span: Any, session: Session | None) -> None:
+    """Say on a server's span whose session it is in, and link its start."""
+    if session is not None:
+        for link in without_parent(links_to(start=start_of(session.traceparent)), span.parent):
+            span.add_link(link.context, link.attributes)
+        if session.client is not None:
+            span.set_attribute(names.CLIENT, session.client)
 
 
-@functools.cache
-def _keeping_session_id(base: type) -> type:
-    def set_attributes(self: Any, attributes: Mapping[str, Any]) -> None:
-        base.set_attributes(  # type: ignore[attr-defined]  # a span class of the SDK
-            self, {name: value for name, value in attributes.items() if name != names.MCP_SESSION_ID}
-        )
-
-    return type(base.__name__, (base,), {"set_attributes": set_attributes})
-
-
-def share(ref: str) -> float:
+def sampling_ratio_of(ref: str) -> float:
     """Return a session's place between 0 and 1, evenly spread and the same on every worker."""
     return int.from_bytes(hashlib.sha256(ref.encode()).digest()[:7], "big") / (1 << 56)
 
@@ -157,38 +133,44 @@ class SessionSampler(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Decide on one span, by its session where it has one."""
-        ref = session_in(parent_context) or _session(attributes)
+        ref = _session(parent_context, attributes)
         if ref is None:
             decided: SamplingResult = self._fallback.should_sample(
                 parent_context, trace_id, name, kind, attributes, links, trace_state
             )
             return decided
         above = get_current_span(parent_context).get_span_context().trace_state
-        return self._result(self._decisions[share(ref) < self._ratio], attributes, above)
+        return self._result(self._decisions[sampling_ratio_of(ref) < self._ratio], attributes, above)
 
     def get_description(self) -> str:
         return f"SessionSampler{{{self._ratio},{self._fallback.get_description()}}}"
 
 
-def _session(attributes: Attributes) -> str | None:
+def _session(context: Context | None, attributes: Attributes) -> str | None:
     ref = (attributes or {}).get(names.MCP_SESSION_ID)
     if isinstance(ref, str) and ref.startswith("ses_"):
         return ref
     session = find_session()
-    return None if session is None else session.ref
+    return session_in(context) or (None if session is None else session.ref)
 
 
 class SessionLogFilter(logging.Filter):
-    """Sets `session` on each log record: the `ref` of the current session, or `"-"`.
+    """Sets `session`, `trace_id` and `span_id` on each log record, `"-"` where there is none.
 
-    Add it to a *handler*, so that it sees the records of all loggers; formatters can then use `%(session)s`. A record
-    that already has a `session` keeps it, so `extra={"session": ref}` names one outside of a request.
+    Add it to a *handler*, so that it sees the records of all loggers; formatters can then use `%(session)s` and so on.
+    A record that already has one of them keeps it, so `extra={"session": ref}` names one outside of a request.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Name the session on the record, and let it pass."""
-        if not hasattr(record, "session"):
-            session = find_session()
-            ref = None if session is None else session.ref
-            record.session = getattr(record, names.SESSION_ID, ref) or "-"
+        """Name the session and the span on the record, and let it pass."""
+        of, span = running_hook.get() or find_session(), get_current_span().get_span_context()
+        start = getattr(record, START_TRACE, None) or (of.trace if isinstance(of, Hook) else None)
+        found = {
+            "session": getattr(record, names.SESSION_ID, None if of is None else of.ref),
+            "trace_id": f"{span.trace_id:032x}" if span.is_valid else None if start is None else start[3:35],
+            "span_id": f"{span.span_id:016x}" if span.is_valid else None,
+        }
+        for name, value in found.items():
+            if not hasattr(record, name):
+                setattr(record, name, value or "-")
         return True

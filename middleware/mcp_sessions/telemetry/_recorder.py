@@ -19,14 +19,13 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from . import Redact, Spans, Trace, is_traced
+from . import Redact, Spans, Trace
 from . import _feed as events
-from ._attributes import Who, process_aliases, target_of
-from ._context import hook_of
+from ._attributes import CallerAttributes, process_aliases, target_of
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
-from ._outcome import Outcome, RedactedContents, RequestTelemetry
+from ._outcome import SUCCESS_WORD, Outcome, RedactedContents, RequestTelemetry
 from ._spans import Start, Tracing
 
 _EVENTFUL: Final = frozenset(
@@ -68,19 +67,12 @@ class Watch:
             feed.send(events.LiveSession(created_at=since, expires_at=until, **known))
         feed.send(began)
 
-    def operation(
-        self,
-        message: Message,
-        version: str | None,  # noqa: ARG002  # not part of the event
-        outcome: Outcome,
-        *,
-        seconds: float,
-        ref: str | None,
-    ) -> None:
+    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
         """Send one message that has been handled, unless a fact was sent for it."""
-        began = msgspec.structs.asdict(self._running.pop(id(message)))
-        if message.method not in _EVENTFUL or outcome.error is not None:
-            ended = {"ref": ref, "seconds": seconds, "error": outcome.error, "reason": outcome.reason}
+        began = msgspec.structs.asdict(self._running.pop(id(request.message)))
+        error = None if outcome.word == SUCCESS_WORD else outcome.error or outcome.code or str(outcome.status)
+        if request.message.method not in _EVENTFUL or error is not None:
+            ended = {"ref": request.ref, "seconds": seconds, "error": error, "reason": outcome.reason}
             self._feed.send(events.Call(**{**began, **ended}))
 
 
@@ -102,7 +94,7 @@ class Telemetry:
         redact: Redact | None,
         feed: Feed | None,
         tracked: bool,
-        who: Who | None = None,
+        caller: CallerAttributes | None = None,
     ) -> None:
         self._metrics: Final = metrics
         if metrics is not None:
@@ -112,23 +104,18 @@ class Telemetry:
         watch = None if feed is None else Watch(feed)
         listeners = [listener for listener in (metrics, watch) if listener is not None]
         self._listeners: Final = listeners
-        self._makes_spans: Final = spans != "off"
         self._tracing: Final = Tracing(
             spans,
             trace=trace,
             aliases=process_aliases,
             listeners=listeners,
             contents=None if redact is None else RedactedContents(redact),
-            who=who,
+            caller=caller,
             makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
         self._watch: Final = watch
         self.begin: Final = self._tracing.begin if watch is None else self._begin_watched
-
-    @property
-    def _is_tracing(self) -> bool:
-        return self._makes_spans and is_traced()
 
     def _begin_watched(
         self, message: Message, headers: RequestHeaders, scope: Scope, session: Claims | None, **way: Any
@@ -145,24 +132,20 @@ class Telemetry:
 
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which `created` ends; None where this process does not trace."""
-        return self._tracing.start_session(claims) if self._is_tracing else None
+        return self._tracing.start_session(claims) if self._tracing.is_tracing else None
 
     def created(self, claims: Claims, start: Start) -> None:
         """End a session's creation, and name the session on the spans of its request."""
         start.end()
         self._tracing.name_session(claims)
 
-    def hook(self, ref: str) -> AbstractContextManager[None]:
-        """Return a block in which spans belong to a session whose hook runs."""
-        return hook_of(ref) if self._is_tracing else nullcontext()
-
     def name_request(self, whose: Claims | str, scope: Scope) -> AbstractContextManager[None]:
         """Name the session of a request without a message on the span around it, and in the block on what is below."""
-        return self._tracing.name_request(whose, scope) if self._is_tracing else nullcontext()
+        return self._tracing.name_request(whose, scope) if self._tracing.is_tracing else nullcontext()
 
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Scope) -> None:
         """Record on the span around why a request without a message is refused."""
-        if self._is_tracing:
+        if self._tracing.is_tracing:
             self._tracing.refuse_request(refusal, code, claims, scope)
 
     def alive(self, audience: str, number: int | None) -> None:
@@ -174,5 +157,5 @@ class Telemetry:
         """Record a fact."""
         for listener in self._listeners:
             listener(fact)
-        if isinstance(fact, SessionDeleted) and self._is_tracing:
+        if isinstance(fact, SessionDeleted) and self._tracing.is_tracing:
             self._tracing.end_session(fact.ref, start=fact.trace, reason=fact.reason, seconds=fact.seconds)

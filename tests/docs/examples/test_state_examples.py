@@ -149,6 +149,18 @@ class TestA2AContext:
         assert messages[0]["parts"] == [{"kind": "text", "text": "look"}]
 
 
+class TestBaggage:
+    """The example `baggage`: the session is in the baggage of what a tool sends."""
+
+    async def test_the_session_of_the_call_is_carried(self) -> None:
+        """Each session's calls carry its own public name."""
+        async with connected("baggage") as client:
+            sessions = [await HeldSession.create(client) for _ in range(2)]
+            carried = [await session.call("carried") for session in (*sessions, sessions[0])]
+        assert carried[0] == carried[2] != carried[1]
+        assert all(name.startswith("ses_") for name in carried)
+
+
 class TestSandbox:
     """The example `sandbox`: a folder for each session, removed when the session ends."""
 
