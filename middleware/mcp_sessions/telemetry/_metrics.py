@@ -16,8 +16,8 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 
 from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._protocol.jsonrpc import Message
+from .._refusals import ENDS, REFUSALS
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from .._session.reasons import ENDS, REASONS
 from . import _attributes as names
 from ._attributes import CALL, METHOD, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, TOOL_ERROR, target_of
 from ._outcome import Outcome
@@ -90,7 +90,7 @@ class SessionMetrics:
         self._created.add(0)
         for reason in (*ENDS, OTHER):
             self._ended.add(0, {REASON: reason})
-        for reason in (*REASONS, OTHER):
+        for reason in (*REFUSALS, OTHER):
             self._refused.add(0, {REASON: reason})
         for tool in (OTHER, *(name for method, name in self._names if method == CALL)):
             self._begin_tool(tool)
@@ -124,7 +124,7 @@ class SessionMetrics:
             self._ended.add(1, reason)
             self._session_duration.record(fact.seconds, {**names.HTTP, **reason})
         elif isinstance(fact, RequestRefused):
-            self._refused.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
+            self._refused.add(1, {REASON: fact.reason if fact.reason in REFUSALS else OTHER})
 
     def operation(
         self,
