@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_sessions import Claims, DataGone, stores
-from mcp_sessions.stores import FIRST, Ended, Namespace, Position, Reach, Record, Standing, refuse
+from mcp_sessions.stores import FIRST, Ended, Namespace, Position, Reach, Record, Standing, refusal
 
 
 @dataclass
@@ -83,7 +83,7 @@ class DictStore:
         of = (record.subject, record.audience)
         sessions = self._alive(lambda one: (one.subject, one.audience) == of)
         if of_subject is not None and len(sessions) >= of_subject:
-            raise refuse("sessions_full")
+            raise refusal("sessions_full")
         self.records[record.ref] = Kept(record, record.seen_at)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:

@@ -34,7 +34,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 import mcp_sessions
 from mcp_sessions import Session
-from mcp_sessions._errors import REFUSALS, ConfigurationError, SessionNotFound
+from mcp_sessions._errors import ConfigurationError, SessionNotFound
+from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url

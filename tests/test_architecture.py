@@ -13,19 +13,20 @@ PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
 MAY_IMPORT = {
     "_errors": (),
+    "_refusals": ("_errors",),
     "_session": ("_errors",),
     "_tokens": ("_errors", "_session"),
-    "_protocol": ("_errors", "_session"),
-    "stores": ("_errors", "_session"),
-    "telemetry": ("_errors", "_session", "_protocol"),
+    "_protocol": ("_errors", "_refusals", "_session"),
+    "stores": ("_errors", "_refusals", "_session"),
+    "telemetry": ("_errors", "_refusals", "_session", "_protocol"),
     "client": ("_errors", "_session", "_protocol"),
-    "_server": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "_server": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("_errors", "_session", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),
     "integrations": ("_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
-PURE = {"_session", "_protocol"}
+PURE = {"_errors", "_refusals", "_session", "_protocol"}
 IMPURE = {
     *"anyio asgiref asyncio concurrent http importlib io logging multiprocessing opentelemetry os pathlib".split(),
     *"random secrets select selectors signal socket sqlite3 ssl starlette subprocess tempfile threading time".split(),

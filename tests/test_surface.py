@@ -109,7 +109,7 @@ MANY = 60  # modules, those of folders without `__init__.py` among them
 HARMLESS = """
     Item Key Options _OwnRequest
     Answer Call Claims Correlation Created Creation Ended Filling Handle Holder Identity Namespace
-    Outcome Principal Promise Record Refused RequestRefused Row ServerInfo
+    Outcome Principal Promise Record Refused RequestRefused ServerInfo
     SessionCreated
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing
@@ -149,5 +149,5 @@ def test_no_class_shows_a_credential() -> None:
             shown[kind.__name__] = found
     assert shown.keys() - {*HARMLESS.split()} == set()
     credentials = {(kind, name) for kind, names in shown.items() for name in names if CREDENTIAL.match(name)}
-    harmless = {("Row", "message"), ("Outcome", "message"), ("Principal", "client_id")}
+    harmless = {("Reason", "message"), ("Outcome", "message"), ("Principal", "client_id")}
     assert credentials <= harmless | {("Start", "token")}  # of a context variable

@@ -1,4 +1,4 @@
-"""Every error of this package, in one tree, and every refusal that can reach a client, in one table.
+"""Every error of this package, in one tree; `_refusals` has the table of their reasons.
 
     MCPSessionsError
     ├── ConfigurationError        a wrong option; raised at construction, with the remedy
@@ -26,6 +26,7 @@
         ├── SessionRequired       -31044   the policy requires a session
         ├── CreateLimited         -31029   the caller created too many sessions
         ├── TooManySessions       -31047   the caller has too many sessions
+        │   └── TooMuchData
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── CreateFailed          -32603   the application's `on_create` has a bug
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
@@ -38,8 +39,7 @@ Codes: JSON-RPC 2.0 section 5.1, the data-layer sessions draft, and MCP 2026-07-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar
 
 
 class MCPSessionsError(Exception):
@@ -127,7 +127,7 @@ class Refusal(MCPSessionsError):
             self.http_status = http_status
         self.reason = reason or self.reason
         self.ref = ref
-        self.args: tuple[Any, ...] = (self.message,)  # `super().__init__` takes longer
+        super().__init__(self.message)
 
 
 class ParseError(Refusal):
@@ -238,6 +238,13 @@ class TooManySessions(Refusal):
     reason = "sessions_full"
 
 
+class TooMuchData(TooManySessions):
+    """The sessions of the caller hold as much data as the deployment allows."""
+
+    message = "Too much data in your sessions: end some of them first"
+    reason = "data_full"
+
+
 class CreateRefused(Refusal):
     """Raise it in `on_create` to refuse a session. The client gets its text; logs and spans do not."""
 
@@ -265,7 +272,7 @@ class StoreUnavailable(Refusal):
     """The store did not answer, so the status of the session is unknown. Clients may retry.
 
     Attributes:
-        cause: Why, in plain words for the log, as far as the store knows; without anything secret.
+        cause: The cause in plain words for the log, if the store has one; without anything secret.
     """
 
     code = -32603
@@ -284,74 +291,3 @@ class StoreFull(StoreUnavailable):
 
     message = "Session store full"
     reason = "store_full"
-
-
-class Row(NamedTuple):
-    """A refusal of one reason; without an HTTP status, it has that of its class."""
-
-    refusal: type[Refusal]
-    message: str
-    http_status: int | None = None
-
-
-REFUSALS: Final[Mapping[str, Row]] = {
-    "not_utf8": Row(ParseError, "Parse error: the body is not UTF-8"),
-    "byte_order_mark": Row(ParseError, "Parse error: the body begins with a byte order mark"),
-    "nesting_too_deep": Row(ParseError, "Parse error: the body is nested too deeply"),
-    "body_cut_short": Row(ParseError, "Parse error: the body ended early"),
-    "not_jsonrpc": Row(InvalidRequest, "Invalid request: the body is not a JSON-RPC 2.0 message"),
-    "duplicate_member": Row(InvalidRequest, "Invalid request: a member is given twice"),
-    "member_case": Row(InvalidRequest, "Invalid request: a member's name differs in case from one that is read"),
-    "method_not_string": Row(InvalidRequest, "Invalid request: method is not a string"),
-    "id_not_string_or_integer": Row(InvalidRequest, "Invalid request: id is neither a string nor an integer"),
-    "params_not_object": Row(InvalidRequest, "Invalid request: params is not an object"),
-    "lone_surrogate": Row(InvalidRequest, "Invalid request: a member that must be read holds a lone surrogate"),
-    "batch": Row(
-        InvalidRequest, "Invalid request: a batch cannot carry or need a session; send its messages one by one"
-    ),
-    "batch_too_large": Row(InvalidRequest, "Invalid request: the batch holds too many messages"),
-    "session_method_as_notification": Row(InvalidRequest, "Invalid request: this method is a request and needs an id"),
-    "duplicate_session_header": Row(InvalidRequest, "Invalid request: Mcp-Session-Id is given twice"),
-    "body_too_large": Row(InvalidRequest, "Invalid request: the body is too large", 413),
-    "body_timeout": Row(InvalidRequest, "Invalid request: the body took too long to arrive", 408),
-    "content_encoding": Row(InvalidRequest, "Invalid request: Content-Encoding must be identity", 415),
-    "meta_not_object": Row(InvalidParams, "Invalid params: _meta is not an object"),
-    "malformed_session": Row(
-        InvalidParams,
-        "Invalid params: session metadata must be an object with a string sessionId and an optional string state",
-    ),
-    "session_on_create": Row(InvalidParams, "Invalid params: sessions/create must not carry session metadata"),
-    "session_missing": Row(InvalidParams, "Invalid params: this method must carry the session in _meta"),
-    "field_missing": Row(InvalidParams, "Invalid params: terminate must carry the session in sessionId"),
-    "cursor_unknown": Row(InvalidParams, "Invalid params: the cursor is unknown"),
-    "field_not_string": Row(InvalidParams, "Invalid params: sessionId must be a string or null"),
-    "session_field_mismatch": Row(InvalidParams, "Invalid params: the message names two different sessions"),
-    "capabilities_missing": Row(InvalidParams, "Invalid params: capabilities must be an object"),
-    "capabilities_too_large": Row(InvalidParams, "Invalid params: capabilities are too large to be kept"),
-    "envelope_incomplete": Row(
-        InvalidParams, "Invalid params: _meta must carry the protocol version and the client capabilities"
-    ),
-    "session_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id differs from the session in _meta"),
-    "session_header_alone": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id names a session that _meta does not"),
-    "field_header_missing": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id must mirror sessionId"),
-    "version_header_mismatch": Row(
-        HeaderMismatch, "Header mismatch: MCP-Protocol-Version differs from the version in _meta"
-    ),
-    "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
-    "required": Row(SessionRequired, SessionRequired.message),
-    "sessions_full": Row(TooManySessions, TooManySessions.message),
-    "data_full": Row(TooManySessions, "Too much data in your sessions: end some of them first"),
-    "cookie_jar_shared": Row(
-        SessionRequired,
-        "Session required: two clients share one cookie jar; give each its own HTTP client, or use with_sessions",
-    ),
-}
-"""What each reason is on the wire."""
-
-NOT_JSONRPC: Final = "not_jsonrpc"  # looked for, as such a body may be meant for something else on the path
-
-
-def refuse(reason: str, *, ref: str | None = None) -> Refusal:
-    """Return the refusal of `REFUSALS` for a reason, to be raised; `ref` names the session concerned, for logs."""
-    row = REFUSALS[reason]
-    return row.refusal(reason, ref=ref, message=row.message, http_status=row.http_status)

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
-from mcp_sessions._errors import REFUSALS
+from mcp_sessions._refusals import REFUSALS
 
 DISCOVER = "server/discover"
 DEAD = (-32043, "Session not found")

@@ -1,4 +1,4 @@
-"""The log: lines that join with traces, warnings of what smells of an attack, and all that without any set-up."""
+"""The log: lines that join with traces, warnings of what may indicate an attack, and all that without any set-up."""
 
 from __future__ import annotations
 
@@ -175,12 +175,12 @@ async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog:
     )
 
 
-# --- what smells of an attack --------------------------------------------------------------------
+# --- what may indicate an attack --------------------------------------------------------------------
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings of attacks, without what to do."""
-    records = [record for record in of(caplog, "of an attack") if record.levelno == logging.WARNING]
+    records = [record for record in of(caplog, "indicate an attack") if record.levelno == logging.WARNING]
     return [record.getMessage().partition("): ")[0] for record in records]
 
 
@@ -193,8 +193,8 @@ async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture
     caller[0] = "mallory"
     for _ in range(3):
         await client.tool(session=held)
-    assert warnings(caplog) == [f"refused 1 request of session {ref} that smells of an attack (token_principal 1"]
-    (record,) = of(caplog, "smells of an attack")
+    assert warnings(caplog) == [f"refused 1 request of session {ref} that may indicate an attack (token_principal 1"]
+    (record,) = of(caplog, "may indicate an attack")
     assert extras(record)[0] == ref
     assert record.getMessage().endswith("find out where its id leaked")
 
@@ -208,7 +208,7 @@ async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pyt
         await client.tool(session={"sessionId": forged})
     half = MANY // 2
     (line,) = warnings(caplog)
-    assert line == f"refused {MANY} requests that smell of an attack (token_signature {half}, token_shape {half}"
+    assert line == f"refused {MANY} requests that may indicate an attack (token_signature {half}, token_shape {half}"
 
 
 async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
@@ -227,7 +227,7 @@ async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
             facts(fact)
         counts.append(len(warnings(caplog)))
     assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
-    assert [line[:50] for line in warnings(caplog)][1] == "refused 2 requests that smell of an attack (token_"
+    assert [line[:54] for line in warnings(caplog)][1] == "refused 2 requests that may indicate an attack (token_"
     facts(RequestRefused("token_shape", -32043, "ping"))
     facts(RequestRefused("of another store", -32603, "ping"))
     await minute.passes()
@@ -283,7 +283,9 @@ def test_a_warning_is_seen_under_uvicorn_as_it_comes(tmp_path: Path) -> None:
     paths = [str(Path(__file__).resolve().parents[1] / "support")]
     printed = start(tmp_path, SERVED.format(paths=paths), "app").stdout
     (held,) = re.findall(r"^SESSION (.*)$", printed, re.MULTILINE)
-    assert re.search(r"^refused 1 request of session ses_[a-z2-7]{24} that smells of an attack", printed, re.MULTILINE)
+    assert re.search(
+        r"^refused 1 request of session ses_[a-z2-7]{24} that may indicate an attack", printed, re.MULTILINE
+    )
     assert printed.count(held) == 1
     assert "refused 'tools/call'" not in printed
 

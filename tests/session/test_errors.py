@@ -15,9 +15,9 @@ import pytest
 from refusals import CASES, COMMAND, Case, decisions, errors_page
 
 from mcp_sessions import _errors as errors
-from mcp_sessions._errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
+from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
+from mcp_sessions._refusals import REFUSALS, refusal
 from mcp_sessions._session.claims import WIRE_NAMES
-from mcp_sessions._session.reasons import REASONS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEVER_RAISED_THEMSELVES = {errors.InvalidRequest, errors.HeaderMismatch}
@@ -30,7 +30,8 @@ def family(parent: type[Refusal]) -> Iterator[type[Refusal]]:
 
 
 EVERY = list(family(Refusal))
-RAISING = {"refuse", "SessionNotFound", "StateUnreadable", "StoreUnavailable"}
+SENT = {reason: row for reason, row in REFUSALS.items() if row.refusal is not None}
+RAISING = {"refusal", "refusal_for", "SessionNotFound", "StateUnreadable", "StoreUnavailable"}
 STORE = re.compile("store_[a-z_]+")
 
 
@@ -55,7 +56,7 @@ async def test_a_refusal_is_what_the_table_says(case: Case, modern: bool, expect
 def test_no_refusal_is_missing_from_the_table() -> None:
     """A new class or a new row without a case fails here."""
     classes = {refusal.reason for refusal in EVERY if refusal not in NEVER_RAISED_THEMSELVES}
-    assert {case.refusal.reason for case in CASES} == classes | set(REFUSALS)
+    assert {case.refusal.reason for case in CASES} == classes | set(SENT)
 
 
 @pytest.mark.parametrize("refusal", EVERY, ids=lambda refusal: refusal.__name__)
@@ -67,14 +68,15 @@ def test_a_refusal_carries_all_that_its_answer_needs(refusal: type[Refusal]) -> 
     assert made.reason.isidentifier()
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("reason", SENT)
 def test_a_row_is_a_refusal_of_its_class(reason: str) -> None:
     """It has the row's text, the row's status or that of the class, and names the session where that is known."""
-    row = REFUSALS[reason]
-    made = refuse(reason, ref="ses_a")
+    row = SENT[reason]
+    assert row.refusal is not None
+    made = refusal(reason, ref="ses_a")
     assert type(made) is row.refusal
     assert (made.reason, made.ref, made.code) == (reason, "ses_a", row.refusal.code)
-    assert (made.message, made.client_message, str(made)) == (row.message,) * 3
+    assert (made.message, made.client_message, str(made)) == (row.message or row.refusal.message,) * 3
     assert made.http_status == (row.http_status or row.refusal.http_status)
 
 
@@ -88,12 +90,12 @@ def test_reasons_tell_refusals_apart() -> None:
     """No two share one, or a log could not say which it was; a row stands for a class that decisions or stores name."""
     classes = [refusal.reason for refusal in EVERY]
     assert len(classes) == len(set(classes))
-    assert set(classes) & set(REFUSALS) == {errors.SessionRequired.reason, errors.TooManySessions.reason}
+    assert set(classes) & set(SENT) == {errors.SessionRequired.reason, errors.TooManySessions.reason}
 
 
 def test_every_reason_is_in_the_table_of_reasons() -> None:
     """Those of classes and rows, those that any file of the package gives, and those of a token's claims."""
-    given = {refusal.reason for refusal in EVERY} | {*REFUSALS}
+    given = {refusal.reason for refusal in EVERY} | {*SENT}
     claims = {f"token_claim_{name}" for name in WIRE_NAMES.values()} | {"token_claims"}
     for path in (ROOT / "middleware" / "mcp_sessions").glob("*/*.py"):
         if path.parent.name in {"client", "_cli"}:  # they refuse no request
@@ -103,7 +105,7 @@ def test_every_reason_is_in_the_table_of_reasons() -> None:
                 given |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
             elif isinstance(node, ast.Constant) and STORE.fullmatch(str(node.value)):
                 given.add(str(node.value))
-    assert given | claims == {*REASONS}
+    assert given | claims == {*REFUSALS}
 
 
 def test_what_the_application_says_reaches_the_client_alone() -> None:

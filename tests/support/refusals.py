@@ -20,10 +20,10 @@ from starlette.types import Message
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions import _errors as errors
-from mcp_sessions._errors import REFUSALS, Refusal, refuse
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
+from mcp_sessions._refusals import ENDS, REFUSALS, refusal
 from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.stores._base import Standing
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -214,47 +214,47 @@ NOT_FOUND = (-32043, 200, 200)
 
 CASES = [
     Case(errors.ParseError(), "the body is not JSON", *PARSE, body("{")),
-    Case(refuse("not_utf8"), "the body is not UTF-8", *PARSE, body(b'{"a":"\xff"}')),
-    Case(refuse("byte_order_mark"), "a leading byte order mark", *PARSE, body(b"\xef\xbb\xbf{}")),
-    Case(refuse("nesting_too_deep"), "100,000 nested arrays", *PARSE, body(b'{"a":' + b"[" * 100_000)),
-    Case(refuse("body_cut_short"), "the client left before the end", *PARSE, receiving({"type": "http.disconnect"})),
-    Case(refuse("not_jsonrpc"), "JSON, but not JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
-    Case(refuse("duplicate_member"), "`method` is given twice", *INVALID, message('"method":"a","method":"b"')),
-    Case(refuse("member_case"), "`Method` instead of `method`", *INVALID, message('"id":1,"Method":"ping"')),
-    Case(refuse("method_not_string"), "`method` is a number", *INVALID, message('"id":1,"method":1')),
-    Case(refuse("id_not_string_or_integer"), "`id` is null", *INVALID, message('"id":null,"method":"ping"')),
-    Case(refuse("params_not_object"), "`params` is an array", *INVALID, message('"id":1,"method":"a","params":[]')),
-    Case(refuse("lone_surrogate"), "`method` cannot be written in UTF-8", *INVALID, message(r'"method":"\ud800"')),
+    Case(refusal("not_utf8"), "the body is not UTF-8", *PARSE, body(b'{"a":"\xff"}')),
+    Case(refusal("byte_order_mark"), "a leading byte order mark", *PARSE, body(b"\xef\xbb\xbf{}")),
+    Case(refusal("nesting_too_deep"), "100,000 nested arrays", *PARSE, body(b'{"a":' + b"[" * 100_000)),
+    Case(refusal("body_cut_short"), "the client left before the end", *PARSE, receiving({"type": "http.disconnect"})),
+    Case(refusal("not_jsonrpc"), "JSON, but not JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
+    Case(refusal("duplicate_member"), "`method` is given twice", *INVALID, message('"method":"a","method":"b"')),
+    Case(refusal("member_case"), "`Method` instead of `method`", *INVALID, message('"id":1,"Method":"ping"')),
+    Case(refusal("method_not_string"), "`method` is a number", *INVALID, message('"id":1,"method":1')),
+    Case(refusal("id_not_string_or_integer"), "`id` is null", *INVALID, message('"id":null,"method":"ping"')),
+    Case(refusal("params_not_object"), "`params` is an array", *INVALID, message('"id":1,"method":"a","params":[]')),
+    Case(refusal("lone_surrogate"), "`method` cannot be written in UTF-8", *INVALID, message(r'"method":"\ud800"')),
     Case(
-        refuse("batch"),
+        refusal("batch"),
         "a batch that creates a session",
         *INVALID,
         body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]'),
     ),
     Case(
-        refuse("batch_too_large"),
+        refusal("batch_too_large"),
         "more than `Limits.batch` messages in one body",
         *INVALID,
         body('[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a"}]'),
         {"max_batch": 1},
     ),
     Case(
-        refuse("session_method_as_notification"),
+        refusal("session_method_as_notification"),
         "`sessions/create` as a notification",
         *INVALID,
         carrying(None, "sessions/create", id=None),
     ),
     Case(
-        refuse("duplicate_session_header"),
+        refusal("duplicate_session_header"),
         "two `Mcp-Session-Id` headers",
         *INVALID,
         with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
     ),
     Case(
-        refuse("body_too_large"), "more than `Limits.body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}
+        refusal("body_too_large"), "more than `Limits.body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}
     ),
     Case(
-        refuse("body_timeout"),
+        refusal("body_timeout"),
         "longer than `Limits.body_timeout`",
         -32600,
         408,
@@ -263,18 +263,18 @@ CASES = [
         {"body_timeout": 0.001},
     ),
     Case(
-        refuse("content_encoding"), "a compressed body", -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))
+        refusal("content_encoding"), "a compressed body", -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))
     ),
     Case(
-        refuse("meta_not_object"),
+        refusal("meta_not_object"),
         "`_meta` is a string",
         -32602,
         400,
         400,
         message('"id":1,"method":"a","params":{"_meta":""}'),
     ),
-    Case(refuse("malformed_session"), "the session is a string", *PARAMS, carrying("null")),
-    Case(refuse("malformed_session"), "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
+    Case(refusal("malformed_session"), "the session is a string", *PARAMS, carrying("null")),
+    Case(refusal("malformed_session"), "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
     Case(
         errors.InvalidParams(),
         "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
@@ -283,64 +283,64 @@ CASES = [
         {"on_create": no_more},
     ),
     Case(
-        refuse("session_on_create"), "`sessions/create` with a session", *PARAMS, carrying(UNKNOWN, "sessions/create")
+        refusal("session_on_create"), "`sessions/create` with a session", *PARAMS, carrying(UNKNOWN, "sessions/create")
     ),
-    Case(refuse("session_missing"), "`sessions/delete` without one", *PARAMS, carrying(None, "sessions/delete")),
+    Case(refusal("session_missing"), "`sessions/delete` without one", *PARAMS, carrying(None, "sessions/delete")),
     Case(
-        refuse("field_missing"),
+        refusal("field_missing"),
         "`terminate` without `sessionId` (SEP-1364)",
         *PARAMS,
         carrying(None, "terminate"),
         {"dialects": [SEP1364Initialize()]},
     ),
     Case(
-        refuse("cursor_unknown"),
+        refusal("cursor_unknown"),
         "`sessions/list` with an unknown cursor",
         *PARAMS,
         lambda client: client.send("sessions/list", {"cursor": "next"}),
         TRACKED,
     ),
-    Case(refuse("field_not_string"), "`sessionId` is a number (SEP-1364)", *PARAMS, speaking({}, sessionId=7), FIRST),
+    Case(refusal("field_not_string"), "`sessionId` is a number (SEP-1364)", *PARAMS, speaking({}, sessionId=7), FIRST),
     Case(
-        refuse("session_field_mismatch"),
+        refusal("session_field_mismatch"),
         "`_meta` names one session and `sessionId` another (SEP-1364)",
         *PARAMS,
         speaking({"_meta": {SESSION_KEY: UNKNOWN}}, sessionId="another"),
         FIRST,
     ),
     Case(
-        refuse("capabilities_missing"),
+        refusal("capabilities_missing"),
         "`sessions/create` with capabilities that are not an object (SEP-1364)",
         *PARAMS,
         speaking({"capabilities": []}, method="sessions/create"),
         FIRST,
     ),
     Case(
-        refuse("capabilities_too_large"),
+        refusal("capabilities_too_large"),
         "`sessions/create` with more capabilities than `Limits.data_bytes` (SEP-1364)",
         *PARAMS,
         speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
         {**FIRST, "max_data_bytes": 8},
     ),
     Case(errors.StateUnreadable(), "a state that is not this session's", *PARAMS, unreadable_state),
-    Case(refuse("envelope_incomplete"), "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
-    Case(refuse("session_header_mismatch"), "the mirror names another session", *HEADER, mirrored_otherwise),
+    Case(refusal("envelope_incomplete"), "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
+    Case(refusal("session_header_mismatch"), "the mirror names another session", *HEADER, mirrored_otherwise),
     Case(
-        refuse("field_header_missing"),
+        refusal("field_header_missing"),
         "`sessionId` without the header that mirrors it (SEP-1364)",
         *HEADER,
         speaking({}, sessionId="made-up"),
         FIRST,
     ),
     Case(
-        refuse("session_header_alone"),
+        refusal("session_header_alone"),
         'a mirror, and no session in `_meta` (`transport="off"`)',
         *HEADER,
         mirrored_alone,
         {"transport": "off"},
     ),
     Case(
-        refuse("version_header_mismatch"),
+        refusal("version_header_mismatch"),
         "the version header differs from `_meta`",
         -32020,
         None,
@@ -348,7 +348,7 @@ CASES = [
         edited(lambda meta: meta.update({VERSION: "2099-01-01"})),
     ),
     Case(
-        refuse("method_header_mismatch"),
+        refusal("method_header_mismatch"),
         "`Mcp-Method` differs from the method",
         -32020,
         None,
@@ -386,7 +386,7 @@ CASES = [
         {"require": {"tools/call"}},
     ),
     Case(
-        refuse("cookie_jar_shared"),
+        refusal("cookie_jar_shared"),
         "no session, since two clients share one cookie jar, where `require=` asks for one",
         -31044,
         None,
@@ -423,16 +423,16 @@ CASES = [
         "no more than one basket each",
     ),
     *(
-        Case(refuse(reason), when, -31047, 200, 200, crowded, {**OF_ALICE, **options})
-        for reason, when, crowded, options in (
+        Case(refused, when, -31047, 200, 200, crowded, {**OF_ALICE, **options})
+        for refused, when, crowded, options in (
             (
-                "sessions_full",
+                errors.TooManySessions(),
                 "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
                 forked,
                 {"tracked": True, "limits.sessions_per_principal": 1},
             ),
             (
-                "data_full",
+                errors.TooMuchData(),
                 "a fork whose copy exceeds `Limits.data_bytes_per_principal`",
                 forked,
                 {"on_create": fill, "limits.data_bytes_per_principal": 300},
@@ -493,13 +493,13 @@ def _http(case: Case) -> str:
 
 def _reasons() -> list[str]:
     """Return the table of all reasons, and below it what to do, by letter."""
-    listed = {name: reason for name, reason in REASONS.items() if "token_claim_" not in name}
+    listed = {name: reason for name, reason in REFUSALS.items() if "token_claim_" not in name}
     letters = dict(zip(dict.fromkeys(reason.remedy for reason in listed.values()), ascii_uppercase, strict=False))
     rows = [
-        (f"`{name}`", reason.means, reason.fault, _SMELLS[reason.smells], letters[reason.remedy])
+        (f"`{name}`", reason.meaning, reason.origin, _SUSPICION[reason.suspicion], letters[reason.remedy])
         for name, reason in listed.items()
     ]
-    head = ("reason", "what it means", "fault", "attack?", "do")
+    head = ("reason", "what it means", "origin", "attack?", "do")
     table = ["|".join(("", *row, "")) for row in (head, ("---",) * len(head), *rows)]
     return ["", *table, "", *(f"- **{letter}**: {remedy}" for remedy, letter in letters.items())]
 
@@ -523,7 +523,7 @@ def _choice(lists: Lists) -> str:
 
 def _outcome(step: Step | str) -> str:
     if isinstance(step, str):
-        return f"refuse with `{REFUSALS[step].refusal.code}`"
+        return f"refuse with `{refusal(step).code}`"
     return "as the option `lists` says" if step is Step.LIST else step.value
 
 
@@ -549,13 +549,13 @@ _MALFORMED = {
 }
 """How the messages of these codes begin, and their usual HTTP status."""
 
-_SMELLS = {"no": "", "in numbers": "if many", "yes": "**yes**"}
+_SUSPICION = {"no": "", "in numbers": "if many", "yes": "**yes**"}
 
 _REASONS = """
 ## Reasons
 
 Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed token
-claim is named, as in `token_claim_exp`, and treated like `token_claims`. The fault lies with the program that sends
+claim is named, as in `token_claim_exp`, and treated like `token_claims`. The origin is the program that sends
 (`client`), its user (`caller`), the keys, the deployment, the application, the store, or nowhere. Reasons marked
 *if many* suggest an attack when many come within a minute. Below the table is what to do, by letter."""
 

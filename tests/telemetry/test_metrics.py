@@ -17,8 +17,8 @@ from starlette.types import Scope
 from mcp_sessions import CreateRefused, Session, __version__
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._refusals import ENDS, REFUSALS
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
-from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _attributes as attributes
@@ -116,7 +116,7 @@ async def test_every_counter_begins_at_0(meter: Meter) -> None:
     async with app.services.around(lambda _: nullcontext(), None):
         ended, refused = (meter.points(f"mcp_sessions.{name}") for name in ("session.ended", "request.refused"))
         assert {*ended} == {reason(word) for word in (*ENDS, "_OTHER")}
-        assert {*refused} == {reason(word) for word in (*REASONS, "_OTHER")}
+        assert {*refused} == {reason(word) for word in (*REFUSALS, "_OTHER")}
         created, calls = (meter.points(f"mcp_sessions.{name}") for name in ("session.created", "tool.calls"))
         assert {*created} == {()}
         assert {dict(key)["mcp_sessions.outcome"] for key in calls} == {"success", "tool_error", "error", "refused"}

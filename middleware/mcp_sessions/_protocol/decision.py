@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from .._errors import EraRefused, SessionNotFound, SessionRequired, refuse
+from .._errors import EraRefused, SessionNotFound, SessionRequired
+from .._refusals import refusal
 from .._session.claims import BESIDE, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
@@ -193,7 +194,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     about = subject(message, rules)
     step = TABLE[about][_presence(message, about, credentials, rules)]
     if isinstance(step, str):
-        raise refuse("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
+        raise refusal("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
     if step is LIST:
         step = list_step(rules.lists, modern=headers.is_modern)
     if credentials.is_cookie and step is STABLE:
@@ -241,7 +242,7 @@ def _kind(credentials: Credentials, step: Step, rules: Rules) -> Kind:
     if not credentials.is_field or credentials.metadata is None:
         return SESSION_KIND
     if step is Step.FORK:
-        raise refuse("session_missing")
+        raise refusal("session_missing")
     kind = rules.kind_of(credentials.metadata.session_id)
     if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
         raise SessionNotFound("token_kind")
@@ -304,7 +305,7 @@ def _header(
         return None, False
     mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
     if not mirrors and message.session is not None:
-        raise refuse("session_header_mismatch")
+        raise refusal("session_header_mismatch")
     return None, not mirrors
 
 
@@ -324,11 +325,11 @@ def check_envelope(message: Message, *, version: str | None, methods: list[str])
     meta = message.params.meta
     stated = None if meta is None or meta.protocol_version is UNSET else string(meta.protocol_version)
     if stated is None or meta is None or meta.client_capabilities is UNSET:
-        raise refuse("envelope_incomplete")
+        raise refusal("envelope_incomplete")
     if stated != version:
-        raise refuse("version_header_mismatch")
+        raise refusal("version_header_mismatch")
     if methods != [message.method]:
-        raise refuse("method_header_mismatch")
+        raise refusal("method_header_mismatch")
 
 
 class Extension(msgspec.Struct, frozen=True):

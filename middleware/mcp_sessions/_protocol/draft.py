@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from .._errors import Refusal, refuse
+from .._errors import Refusal
+from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
 from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_members, members, string
@@ -60,14 +61,14 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
 
 def _uncommon(raw: bytes) -> SessionMetadata:
     if not raw.startswith(b"{"):
-        raise refuse("malformed_session")
+        raise refusal("malformed_session")
     found = members(raw)
     _MEMBERS.check(found)
     session_id = string(found["sessionId"]) if "sessionId" in found else None
     given = found.get("state", _NULL)  # null is absent, as some clients write what they do not have
     state = None if given == _NULL else string(given)
     if session_id is None or (state is None and given != _NULL):
-        raise refuse("malformed_session")
+        raise refusal("malformed_session")
     return SessionMetadata(session_id, state)
 
 
@@ -103,7 +104,7 @@ def names_transport(header: str, metadata: SessionMetadata | None, reads_transpo
         return False
     if reads_transport:
         return True
-    raise refuse("session_header_alone" if metadata is None else "session_header_mismatch")
+    raise refusal("session_header_alone" if metadata is None else "session_header_mismatch")
 
 
 def speaks_draft(message: Message) -> bool:

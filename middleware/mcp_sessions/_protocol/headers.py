@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from .._errors import refuse
+from .._refusals import refusal
 from .._session.claims import RedactedRepr
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
@@ -64,7 +64,7 @@ def single_header(copies: Sequence[str]) -> str:
         Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
     """
     if len(copies) > 1:
-        raise refuse("duplicate_session_header")
+        raise refusal("duplicate_session_header")
     return copies[0]
 
 

@@ -14,7 +14,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from .._errors import NOT_JSONRPC, InvalidRequest, refuse
+from .._errors import InvalidRequest
+from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
 from . import members, strict_json
 from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, Meta, Params, Value
@@ -165,7 +166,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     """
     size = len(body)
     if size > max_nesting and strict_json.is_deeper(body, max_nesting):
-        raise refuse("nesting_too_deep")
+        raise refusal("nesting_too_deep")
     if not body.isascii():
         strict_json.check_utf8(body)
     # In one go where a message has common members only and each once, else level by level.
@@ -193,7 +194,7 @@ def _other(body: bytes, max_batch: int) -> Message:
         _value(body)
     except DECODE_ERRORS as error:
         strict_json.masked(_value, error, body, NOT_JSONRPC)
-    raise refuse(NOT_JSONRPC)
+    raise refusal(NOT_JSONRPC)
 
 
 def _batch(body: bytes, max_batch: int) -> Batch:
@@ -206,11 +207,11 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
     read = tuple(filter(None, map(_message_or_none, tried)))
     if not read and len(tried) <= _TRIES * max_batch:
-        raise refuse(NOT_JSONRPC)
+        raise refusal(NOT_JSONRPC)
     if len(items) > max_batch:
-        raise refuse("batch_too_large")
+        raise refusal("batch_too_large")
     if len(read) < len(items):
-        raise refuse("batch")  # a server could skip what is not a message and execute the rest
+        raise refusal("batch")  # a server could skip what is not a message and execute the rest
     return Batch(read)
 
 
@@ -228,11 +229,11 @@ def _message(body: bytes) -> Message:
     version = envelope.get("jsonrpc")
     if version is None:
         _ONLY_VERSION.check(envelope)
-        raise refuse(NOT_JSONRPC)
+        raise refusal(NOT_JSONRPC)
     if version != _VERSION and string(version) != "2.0":
         check_level(body, envelope)  # another parser may take the first of two versions
         _ONLY_VERSION.check(envelope)
-        raise refuse(NOT_JSONRPC)
+        raise refusal(NOT_JSONRPC)
     _ENVELOPE.check(envelope)
     field = envelope.get("sessionId")
     if "method" not in envelope:
@@ -240,7 +241,7 @@ def _message(body: bytes) -> Message:
         return Message(body, RESPONSE, field=field)
     method = string(envelope["method"])
     if method is None:
-        raise refuse("method_not_string")
+        raise refusal("method_not_string")
     params = _inner(envelope, "params", "params_not_object")
     meta = None if params is None else _inner(params, "_meta", "meta_not_object")
     _check_distinct(body, envelope, params, meta)
@@ -264,7 +265,7 @@ def _checked_id(raw: Raw) -> bytes:
     text = bytes(raw)
     if (text.removeprefix(b"-").isdigit() and text != b"-0") or string(raw) is not None:
         return text
-    raise refuse("id_not_string_or_integer")
+    raise refusal("id_not_string_or_integer")
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:

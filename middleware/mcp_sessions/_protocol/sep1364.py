@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from .._errors import ConfigurationError, SessionNotFound, refuse
+from .._errors import ConfigurationError, SessionNotFound
+from .._refusals import refusal
 from .._session.claims import BESIDE, Kind
 from . import rewrite
 from .decision import ABOUT_SESSIONS, Subject
@@ -45,7 +46,7 @@ def _text(raw: Raw) -> str | None:
         return None
     value = string(raw)
     if value is None:
-        raise refuse("field_not_string")
+        raise refusal("field_not_string")
     return value
 
 
@@ -63,7 +64,7 @@ def required_capabilities(message: Message) -> Raw:
     """
     value = capabilities(message)
     if value is None:
-        raise refuse("capabilities_missing")
+        raise refusal("capabilities_missing")
     return value
 
 
@@ -75,7 +76,7 @@ def agreed(*ids: str | None) -> str | None:
     """
     names = {name for name in ids if name is not None}
     if len(names) > 1:
-        raise refuse("session_field_mismatch")
+        raise refusal("session_field_mismatch")
     return names.pop() if names else None
 
 
@@ -88,7 +89,7 @@ def mirrors(named: str, kind: Kind | None, header: str | None, *, is_ours: bool)
         Refusal: `field_header_missing`: There is none.
     """
     if header is None:
-        raise refuse("field_header_missing")
+        raise refusal("field_header_missing")
     return not is_ours if kind == BESIDE else named == header
 
 

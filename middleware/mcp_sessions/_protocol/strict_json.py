@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from .._errors import NOT_JSONRPC, ParseError, Refusal, refuse
+from .._errors import ParseError, Refusal
+from .._refusals import NOT_JSONRPC, refusal
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The decoder's errors for a text that it cannot read as asked."""
@@ -66,7 +67,7 @@ def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
         found, mask = masked(read_object, error, bytes(text), wrong)
     names = "".join(found).encode()
     if any(mark in names for mark in mask.marks):  # a name may be another one than it seems
-        raise refuse("lone_surrogate")
+        raise refusal("lone_surrogate")
     return dict(zip(found, mask.unmask(found.values()), strict=True))
 
 
@@ -82,22 +83,22 @@ def string(raw: bytes) -> str | None:
     except msgspec.ValidationError:
         return None
     except UnicodeDecodeError:
-        raise refuse("not_utf8") from None
+        raise refusal("not_utf8") from None
     except msgspec.DecodeError:
-        raise refuse("lone_surrogate") from None
+        raise refusal("lone_surrogate") from None
 
 
 def check_utf8(body: bytes) -> None:
     """Refuse a text that is not UTF-8 (`not_utf8`) or begins with a `byte_order_mark`."""
     if body.startswith(b"\xef\xbb\xbf"):
-        raise refuse("byte_order_mark")
+        raise refusal("byte_order_mark")
     decoder = getincrementaldecoder("utf-8")()  # in pieces: the decoded whole could take four times the body's size
     try:
         for start in range(0, len(body), 65536):
             decoder.decode(body[start : start + 65536])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        raise refuse("not_utf8") from None
+        raise refusal("not_utf8") from None
 
 
 def check_level(text: bytes, found: dict[str, Raw]) -> None:
@@ -111,7 +112,7 @@ def check_level(text: bytes, found: dict[str, Raw]) -> None:
     except DECODE_ERRORS as error:
         number = len(masked(_every_member, error, body, NOT_JSONRPC)[0])
     if number != len(found):
-        raise refuse("duplicate_member")
+        raise refusal("duplicate_member")
 
 
 def is_all(text: bytes, found: Any) -> bool:
@@ -148,15 +149,15 @@ class Names:
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""
         if not self.has_only(found) and self.are_mixed(found):
-            raise refuse("member_case")
+            raise refusal("member_case")
 
 
 def _refusal(error: Exception, wrong: str) -> Refusal:
     if isinstance(error, msgspec.ValidationError):
-        return refuse(wrong)
+        return refusal(wrong)
     if isinstance(error, RecursionError):
-        return refuse("nesting_too_deep")
-    return refuse("not_utf8") if isinstance(error, UnicodeDecodeError) else ParseError()
+        return refusal("nesting_too_deep")
+    return refusal("not_utf8") if isinstance(error, UnicodeDecodeError) else ParseError()
 
 
 class Mask:

@@ -13,8 +13,8 @@ import anyio
 from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
-from .._errors import refuse
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
+from .._refusals import refusal
 
 _MAX_DIGITS: Final = 20  # of a length that is read; more of them are too large for any limit
 
@@ -40,11 +40,11 @@ async def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int
     if first["type"] == "http.request" and not first.get("more_body", False):
         whole: bytes = first.get("body", b"")
         if len(whole) > max_bytes:
-            raise refuse("body_too_large")
+            raise refusal("body_too_large")
         return whole
     with anyio.move_on_after(timeout):
         return await _read_rest(first, receive, max_bytes)
-    raise refuse("body_timeout")
+    raise refusal("body_timeout")
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
@@ -63,20 +63,20 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 def _check_headers(headers: RequestHeaders, max_bytes: int) -> None:
     if CODING in headers.by_name and (", ".join(headers.all(CODING)) or "identity").strip().lower() != "identity":
-        raise refuse("content_encoding")
+        raise refusal("content_encoding")
     declared = headers.by_name.get(LENGTH, b"")  # the last copy, since servers refuse a second one
     if declared.isdigit() and int(declared[:_MAX_DIGITS]) > max_bytes:
-        raise refuse("body_too_large")
+        raise refusal("body_too_large")
 
 
 async def _read_rest(message: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:
     body = BytesIO()  # a list of small pieces would take twenty times their bytes
     while True:
         if message["type"] != "http.request":
-            raise refuse("body_cut_short")
+            raise refusal("body_cut_short")
         body.write(message.get("body", b""))
         if body.tell() > max_bytes:
-            raise refuse("body_too_large")
+            raise refusal("body_too_large")
         if not message.get("more_body", False):
             return body.getvalue()
         message = await receive()

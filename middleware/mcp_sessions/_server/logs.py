@@ -1,4 +1,4 @@
-"""The log: a line for each fact, a warning where refusals smell of an attack, and what joins a line with its trace.
+"""The log: a line for each fact, a warning where refusals may indicate an attack, and what joins a line with its trace.
 
 Every line of the package has the session that it concerns as `session.id`, which is the name on spans. No line holds a
 credential or a client's words but for the method, quoted.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from .._refusals import REFUSALS, Reason
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
-from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
 from ..telemetry import START_TRACE, running_hook
 from .background import start
@@ -71,7 +71,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
 class Facts:
     """Takes each fact to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
 
-    Creations, ends and refusals are lines at INFO; refusals that smell of an attack are warnings, too.
+    Creations, ends and refusals are lines at INFO; refusals that may indicate an attack are warnings, too.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Facts:
                 of, extra = ("", None) if fact.ref is None else (f" of session {fact.ref}", {SESSION_ID: fact.ref})
                 method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
                 _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code, extra=extra)
-            reason = REASONS.get(fact.reason)
-            if reason is not None and reason.smells != "no":
-                self._smell(fact, reason)
+            reason = REFUSALS.get(fact.reason)
+            if reason is not None and reason.suspicion != "no":
+                self._track_suspicious(fact, reason)
         elif isinstance(fact, SessionCreated):
             _log.info("session %s created", fact.ref, extra={SESSION_ID: fact.ref})
         elif isinstance(fact, SessionDeleted):
@@ -106,14 +106,14 @@ class Facts:
         if self._listen is not None:
             self._listen(fact)
 
-    def _smell(self, fact: RequestRefused, reason: Reason) -> None:
+    def _track_suspicious(self, fact: RequestRefused, reason: Reason) -> None:
         flood = self._floods.get(reason.remedy)
         if flood is None:
             flood = self._floods[reason.remedy] = _Flood(reason.remedy)
             start(partial(self._watch, flood))
         flood.counts[fact.reason] = flood.counts.get(fact.reason, 0) + 1
         flood.refs.add(fact.ref if len(flood.refs) < MANY else None)
-        if not flood.is_warned and (reason.smells == "yes" or sum(flood.counts.values()) >= MANY):
+        if not flood.is_warned and (reason.suspicion == "yes" or sum(flood.counts.values()) >= MANY):
             flood.warn()
 
     async def _watch(self, flood: _Flood) -> None:
@@ -139,9 +139,9 @@ class _Flood:
         ref = self.refs.pop() if len(self.refs) == 1 else None
         of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())
-        text = "refused %d request%s%s that smell%s of an attack (%s): %s"
-        plural, verb = ("", "s") if requests == 1 else ("s", "")
-        _log.warning(text, requests, plural, of, verb, reasons, self.remedy, extra=about(ref))
+        text = "refused %d request%s%s that may indicate an attack (%s): %s"
+        plural = "" if requests == 1 else "s"
+        _log.warning(text, requests, plural, of, reasons, self.remedy, extra=about(ref))
         self.is_warned = True
         self.counts.clear()
         self.refs.clear()

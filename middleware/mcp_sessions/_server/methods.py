@@ -15,13 +15,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from .._errors import InvalidParams, PrincipalRequired, refuse
+from .._errors import InvalidParams, PrincipalRequired
 from .._protocol.decision import Step
 from .._protocol.draft import instant
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
+from .._refusals import refusal
 from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal, RedactedRepr
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
@@ -167,5 +168,5 @@ def _parse_cursor(cursor: object) -> Position:
     except ValueError:
         found = None
     if found is None:
-        raise refuse("cursor_unknown")
+        raise refusal("cursor_unknown")
     return int(found[1]) / 1000, found[2]

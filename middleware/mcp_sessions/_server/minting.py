@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.types import Scope
 
-from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavailable, refuse
+from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavailable, TooMuchData
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
@@ -237,7 +237,7 @@ async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
     try:
         await runtime.store.copy(source, target)
     except PrincipalDataTooLarge:
-        raise refuse("data_full", ref=parent.claims.ref) from None
+        raise TooMuchData(ref=parent.claims.ref) from None
 
 
 async def _check_parent(parent: ActiveSession) -> None:

@@ -10,8 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from .._errors import NOT_JSONRPC, Refusal, SessionNotFound, StoreUnavailable
-from .._errors import refuse as refusal_for
+from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
@@ -27,6 +26,8 @@ from .._protocol.decision import (
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
+from .._refusals import NOT_JSONRPC
+from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable

@@ -25,11 +25,12 @@ from .._errors import (
     StateTooLarge,
     StateUnreadable,
     StoreUnavailable,
-    refuse,
+    TooMuchData,
 )
 from .._protocol import draft
 from .._protocol.decision import Decision
 from .._protocol.draft import SessionMetadata
+from .._refusals import refusal
 from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
@@ -158,9 +159,9 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
         except PrincipalDataTooLarge:
-            raise refuse("data_full", ref=self.claims.ref) from None
+            raise TooMuchData(ref=self.claims.ref) from None
         except DataTooLarge:
-            raise refuse("capabilities_too_large", ref=self.claims.ref) from None
+            raise refusal("capabilities_too_large", ref=self.claims.ref) from None
         except DataGone:
             raise SessionEnded(ref=self.claims.ref) from None
 
@@ -278,14 +279,14 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
     if named is not None and decision.kind != SESSION:
         session = await _open_across(ctx, named, decision.kind, fail_open=fail_open)
         if decision.contradicts:
-            raise refuse("session_header_mismatch", ref=session.claims.ref)
+            raise refusal("session_header_mismatch", ref=session.claims.ref)
     if decision.transport_id is not None:
         try:
             transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
-        except SessionNotFound as refusal:
-            if named is None or refusal.reason in _OWN_IS_OVER:
+        except SessionNotFound as error:
+            if named is None or error.reason in _OWN_IS_OVER:
                 raise
-            raise refuse("session_header_mismatch", ref=refusal.ref) from None
+            raise refusal("session_header_mismatch", ref=error.ref) from None
         session = session or transport
     if named is not None and decision.kind == SESSION:
         session = await open_session(named, ctx.runtime, ctx.runtime.principal(ctx.scope), fail_open=fail_open)
@@ -298,8 +299,8 @@ async def open_transport(
     """Return the live session that a header alone names, and let the request cross the bridge."""
     try:
         return await _open_across(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
-    except SessionNotFound as refusal:  # the status makes clients begin anew
-        raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
+    except SessionNotFound as error:  # the status makes clients begin anew
+        raise SessionNotFound(error.reason, ref=error.ref, http_status=404) from None
 
 
 async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
@@ -341,7 +342,7 @@ def check_state(payload: bytes, limit: int) -> None:
 def check_capabilities(value: bytes, ref: str | None = None) -> None:
     """Check that the capabilities of a client may be kept for a session, or refuse with `capabilities_too_large`."""
     if not len(value) <= MAX_CAPABILITIES_BYTES:
-        raise refuse("capabilities_too_large", ref=ref)
+        raise refusal("capabilities_too_large", ref=ref)
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
-from .._errors import ConfigurationError, MCPSessionsError, StoreUnavailable, refuse
+from .._errors import ConfigurationError, MCPSessionsError, StoreUnavailable
+from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ._base import (
@@ -69,7 +70,7 @@ __all__ = [
     "check_size",
     "idle_at",
     "is_touch_due",
-    "refuse",
+    "refusal",
     "size_of",
 ]
 _WITH_DRIVER: Final = {

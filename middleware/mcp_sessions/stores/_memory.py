@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from .._errors import StoreFull, refuse
+from .._errors import StoreFull
+from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
@@ -190,7 +191,7 @@ class MemoryStore:
         since = self._revoked.moment_of(record.subject, record.audience)
         listing = _listing(record)
         if of_subject is not None and self._listed.count(_name(listing, (since, "")), listing + _END) >= of_subject:
-            raise refuse("sessions_full")
+            raise refusal("sessions_full")
         most_anonymous = self._max_sessions - self._max_sessions // 10
         is_crowded = record.subject is None and self._anonymous >= most_anonymous
         if is_crowded or len(self._records) >= self._max_sessions:

@@ -14,7 +14,8 @@ from dataclasses import asdict, astuple
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from .._errors import ConfigurationError, refuse
+from .._errors import ConfigurationError
+from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
@@ -299,7 +300,7 @@ class Transaction(SQLTransaction):
     def register(self, record: Record, *, of_subject: int | None = None) -> None:
         of = {**asdict(record), "of_subject": of_subject}
         for (reason,) in self._run(_CROWDED, of):
-            raise refuse(reason)
+            raise refusal(reason)
         with self._alone_with(record.ref):
             self._run(_REGISTER, (*astuple(record), record.ref))
 

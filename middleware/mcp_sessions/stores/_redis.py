@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
-from .._errors import ConfigurationError, StoreUnavailable, refuse
+from .._errors import ConfigurationError, StoreUnavailable
+from .._refusals import refusal
 from .._session.claims import Claims
 from . import _redis_scripts as scripts
 from ._base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
@@ -224,7 +225,7 @@ class RedisStore(RedisData):
         listed = await self._connection.run(*listing, due)
         if listing and not listed[0]:
             await self._connection.run(*scripts.unlistings(self._keys, record))
-            raise refuse("sessions_full")
+            raise refusal("sessions_full")
         texts = (text or "" for text in (record.subject, record.trace, record.parts))
         times = (repr(record.created_at), record.expires_at, repr(record.seen_at))
         args: tuple[Word, ...] = (ttl, *times, record.audience, *texts)

@@ -14,7 +14,8 @@ from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
 
-from .._errors import ConfigurationError, refuse
+from .._errors import ConfigurationError
+from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
@@ -250,7 +251,7 @@ class Transaction(SQLTransaction):
             if record.subject is not None:
                 sql, crowd = _HAS_MANY, (record.subject, *crowd)
             if self._execute(sql, crowd).fetchone():
-                raise refuse("sessions_full")
+                raise refusal("sessions_full")
         self._execute(
             "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL "
             "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",

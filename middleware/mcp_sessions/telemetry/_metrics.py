@@ -15,8 +15,8 @@ from typing import Any, Final
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
 from .._protocol.headers import HANDSHAKE_VERSIONS
+from .._refusals import ENDS, REFUSALS
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from .._session.reasons import ENDS, REASONS
 from . import _attributes as names
 from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, target_of
 from ._context import current_info
@@ -77,7 +77,7 @@ class SessionMetrics:
         self._created.add(0)
         for reason in (*ENDS, OTHER):
             self._ended.add(0, {REASON: reason})
-        for reason in (*REASONS, OTHER):
+        for reason in (*REFUSALS, OTHER):
             self._refused.add(0, {REASON: reason})
         for tool in self._tools:
             self._begin_tool(tool)
@@ -113,7 +113,7 @@ class SessionMetrics:
             versions = names.HTTP if info is None else info.versions  # an end that nobody asked for has none
             self._session_duration.record(fact.seconds, {**_bounded(versions), **reason})
         elif isinstance(fact, RequestRefused):
-            self._refused.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
+            self._refused.add(1, {REASON: fact.reason if fact.reason in REFUSALS else OTHER})
 
     def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
         """Record how long one message took, in seconds."""

@@ -1,7 +1,7 @@
-"""Every reason for which a request is refused or a session ends, as logs, spans and metrics have it, and what to do.
+"""Every reason for which a request is refused or a session ends: its text on the wire, and what it means to operators.
 
-A client never sees them. `docs/errors.md` shows this table; metrics count each reason from 0, and the log warns of
-those that suggest an attack.
+A client gets the text and the code, and never the reason, which goes to logs, spans and metrics. `docs/errors.md` shows
+these tables; metrics count each reason from 0, and the log warns of those that may indicate an attack.
 """
 
 from __future__ import annotations
@@ -9,81 +9,107 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-Fault = Literal["client", "caller", "keys", "deployment", "application", "store", "none"]
-"""Where the fault lies: in the program that sends, with its user, in the deployment's keys or options, in the
+from ._errors import (
+    HeaderMismatch,
+    InvalidParams,
+    InvalidRequest,
+    ParseError,
+    Refusal,
+    SessionRequired,
+    TooManySessions,
+)
+
+Origin = Literal["client", "caller", "keys", "deployment", "application", "store", "none"]
+"""Where the cause lies: in the program that sends, with its user, in the deployment's keys or options, in the
 application's code, in the store, or nowhere."""
 
-Smell = Literal["no", "in numbers", "yes"]
-"""Whether it suggests an attack: never, when many come within a minute, or each time."""
+Suspicion = Literal["no", "in numbers", "yes"]
+"""Whether it may indicate an attack: never, when many come within a minute, or each time."""
 
 
 class Reason(NamedTuple):
-    """What a reason means."""
+    """What a reason means, and the refusal that it stands for; without a text of its own, the text is its class's."""
 
-    means: str
-    fault: Fault
-    remedy: str
-    smells: Smell = "no"
+    meaning: str
+    origin: Origin = "none"
+    remedy: str = ""
+    suspicion: Suspicion = "no"
+    refusal: type[Refusal] | None = None  # None where the reason is given to a class
+    message: str | None = None
+    http_status: int | None = None
 
 
-_Rows = Mapping[str, str]
-_MEND: Final = "fix the client; the answer says what is wrong"
-_GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
+def _sent(refusal: type[Refusal], text: str, http_status: int | None = None) -> Reason:
+    """Return a refusal with its own text, which follows the first words of its class."""
+    return Reason(
+        text, refusal=refusal, message=f"{refusal.message.partition(':')[0]}: {text}", http_status=http_status
+    )
+
+
+_FIX: Final = "fix the client; the answer says what is wrong"
+_GROUPS: Final[tuple[tuple[Origin, str, Suspicion, Mapping[str, str | Reason]], ...]] = (
     (
         "client",
-        _MEND,
+        _FIX,
         "no",
         {
             "not_json": "the body is not JSON",
-            "not_utf8": "the body is not UTF-8",
-            "byte_order_mark": "the body begins with a byte order mark",
-            "body_cut_short": "the client left before the body had arrived",
-            "not_jsonrpc": "JSON, but not a JSON-RPC 2.0 message",
-            "method_not_string": "`method` is not a string",
-            "id_not_string_or_integer": "`id` is neither a string nor an integer",
-            "params_not_object": "`params` is not an object",
-            "batch": "a batch that carries or needs a session",
-            "session_method_as_notification": "a method about sessions without an id",
-            "content_encoding": "a compressed body",
+            "not_utf8": _sent(ParseError, "the body is not UTF-8"),
+            "byte_order_mark": _sent(ParseError, "the body begins with a byte order mark"),
+            "body_cut_short": _sent(ParseError, "the body ended early"),
+            "not_jsonrpc": _sent(InvalidRequest, "the body is not a JSON-RPC 2.0 message"),
+            "method_not_string": _sent(InvalidRequest, "method is not a string"),
+            "id_not_string_or_integer": _sent(InvalidRequest, "id is neither a string nor an integer"),
+            "params_not_object": _sent(InvalidRequest, "params is not an object"),
+            "batch": _sent(InvalidRequest, "a batch cannot carry or need a session; send its messages one by one"),
+            "session_method_as_notification": _sent(InvalidRequest, "this method is a request and needs an id"),
+            "content_encoding": _sent(InvalidRequest, "Content-Encoding must be identity", 415),
             "invalid_params": "params that cannot be read as Python values",
-            "meta_not_object": "`_meta` is not an object",
-            "malformed_session": "the session in `_meta` has another form",
-            "session_on_create": "`sessions/create` with a session",
-            "session_missing": "a method about a session without one",
-            "field_missing": "`terminate` without `sessionId`",
-            "cursor_unknown": "`sessions/list` with a cursor that was not given out",
-            "field_not_string": "`sessionId` is not a string",
-            "capabilities_missing": "the capabilities of a SEP-1364 client are missing",
-            "capabilities_too_large": "the capabilities of a SEP-1364 client are too large",
-            "envelope_incomplete": "the protocol version or the capabilities are missing in `_meta`",
+            "meta_not_object": _sent(InvalidParams, "_meta is not an object"),
+            "malformed_session": _sent(
+                InvalidParams,
+                "session metadata must be an object with a string sessionId and an optional string state",
+            ),
+            "session_on_create": _sent(InvalidParams, "sessions/create must not carry session metadata"),
+            "session_missing": _sent(InvalidParams, "this method must carry the session in _meta"),
+            "field_missing": _sent(InvalidParams, "terminate must carry the session in sessionId"),
+            "cursor_unknown": _sent(InvalidParams, "the cursor is unknown"),
+            "field_not_string": _sent(InvalidParams, "sessionId must be a string or null"),
+            "capabilities_missing": _sent(InvalidParams, "capabilities must be an object"),
+            "capabilities_too_large": _sent(InvalidParams, "capabilities are too large to be kept"),
+            "envelope_incomplete": _sent(
+                InvalidParams, "_meta must carry the protocol version and the client capabilities"
+            ),
             "modern_era": 'a client of the modern era, with `Wire(era="legacy")`',
             "invalid_request": "a message that cannot be forwarded",
-            "required": "no session, where `require=` asks for one",
-            "cookie_jar_shared": "two clients share one cookie jar, where `require=` asks for a session",
+            "required": Reason("no session, where `require=` asks for one", refusal=SessionRequired),
+            "cookie_jar_shared": _sent(
+                SessionRequired, "two clients share one cookie jar; give each its own HTTP client, or use with_sessions"
+            ),
             "sessionless": "a session where the dialect has none",
             "principal_required": "an anonymous caller lists its sessions",
         },
     ),
     (
         "client",
-        f"{_MEND}; look for a proxy that changes requests, or a scanner if there are many",
+        f"{_FIX}; look for a proxy that changes requests, or a scanner if there are many",
         "in numbers",
         {
-            "nesting_too_deep": "arrays or objects nested beyond `Limits.nesting`",
-            "duplicate_member": "a member is given twice, which parsers read differently",
-            "member_case": "a member's name differs in case from one that is read",
-            "lone_surrogate": "a text that UTF-8 cannot hold",
-            "batch_too_large": "more messages than `Limits.batch`",
-            "duplicate_session_header": "two `Mcp-Session-Id` headers",
-            "body_too_large": "more bytes than `Limits.body_bytes`",
-            "body_timeout": "a body that took longer than `Limits.body_timeout`",
-            "session_header_mismatch": "header and `_meta` name different sessions",
-            "session_header_alone": "a header names a session that `_meta` does not",
-            "session_field_mismatch": "`_meta` and `sessionId` name different sessions",
-            "field_header_missing": "`sessionId` without the header that mirrors it",
+            "nesting_too_deep": _sent(ParseError, "the body is nested too deeply"),
+            "duplicate_member": _sent(InvalidRequest, "a member is given twice"),
+            "member_case": _sent(InvalidRequest, "a member's name differs in case from one that is read"),
+            "lone_surrogate": _sent(InvalidRequest, "a member that must be read holds a lone surrogate"),
+            "batch_too_large": _sent(InvalidRequest, "the batch holds too many messages"),
+            "duplicate_session_header": _sent(InvalidRequest, "Mcp-Session-Id is given twice"),
+            "body_too_large": _sent(InvalidRequest, "the body is too large", 413),
+            "body_timeout": _sent(InvalidRequest, "the body took too long to arrive", 408),
+            "session_header_mismatch": _sent(HeaderMismatch, "Mcp-Session-Id differs from the session in _meta"),
+            "session_header_alone": _sent(HeaderMismatch, "Mcp-Session-Id names a session that _meta does not"),
+            "session_field_mismatch": _sent(InvalidParams, "the message names two different sessions"),
+            "field_header_missing": _sent(HeaderMismatch, "Mcp-Session-Id must mirror sessionId"),
             "header_mismatch": "a header contradicts the body",
-            "version_header_mismatch": "the version header differs from `_meta`",
-            "method_header_mismatch": "`Mcp-Method` differs from the method",
+            "version_header_mismatch": _sent(HeaderMismatch, "MCP-Protocol-Version differs from the version in _meta"),
+            "method_header_mismatch": _sent(HeaderMismatch, "Mcp-Method is missing or differs from the method"),
         },
     ),
     (
@@ -166,7 +192,9 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         "in numbers",
         {
             "create_limit": "more sessions in a minute than `Limits.creates_per_minute`",
-            "sessions_full": "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
+            "sessions_full": Reason(
+                "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`", refusal=TooManySessions
+            ),
             "data_full": "as much data as `Limits.data_bytes_per_principal`",
         },
     ),
@@ -226,12 +254,23 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
 )
 
-REASONS: Final[Mapping[str, Reason]] = {
-    reason: Reason(means, fault, remedy, smells)
-    for fault, remedy, smells, rows in _GROUPS
-    for reason, means in rows.items()
+
+REFUSALS: Final[Mapping[str, Reason]] = {
+    reason: (Reason(row) if isinstance(row, str) else row)._replace(origin=origin, remedy=remedy, suspicion=suspicion)
+    for origin, remedy, suspicion, rows in _GROUPS
+    for reason, row in rows.items()
 }
 """Why requests are refused."""
+
+NOT_JSONRPC: Final = "not_jsonrpc"  # checked by name, as such a body may be meant for something else on the path
+
+
+def refusal(reason: str, *, ref: str | None = None) -> Refusal:
+    """Return the refusal that a reason stands for; `ref` names the session concerned, for logs."""
+    row = REFUSALS[reason]
+    assert row.refusal is not None, "a reason that is given to a class"
+    return row.refusal(reason, ref=ref, message=row.message, http_status=row.http_status)
+
 
 ENDS: Final[Mapping[str, str]] = {
     "deleted": "its client deleted it",
