@@ -17,32 +17,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_sessions import Claims, DataGone, stores
-from mcp_sessions.stores import FIRST, Ended, Namespace, Position, Reach, Record, Standing, refusal
+from mcp_sessions.stores import FIRST, Ended, Facts, Namespace, Position, Record, SessionStatus, StoreScope, refusal
 
 
 @dataclass
-class Kept:
+class Entry:
     """A recorded session; once it has ended, also the reason and the lease of its `on_end`."""
 
     record: Record
-    seen_at: float
     reason: str | None = None
     leased_until: float = 0
-
-    def current(self) -> Record:
-        return replace(self.record, seen_at=int(self.seen_at))
 
 
 class DictStore:
     """A store that never deletes expired entries, which a real one should, some leeway after they expire."""
 
-    reach = Reach.PROCESS
+    scope = StoreScope.PROCESS
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.revoked: set[str] = set()
-        self.cut_offs: dict[tuple[str, str | None], float] = {}
-        self.records: dict[str, Kept] = {}
+        self.cutoffs: dict[tuple[str, str | None], float] = {}
+        self.records: dict[str, Entry] = {}
         self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
         self.subjects: dict[str, str | None] = {}  # the owner of the data
 
@@ -52,101 +48,100 @@ class DictStore:
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _is_cut_off(self, one: Claims | Record, issued_at: float) -> bool:
-        return any(issued_at < self.cut_offs.get((one.audience, subject), 0) for subject in (None, one.subject))
+    def facts(self, one: Claims | Record) -> Facts:
+        entry = self.records.get(one.ref)
+        cutoff_time = max(self.cutoffs.get((one.audience, subject), 0) for subject in (None, one.subject))
+        seen_at = None if entry is None else entry.record.seen_at
+        return Facts(one.ref in self.revoked, cutoff_time, epoch=0, registered=False, seen_at=seen_at)
 
-    async def admit(self, claims: Claims) -> None:
-        """Nothing to note: this process loses either everything or nothing."""
+    async def status(self, claims: Claims) -> SessionStatus:
+        return stores.status_of(claims.issued_at, self.facts(claims))
 
-    async def status(self, claims: Claims) -> Standing:
-        ended = claims.ref in self.revoked or self._is_cut_off(claims, claims.issued_at)
-        return Standing.ENDED if ended else Standing.LIVE
-
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         return [await self.status(one) for one in claims]
 
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002
-        if ref in self.revoked:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        now = self.clock()
+        status = stores.status_with_idle(claims.issued_at, self.facts(claims), now=now, idle_timeout=idle_timeout)
+        entry = self.records.get(claims.ref)
+        if entry and status is SessionStatus.LIVE and stores.is_touch_due(entry.record.seen_at, now, idle_timeout):
+            entry.record = replace(entry.record, seen_at=now)
+        return status
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        if record.ref in self.revoked:
             return False
-        self.revoked.add(ref)
-        if ref in self.records:
-            kept = self.records[ref]
-            kept.reason, kept.leased_until = reason, self.clock() + lease
+        self.revoked.add(record.ref)
+        if lease is None:
+            await self.purge(record.ref)
+        elif record.ref in self.records:
+            entry = self.records[record.ref]
+            entry.reason, entry.leased_until = reason, self.clock() + lease
         return True
 
-    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:  # noqa: ARG002
-        self.cut_offs[audience, subject] = max(moment, self.cut_offs.get((audience, subject), 0))
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:  # noqa: ARG002
+        self.cutoffs[audience, subject] = max(cutoff_time, self.cutoffs.get((audience, subject), 0))
 
-    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
+    async def register_at_epoch(self, claims: Claims) -> None:
+        """Nothing to note: this process loses either everything or nothing."""
+
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
         if record.ref in self.revoked or record.ref in self.records:
             return
-        of = (record.subject, record.audience)
-        sessions = self._alive(lambda one: (one.subject, one.audience) == of)
-        if of_subject is not None and len(sessions) >= of_subject:
+        same = [one for one in self._live(record.audience) if one.subject == record.subject]
+        if max_sessions is not None and len(same) >= max_sessions:
             raise refusal("sessions_full")
-        self.records[record.ref] = Kept(record, record.seen_at)
+        self.records[record.ref] = Entry(record)
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        standing, kept, now = await self.status(claims), self.records.get(claims.ref), self.clock()
-        if standing is Standing.ENDED:
-            return standing
-        if kept is None:
-            return Standing.LOST
-        if not now < stores.idle_at(kept.seen_at, idle_timeout):
-            return Standing.IDLE
-        if stores.is_touch_due(kept.seen_at, now, idle_timeout):
-            kept.seen_at = now
-        return Standing.LIVE
-
-    def _alive(self, fits: Callable[[Record], bool], *, cut_off: bool = False) -> list[Record]:
-        records = [
-            kept.current()
-            for kept in self.records.values()
-            if kept.reason is None and self.clock() < kept.record.expires_at and fits(kept.record)
+    def _live(self, audience: str, *, with_cut_off: bool = False) -> list[Record]:
+        found = [
+            entry.record
+            for entry in self.records.values()
+            if entry.reason is None and entry.record.audience == audience and self.clock() < entry.record.expires_at
         ]
-        alive = [one for one in records if cut_off or not self._is_cut_off(one, one.created_at)]
-        return sorted(alive, key=lambda one: one.position)
+        live = [one for one in found if with_cut_off or one.created_at >= self.facts(one).cutoff_time]
+        return sorted(live, key=lambda one: one.position)
 
-    async def sessions(
-        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    async def get(self, ref: str) -> Record | None:
+        entry = self.records.get(ref)
+        found = [] if entry is None else self._live(entry.record.audience)
+        return next((record for record in found if record.ref == ref), None)
+
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
     ) -> list[Record]:
-        of = (subject, audience)
-        found = self._alive(lambda one: (one.subject, one.audience) == of and one.position > after, cut_off=cut_off)
-        return found[:limit]
-
-    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        found = self._alive(lambda one: one.audience == audience and one.ref > cursor)
-        page = sorted(found, key=lambda one: one.ref)[:limit]
-        return page, page[-1].ref if len(page) == limit else ""
+        live = self._live(audience, with_cut_off=with_cut_off)
+        return [one for one in live if subject in {None, one.subject} and one.position > after][:limit]
 
     async def count(self, *, audience: str) -> int:
-        return len(self._alive(lambda one: one.audience == audience))
-
-    async def find(self, ref: str) -> Record | None:
-        return next(iter(self._alive(lambda one: one.ref == ref)), None)
+        return len(self._live(audience))
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now, claimed = self.clock(), list[Ended]()
-        for kept in self.records.values():
-            if kept.reason is None and kept.record.expires_at <= now:
+        for entry in self.records.values():
+            record = entry.record
+            if entry.reason is not None:
+                reason, is_due = entry.reason, entry.leased_until <= now
+            elif record.expires_at <= now:
                 reason, is_due = "expired", True
-            elif kept.reason is None:
-                reason, is_due = "idle", stores.idle_at(kept.seen_at, idle_timeout) <= now
             else:
-                reason, is_due = kept.reason, kept.leased_until <= now
-            if is_due and kept.record.audience == audience and len(claimed) < limit:
-                self.revoked.add(kept.record.ref)
-                kept.reason, kept.leased_until = reason, now + lease
-                claimed.append(Ended(kept.current(), reason))
+                reason, is_due = "idle", stores.idle_at(record.seen_at, idle_timeout) <= now
+            if is_due and record.audience == audience and len(claimed) < limit:
+                self.revoked.add(record.ref)
+                entry.reason, entry.leased_until = reason, now + lease
+                claimed.append(Ended(record, reason))
         return claimed
 
     async def purge(self, *refs: str) -> None:
         for ref in refs:
             self.records.pop(ref, None)
             self.data.pop(ref, None)
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002
-        return True  # there is one process
 
     def _items(self, namespace: Namespace) -> dict[str, tuple[bytes, float | None]]:
         items = self.data.get(namespace.owner, {})
@@ -170,7 +165,7 @@ class DictStore:
         items = self._items(namespace)
         value, expires_at = items.get(key, (None, None))
         self._change(namespace, items)
-        total = stores.added(value, by)
+        total = stores.checked_add(value, by)
         self._change(namespace, {**items, key: (b"%d" % total, expires_at)})
         return total
 
@@ -179,7 +174,7 @@ class DictStore:
 
     def _change(self, namespace: Namespace, items: dict[str, Any]) -> None:
         """Refuse where the session has ended, or would hold too much."""
-        if namespace.owner in self.revoked or namespace.until <= self.clock():
+        if namespace.owner in self.revoked or namespace.expires_at <= self.clock():
             raise DataGone("the session has ended; its data can no longer be changed")
         kept = {key: item for key, item in items.items() if item[0] is not None}
         size = _size(kept)
@@ -195,4 +190,4 @@ class DictStore:
 
 
 def _size(items: dict[str, Any]) -> int:
-    return sum(stores.size_of(key, value) for key, (value, _) in items.items())
+    return sum(stores.entry_size(key, value) for key, (value, _) in items.items())

@@ -29,7 +29,7 @@ NAMES = """
     Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
     DataTooLarge EndedSession Fact Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
     MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
-    SessionDeleted SessionUsed Sessions Standing State StateClosed StateError StateNotJSON StateTooLarge Telemetry
+    SessionDeleted SessionUsed Sessions SessionStatus State StateClosed StateError StateNotJSON StateTooLarge Telemetry
     Tracking TransportSessions Wire add_sessions current_correlation current_session from_env require_session
 """
 
@@ -108,9 +108,10 @@ STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=S
 MANY = 60  # modules, those of folders without `__init__.py` among them
 HARMLESS = """
     Item Key Options _OwnRequest
-    Answer Call Claims Correlation Created Creation Ended Filling Handle Holder Identity Namespace
-    Outcome Principal Promise Record Refused RequestRefused ServerInfo
+    Answer Call Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
+    Outcome Principal Record StoreUsage Dialect _Entry _Item Refused RequestRefused ServerInfo
     SessionCreated
+    _Entry _Item
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ._tokens.keys import Key
     from .handles import Handle, HandleError, HandleOf, Handles
     from .integrations._starlette import add_sessions
-    from .stores._base import Record, Standing
+    from .stores._base import Record, SessionStatus
 
 __all__ = [
     "Claims",
@@ -73,9 +73,9 @@ __all__ = [
     "Session",
     "SessionCreated",
     "SessionDeleted",
+    "SessionStatus",
     "SessionUsed",
     "Sessions",
-    "Standing",
     "State",
     "StateClosed",
     "StateError",
@@ -108,7 +108,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "_tokens.keys": ("Key",),
         "handles": ("Handle", "HandleError", "HandleOf", "Handles"),
         "integrations._starlette": ("add_sessions",),
-        "stores._base": ("Record", "Standing"),
+        "stores._base": ("Record", "SessionStatus"),
     }
 )
 """The names imported on first use, by module."""

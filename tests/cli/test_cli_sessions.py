@@ -13,7 +13,7 @@ from clients import SECRET
 from mcp_sessions import _cli as cli
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.stores._base import Record, Standing, Store
+from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
@@ -77,14 +77,14 @@ def recorded(path: Path) -> Path:
 def ended(path: Path) -> list[Claims]:
     """Which of the three a server refuses now."""
 
-    async def judge() -> list[Standing]:
+    async def judge() -> list[SessionStatus]:
         store: Store = SQLiteStore(path, clock=lambda: NOW)
         standings = await store.statuses([ONE, OTHER, ANONYMOUS])
         await store.close()
         return standings
 
     judged = zip((ONE, OTHER, ANONYMOUS), anyio.run(judge), strict=True)
-    return [session for session, standing in judged if standing is Standing.ENDED]
+    return [session for session, standing in judged if standing is SessionStatus.ENDED]
 
 
 def test_a_principal_s_sessions_are_listed(recorded: Path, run: Run) -> None:

@@ -20,7 +20,7 @@ from lifecycle import LIVE, WAYS, names, ways
 from packaging.requirements import Requirement
 
 from mcp_sessions._session.events import Fact
-from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
@@ -117,7 +117,7 @@ class TestDiagrams:
 
     def test_every_standing_is_in_the_life_of_a_session(self) -> None:
         """It has every standing that a store can report."""
-        assert {LIVE, *(standing.value for standing in WAYS)} == {standing.value for standing in Standing}
+        assert {LIVE, *(standing.value for standing in WAYS)} == {standing.value for standing in SessionStatus}
 
     def test_a_session_that_is_over_stays_refused(self) -> None:
         """Nothing leads back to a live session, and only its owner learns the reason."""

@@ -42,7 +42,7 @@ def held(name: str, principal: Principal | None = ANN) -> Session:
     ref = f"{name}_{next(NUMBERS)}"
 
     def data() -> Data:
-        shelf = Namespace(owner=ref, until=START + 30 * DAY, max_bytes=10_000)
+        shelf = Namespace(owner=ref, expires_at=START + 30 * DAY, max_bytes=10_000)
         return Data(STORE, shelf, clock=lambda: START, max_value_bytes=10_000)
 
     source = Made("secret", claims_of(ref, START), ends_at=START + 1, principal=principal, make_data=data)

@@ -14,7 +14,7 @@ from tongues import TONGUES, Alternative1, Draft, Tongue, TransportHeader
 from mcp_sessions import CreateRefused, EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.options import DAY
-from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 GONE = -32043
@@ -168,7 +168,7 @@ class TestARefusal:
 class Failing(MemoryStore):
     """A store that is out of reach for whoever asks how a session stands."""
 
-    async def status(self, claims: Any) -> Standing:
+    async def status(self, claims: Any) -> SessionStatus:
         raise StoreUnavailable
 
 

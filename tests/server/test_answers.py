@@ -17,8 +17,8 @@ from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import StoreFull, StoreUnavailable
 from mcp_sessions._server.logs import Facts
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, SessionUsed
+from mcp_sessions.stores._base import Record
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -171,7 +171,7 @@ class TestAnAnswerThatComesLate:
         async def slow(session: Session | None, arguments: dict[str, Any]) -> Any:
             assert session is not None
             until = int(session.expires_at.timestamp())
-            await store.revoke(session.ref, audience=AUDIENCE, expires_at=until, reason="deleted", lease=60)
+            await store.revoke(Record(session.ref, None, START, until, START), reason="deleted", lease=60)
             return await wait(session, arguments)
 
         async def end(session: Session | None, arguments: dict[str, Any]) -> Any:

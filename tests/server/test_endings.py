@@ -20,7 +20,7 @@ from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
@@ -52,9 +52,9 @@ class Store(MemoryStore):
             self.away -= 1
             raise StoreUnavailable
 
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         self._answer()
-        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
+        return await super().revoke(record, reason=reason, lease=lease)
 
     async def purge(self, *refs: str) -> None:
         self._answer()
@@ -125,12 +125,12 @@ async def test_everything_happens_in_its_order() -> None:
     await worker.end()
     assert seen == [
         (CLAIMS.ref, utc(START), utc(END), "logout"),
-        (Standing.ENDED, True, 7),
+        (SessionStatus.ENDED, True, 7),
         SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
     assert await worker.data(CLAIMS.ref, END).get("browser") is None
     assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
-    assert await store.status(CLAIMS) is Standing.ENDED
+    assert await store.status(CLAIMS) is SessionStatus.ENDED
 
 
 @pytest.mark.parametrize("tracked", [True, False])

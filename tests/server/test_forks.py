@@ -165,7 +165,7 @@ async def test_on_create_may_refuse_a_fork_and_nothing_is_left_behind(tracked: b
     await client.tool("put", session=root, item="tea")
     refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
     assert refused.error == {"code": -31045, "message": "one cart is enough"}
-    assert (len(store._data._values), len(store._records)) == (1, int(tracked))
+    assert (len(store._data._values), len(store._entries)) == (1, int(tracked))
     assert await in_cart(client, root) == 1
 
 
@@ -201,5 +201,5 @@ async def test_a_fork_that_meets_the_end_of_its_parent_is_refused(tracked: bool,
     store.meet = end
     refused = await client.send("sessions/fork", session=root)
     assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
-    assert len(store._records) <= int(all_of_them)
+    assert len(store._entries) <= int(all_of_them)
     assert store._data.bytes == 0 or all_of_them

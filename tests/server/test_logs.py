@@ -171,7 +171,7 @@ async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog:
     assert answer.status == 503
     (record,) = of(caplog, "the session store fails")
     assert record.getMessage() == (
-        f"the session store fails (store_corrupt): SQLite file {path}: file is not a database"
+        f"session store unavailable (store_corrupt): SQLite file {path}: file is not a database"
     )
 
 

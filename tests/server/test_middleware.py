@@ -21,7 +21,7 @@ from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.middleware import route_path
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Record
+from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
 
 FORM: list[Header] = [(b"content-type", b"application/x-www-form-urlencoded")]
@@ -193,9 +193,9 @@ class Store(MemoryStore):
         if self._opening is not None:
             raise self._opening
 
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def claim_ended(self, **options: Any) -> list[Ended]:
         self.swept.set()
-        return await super().elect(worker, audience=audience, seconds=seconds)
+        return await super().claim_ended(**options)
 
 
 STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}

@@ -113,7 +113,7 @@ class TestOnCreate:
             await mint(options)
         assert (f"on_create of session {refused[0].ref} raised LookupError" in caplog.text) is is_bug
         assert await refused[0].data.get("browser") is None
-        assert await store.find(refused[0].ref) is None
+        assert await store.get(refused[0].ref) is None
         clock.now += 10 * HOUR
         assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
         assert (facts, ended) == ([], [])

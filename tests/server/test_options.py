@@ -127,7 +127,7 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
         *(("store", value, r"store= does not name a store; use 'memory:'") for value in ("memory", "x:", "")),
-        ("store", object(), "store= is a object, which lacks add, admit, claim_ended, close"),
+        ("store", object(), "store= is a object, which lacks add, claim_ended, close"),
         ("store", None, "store= takes a store, not None"),
         *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),
         *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, None, "yes")),

@@ -24,6 +24,7 @@ from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import Events, StreamGuard, StreamRequest, Streams
 from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
 
 JSON = (b"content-type", b"application/json")
@@ -343,10 +344,8 @@ class TestASessionThatEnds:
         self, kind: tuple[bytes, bytes], recheck_at: float, status: int, said: bytes
     ) -> None:
         """In place of the body; what was no result, or came in time, stays as it is."""
-        watch, claims = Watch(recheck_at=recheck_at), CLAIMS
-        await watch.streams._store.revoke(
-            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
-        )
+        watch = Watch(recheck_at=recheck_at)
+        await watch.streams._store.revoke(Record.of(CLAIMS), reason="deleted", lease=60)
         await watch.say(start(kind, (b"content-length", b"2"), status=status), body(b"{}"))
         assert (watch.answer.status, watch.answer.body) == (status, said)
         assert not watch.is_open

@@ -14,7 +14,7 @@ from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._server.operator import Sessions
 from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, floor_ms, utc
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.stores._base import Record, Standing, Store
+from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 
@@ -56,7 +56,7 @@ class Deployment:
 
     async def live(self, *claims: Claims) -> list[bool]:
         """Which of them a server would take."""
-        return [standing is Standing.LIVE for standing in await self.store.statuses(claims)]
+        return [standing is SessionStatus.LIVE for standing in await self.store.statuses(claims)]
 
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
@@ -79,7 +79,7 @@ async def test_a_check_asks_the_store(deployment: Deployment, monkeypatch: pytes
     async def away(_ref: str) -> None:
         raise StoreUnavailable("store_timeout")
 
-    monkeypatch.setattr(deployment.store, "find", away)
+    monkeypatch.setattr(deployment.store, "get", away)
     with pytest.raises(StoreUnavailable):
         await deployment.sessions.check()
 
@@ -191,8 +191,10 @@ async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) ->
     kept: list[tuple[float, int]] = []
 
     class Noting(MemoryStore):
-        async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
-            kept.append((moment, until))
+        async def revoke_before(
+            self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int
+        ) -> None:
+            kept.append((cutoff_time, expires_at))
 
     clock = Clock(START)
     await Sessions(store=Noting(clock=clock), keys=SECRET, lifetime=lifetime, clock=clock).end_all_before(utc(START))

@@ -13,7 +13,7 @@ from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import resumption as room
 from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 SOON = 0.001  # seconds between two looks
@@ -59,7 +59,7 @@ class Store(MemoryStore):
         self.asked: list[int] = []
         self.was_asked = anyio.Event()
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         self.asked.append(len(claims))
         self.was_asked.set()
         if self.is_away:
@@ -68,7 +68,7 @@ class Store(MemoryStore):
 
     async def end(self, claims: Claims) -> None:
         """As another worker would."""
-        await self.revoke(claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="logout", lease=60)
+        await self.revoke(Record.of(claims), reason="logout", lease=60)
 
 
 def opened(streams: Streams, *made: Open) -> list[Open]:

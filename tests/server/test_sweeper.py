@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,11 +11,10 @@ from apps import Server, sessions
 from clients import START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.lifecycle import AT_ONCE, LEASE, SWEEP_BATCH
+from mcp_sessions._server.lifecycle import AT_ONCE, LEASE, SWEEP_BATCH, Sweeper
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -28,31 +23,27 @@ DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Store(MemoryStore):
-    """A store that may be away or led by somebody else, and tells when it was asked."""
+    """A store that may be away, and tells when it was asked."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock=clock)
         self.is_away = False
-        self.leader: str | None = None
         self.claims = SWEEP_BATCH  # before it is away
         self.asked = 0
-        self.terms: list[float] = []
         self.was_asked = anyio.Event()
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        self.asked += 1
-        self.terms.append(seconds)
-        self.was_asked.set()
-        self.was_asked = anyio.Event()
-        if self.is_away:
-            raise StoreUnavailable
-        return self.leader in {None, worker}
 
     async def claim_ended(self, **options: Any) -> list[Ended]:
-        if self.claims == 0:
+        self.asked += 1
+        self.was_asked.set()
+        self.was_asked = anyio.Event()
+        if self.is_away or self.claims == 0:
             raise StoreUnavailable
         self.claims -= 1
         return await super().claim_ended(**options)
+
+
+def record(ref: str, lifetime: int = HOUR) -> Record:
+    return Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}")
 
 
 class Worker:
@@ -98,7 +89,7 @@ class Worker:
         self.facts.append(fact)
 
     async def record(self, ref: str, lifetime: int = HOUR) -> None:
-        await self.store.register(Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}"))
+        await self.store.register(record(ref, lifetime))
 
     async def looks(self, times: int = 2) -> None:
         """Wait until the store was asked so many times more."""
@@ -135,8 +126,8 @@ class TestOneLook:
         worker = Worker(clock)
         await worker.record("left")
         await worker.record("operated")
-        await worker.store.revoke("left", audience=AUDIENCE, expires_at=START + HOUR, reason="deleted", lease=LEASE)
-        await worker.store.revoke("operated", audience=AUDIENCE, expires_at=START + HOUR, reason="support", lease=0)
+        await worker.store.revoke(record("left"), reason="deleted", lease=LEASE)
+        await worker.store.revoke(record("operated"), reason="support", lease=0)
         await worker.sweeper.sweep()
         assert worker.ran == [("operated", "support")]
         clock.now += LEASE
@@ -147,14 +138,23 @@ class TestOneLook:
             SessionDeleted("left", "deleted", 60, "trace of left"),
         ]
 
-    async def test_who_does_not_lead_takes_nothing(self) -> None:
-        clock = Clock()
-        worker = Worker(clock)
-        await worker.record("a")
+    async def test_of_workers_that_sweep_at_once_each_session_has_one(self) -> None:
+        """None leads, and none waits for another."""
+        clock, ran = Clock(), list[str]()
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            await anyio.lowlevel.checkpoint()
+            ran.append(session.ref)
+
+        worker = Worker(clock, on_end=on_end)
+        others = [Sweeper(worker.store, worker.sweeper.terminator, AUDIENCE, None, HOUR) for _ in range(3)]
+        for number in range(3 * AT_ONCE):
+            await worker.record(f"session {number}")
         clock.now += HOUR
-        worker.store.leader = "another worker"
-        assert not await worker.sweeper.sweep()
-        assert worker.ran == []
+        async with anyio.create_task_group() as group:
+            for sweeper in (worker.sweeper, *others):
+                group.start_soon(sweeper.sweep)
+        assert [len(ran), len(set(ran))] == [3 * AT_ONCE, 3 * AT_ONCE]
 
     async def test_many_are_taken_in_parts(self) -> None:
         """So that each is begun well within its lease, side by side with the others of its part."""
@@ -172,9 +172,7 @@ class TestOneLook:
         clock.now += HOUR
         with anyio.fail_after(DEADLINE):
             assert await worker.sweeper.sweep()
-            assert worker.store.terms == [LEASE, 0]  # while its hooks run, another worker may take the rest
             assert not await worker.sweeper.sweep()
-            assert worker.store.terms == [LEASE, 0, LEASE]
         assert len(set(inside)) == SWEEP_BATCH + 1
 
     async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:
@@ -250,38 +248,28 @@ class TestBesideTheServer:
                 group.start_soon(stop)
                 await anyio.wait_all_tasks_blocked()
                 assert ended == []
-                assert worker.store.terms[-1] == 0  # another worker may lead at once
                 go.set()
         assert ended == ["hook", "sweeper"]
-
-    async def test_a_lead_that_cannot_be_given_up_runs_out(self) -> None:
-        """A store that is away keeps no worker from stopping."""
-        worker = Worker(Clock(), interval=60)
-        worker.sweeper.start()
-        await anyio.wait_all_tasks_blocked()
-        worker.store.is_away = True
-        with anyio.fail_after(DEADLINE):
-            await worker.sweeper.stop()
 
     async def test_what_never_ran_need_not_be_stopped(self) -> None:
         """A server may stop before it has served anything."""
         await Worker(Clock()).sweeper.stop()
 
     async def test_it_goes_on_when_the_store_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
-        """While the store is away the log says that ended sessions wait."""
+        """While the store is away the log says once a minute that ended sessions wait."""
         clock = Clock()
         worker = Worker(clock)
         await worker.record("a")
         clock.now += HOUR
         worker.store.is_away = True
         worker.sweeper.start()
-        await worker.looks()
+        await worker.looks(5)
         assert worker.ran == []
         worker.store.is_away = False
         await worker.looks()
         await worker.sweeper.stop()
         assert worker.ran == [("a", "expired")]
-        assert set(caplog.messages) == {"sweep postponed: store unavailable (store_unavailable)"}
+        assert caplog.messages == ["sweep postponed: store unavailable (store_unavailable)"]
 
     async def test_it_goes_on_after_a_listener_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         """The session is taken again when its lease is over: its hook runs late, and is not lost."""
@@ -299,35 +287,3 @@ class TestBesideTheServer:
         assert worker.ran == [("a", "expired")]
         (line,) = caplog.messages
         assert line.startswith("sweep postponed: ")
-
-
-SERVED = """
-from starlette.applications import Starlette
-from mcp_sessions import MCPSessionMiddleware
-
-app = MCPSessionMiddleware(Starlette(), keys="a key of the test, at least 32 bytes", store="{store}", tracked=True)
-"""
-
-
-def test_a_server_that_is_asked_to_stop_leaves_the_lead_to_another_at_once(tmp_path: Path) -> None:
-    """A lease would last a minute more."""
-    url = f"sqlite:{tmp_path / 'sessions.db'}"
-    (tmp_path / "served.py").write_text(SERVED.format(store=url), encoding="utf-8")
-
-    async def leads() -> bool:
-        store = make(url, clock=time.time, timeout=5)
-        await store.open()
-        elected = await store.elect("another", audience=AUDIENCE, seconds=0)
-        await store.close()
-        return elected
-
-    server = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "served:app", "--app-dir", str(tmp_path), "--port", "0"]
-    )
-    deadline = time.monotonic() + DEADLINE
-    while anyio.run(leads):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    server.terminate()
-    server.wait(DEADLINE)
-    assert anyio.run(leads)

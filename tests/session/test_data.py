@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataNotJSON, DataTooLarge
-from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import MAX_KEY_BYTES, MAX_ROUNDS, Data, DataStore, Namespace
-from mcp_sessions.stores._base import Store
+from mcp_sessions.stores._base import Record, Store
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 
-SHELF = Namespace(owner="ses_one", until=START + 3600, max_bytes=1000)
+SHELF = Namespace(owner="ses_one", expires_at=START + 3600, max_bytes=1000)
 LIMIT = 100  # bytes of one value
 
 STORES: dict[str, Callable[[Clock, Path], Store]] = {
@@ -64,7 +63,7 @@ KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(key=KEYS, value=JSON)
 async def test_every_json_value_comes_back_as_it_is(key: str, value: Any) -> None:
     """Under any name, with its kind: 1 stays an integer, 1.0 a float and True a truth."""
-    shelf = Namespace(owner="ses_one", until=START + 3600, max_bytes=1 << 20)
+    shelf = Namespace(owner="ses_one", expires_at=START + 3600, max_bytes=1 << 20)
     data = Data(MemoryStore(clock=Clock()), shelf, clock=Clock(), max_value_bytes=1 << 20)
     await data.set(key, value)
     kept = await data.get(key, "nothing")
@@ -91,7 +90,7 @@ async def test_deleting_leaves_nothing_and_may_be_done_twice(data: Data) -> None
 
 
 async def test_each_session_sees_its_own(store: Store) -> None:
-    other = made(store, shelf=Namespace(owner="ses_two", until=START + 3600, max_bytes=1000))
+    other = made(store, shelf=Namespace(owner="ses_two", expires_at=START + 3600, max_bytes=1000))
     await made(store).set("a", 1)
     assert (await made(store).get("a"), await other.get("a")) == (1, None)
 
@@ -333,7 +332,7 @@ async def test_an_async_function_is_refused_with_the_remedy(data: Data) -> None:
 
 async def test_data_of_an_ended_session_cannot_be_changed(data: Data, store: Store) -> None:
     await data.set("a", 1)
-    await store.revoke("ses_one", audience=AUDIENCE, expires_at=START + 3600, reason="ended", lease=60)
+    await store.revoke(Record("ses_one", None, START, START + 3600, START), reason="ended", lease=60)
     for change in (data.set("a", 2), data.delete("a"), data.update("a", lambda found: 2), data.increment("a")):
         with pytest.raises(DataGone):
             await change

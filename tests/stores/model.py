@@ -16,7 +16,7 @@ import pytest
 from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores._base import Record, Standing, Store, resolution
+from mcp_sessions.stores._base import Record, SessionStatus, Store, resolution
 from mcp_sessions.testing._contract import START, Clock
 
 STEPS = 400
@@ -53,24 +53,24 @@ class Model:
     records: dict[Claims, Kept] = field(default_factory=dict)
     data: dict[tuple[Claims, str], Item] = field(default_factory=dict)
 
-    def status(self, one: Claims) -> Standing:
+    def status(self, one: Claims) -> SessionStatus:
         cut_off = max(self.cut_offs.get(None, 0), self.cut_offs.get(one.subject, 0))
-        return Standing.ENDED if one in self.revoked or one.issued_at < cut_off else Standing.LIVE
+        return SessionStatus.ENDED if one in self.revoked or one.issued_at < cut_off else SessionStatus.LIVE
 
     def idle(self, kept: Kept) -> set[bool]:
         """What may be said to whether a session is idle."""
         unused = -1 if self.idle_timeout is None else self.now - kept.used - self.idle_timeout
         return {unused >= 0, unused >= resolution(self.idle_timeout)}
 
-    def touch(self, one: Claims) -> set[Standing]:
-        if self.status(one) is Standing.ENDED:
-            return {Standing.ENDED}
+    def touch(self, one: Claims) -> set[SessionStatus]:
+        if self.status(one) is SessionStatus.ENDED:
+            return {SessionStatus.ENDED}
         if one not in self.records:
-            return {Standing.LOST}
-        return {Standing.IDLE if idle else Standing.LIVE for idle in self.idle(self.records[one])}
+            return {SessionStatus.UNKNOWN}
+        return {SessionStatus.IDLE if idle else SessionStatus.LIVE for idle in self.idle(self.records[one])}
 
     def alive(self, one: Claims) -> bool:
-        return one in self.records and self.status(one) is Standing.LIVE and self.now < one.expires_at
+        return one in self.records and self.status(one) is SessionStatus.LIVE and self.now < one.expires_at
 
     def ends(self, one: Claims) -> set[str | None]:
         """Why a recorded session may be given to a taker now; None where it may be given to none."""
@@ -161,9 +161,7 @@ class Program:
 
     async def step_revoke(self) -> None:
         one = self.living()
-        new = await self.store.revoke(
-            one.ref, audience=one.audience, expires_at=one.expires_at, reason="deleted", lease=LEASE
-        )
+        new = await self.store.revoke(Record.of(one), reason="deleted", lease=LEASE)
         assert new is (one not in self.model.revoked)
         self.model.revoked.add(one)
         if new and one in self.model.records:
@@ -172,26 +170,26 @@ class Program:
 
     async def step_revoke_before(self) -> None:
         subject, moment = self.random.choice(SUBJECTS), self.model.now - self.random.randrange(100, 400)
-        await self.store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=self.model.now + 2000)
+        await self.store.revoke_before(moment, audience=AUDIENCE, subject=subject, expires_at=self.model.now + 2000)
         self.model.cut_offs[subject] = max(self.model.cut_offs.get(subject, 0), moment)
 
     async def step_seen(self) -> None:
         one = self.living()
         told = await self.store.touch(one, idle_timeout=self.model.idle_timeout)
         assert told in self.model.touch(one)
-        if told is Standing.LIVE:
+        if told is SessionStatus.LIVE:
             self.model.records[one].used = self.model.now
 
     async def step_sessions(self) -> None:
         for subject in ("alice".ljust(22, "A"), "bob".ljust(22, "A")):
-            found = await self.store.sessions(subject, audience=AUDIENCE)
+            found = await self.store.list_sessions(subject=subject, audience=AUDIENCE, limit=1000)
             assert [record.created_at for record in found] == sorted(record.created_at for record in found)
             alive = {one.ref for one in self.made if one.subject == subject and self.model.alive(one)}
             assert {record.ref for record in found} == alive
 
     async def step_find(self) -> None:
         for one in self.made[-6:]:
-            found = await self.store.find(one.ref)
+            found = await self.store.get(one.ref)
             assert (found is not None) is self.model.alive(one)
             if found is not None:
                 used = self.model.records[one].used
@@ -250,9 +248,6 @@ class Program:
         fits = -MOST - 1 <= total <= MOST or one in self.model.revoked
         said = self.model.change(one, key, (b"%d" % total, end), total) if fits else DataNotInteger
         assert await outcome(self.store.add(self.shelf(one), key, by)) == said
-
-    async def step_lead(self) -> None:
-        assert await self.store.elect("worker", audience=AUDIENCE, seconds=LEASE) is True
 
     @staticmethod
     def shelf(one: Claims) -> Namespace:

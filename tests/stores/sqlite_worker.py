@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from mcp_sessions._errors import StoreFull
-from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import Record, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
@@ -38,7 +38,7 @@ def session(name: str) -> Claims:
 
 
 async def revoke(store: Store, name: str) -> bool:
-    return await store.revoke(session(name).ref, audience=AUDIENCE, expires_at=FOREVER, reason="deleted", lease=30)
+    return await store.revoke(Record.of(session(name)), reason="deleted", lease=30)
 
 
 def count(path: str, number: str, tasks: str, times: str) -> None:
@@ -116,28 +116,6 @@ async def fill(folder: str) -> None:
     await store.close()
 
 
-async def recover(folder: str) -> None:
-    """Fill a disk with recorded sessions and their data, let them expire, and finish them as the sweeper does."""
-    now = [FOREVER - 100.0]
-    store = SQLiteStore(f"{folder}/sessions.db", clock=lambda: now[0])
-    await store.open()
-    names = await refused(store)
-    fill_disk(Path(folder, "ballast"))
-    now[0] = FOREVER
-    finished = 0
-    while ended := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=20):
-        for one in ended:
-            await store.purge(one.record.ref)
-        finished += len(ended)
-    print(finished == len(names))
-    now[0] += 60
-    for name in names:
-        await store.register(Record(name + "b", None, FOREVER, FOREVER + 50, FOREVER))
-        await store.write(Namespace(name + "b", FOREVER + 50, 100_000), "k", b"1" * 10_000)
-    print(len(names) > 100)
-    await store.close()
-
-
 def fill_disk(ballast: Path) -> None:
     try:
         with ballast.open("wb", buffering=0) as file:
@@ -152,7 +130,6 @@ MODES: dict[str, Any] = {
     "fork": fork,
     "revoke": lambda *words: anyio.run(revoke_many, *words),
     "fill": lambda folder: anyio.run(fill, folder),
-    "recover": lambda folder: anyio.run(recover, folder),
 }
 
 if __name__ == "__main__":

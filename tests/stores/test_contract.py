@@ -12,11 +12,9 @@ from uuid import uuid4
 import postgres_servers
 import pytest
 import redis_servers
-from key_value.aio.stores.memory import MemoryStore as Entries
 from model import AnswersAsTheModel
 
 from mcp_sessions.stores._base import Store
-from mcp_sessions.stores._key_value import KeyValueStore
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
@@ -41,18 +39,6 @@ class TestMemory(OnBothLoops, AnswersAsTheModel, StoreContract):
     @pytest.fixture
     def make_store(self, clock: Clock) -> Make:
         return lambda: MemoryStore(clock=clock)
-
-
-class TestKeyValue(AnswersAsTheModel, StoreContract):
-    """It loses nothing within one process; the library knows asyncio alone."""
-
-    @pytest.fixture
-    def make_store(self, clock: Clock) -> Make:
-        return lambda: KeyValueStore(Entries(), store=MemoryStore(clock=clock), clock=clock)
-
-    # It gets, puts and deletes entries, none of which counts for another.
-    test_the_data_of_a_principal_s_sessions_has_a_limit_together = None  # type: ignore[assignment]  # is not run
-    test_values_that_are_over_make_room = None  # type: ignore[assignment]
 
 
 class TestSQLite(OnBothLoops, AnswersAsTheModel, SharedStoreContract):

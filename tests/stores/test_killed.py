@@ -12,7 +12,7 @@ import postgres_servers
 import pytest
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import at_once, revoke
@@ -55,7 +55,7 @@ async def refused(store: Store) -> int:
     """Return how many of the deleted sessions are refused."""
     found = await store.statuses(MANY)
     await store.close()
-    return found.count(Standing.ENDED)
+    return found.count(SessionStatus.ENDED)
 
 
 async def test_a_worker_of_sqlite(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis_servers
 from clients import Clock
 
-from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
@@ -67,8 +67,8 @@ async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(
             store = make()
             await store.open()
             deleted = session(f"deleted-{number}")
-            await store.admit(deleted)
-            assert await store.status(deleted) is Standing.LIVE
+            await store.register_at_epoch(deleted)
+            assert await store.status(deleted) is SessionStatus.LIVE
             await revoke(store, deleted)
             await store.close()
             lose()
@@ -76,6 +76,6 @@ async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(
             fresh = make()
             await fresh.open()
             new = session(f"new-{number}")
-            await fresh.admit(new)
-            assert await fresh.statuses([deleted, new]) == [Standing.LOST, Standing.LIVE]
+            await fresh.register_at_epoch(new)
+            assert await fresh.statuses([deleted, new]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
             await fresh.close()

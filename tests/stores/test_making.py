@@ -13,9 +13,9 @@ from clients import Clock
 
 from mcp_sessions import stores
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions.stores import _TimeoutStore as TimeoutStore
-from mcp_sessions.stores._base import Reach, Store
+from mcp_sessions.stores._base import Store, StoreScope
 from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._timeout import TimeoutStore
 
 CLOCK = Clock()
 PASSWORD = "a-password-of-the-store"
@@ -36,7 +36,7 @@ async def test_sqlite_is_a_file_of_one_machine(tmp_path: Path) -> None:
     """Within a timeout; the path is taken as it stands."""
     store = make(f"sqlite:{tmp_path}/a b?.db")
     assert isinstance(store, TimeoutStore)
-    assert store.reach is Reach.MACHINE
+    assert store.scope is StoreScope.MACHINE
     await store.open()
     await store.close()
     assert (tmp_path / "a b?.db").exists()
@@ -63,7 +63,7 @@ async def test_redis_is_a_url_of_many_machines(url: str, anyio_backend: str) -> 
     """In any of its forms, and within a timeout; nothing is connected to yet. Its driver knows asyncio alone."""
     store = make(url)
     assert isinstance(store, TimeoutStore)
-    assert store.reach is Reach.NETWORK
+    assert store.scope is StoreScope.NETWORK
     assert PASSWORD not in repr(store)
     await store.close()
 
@@ -100,7 +100,7 @@ def test_memory_has_no_parts() -> None:
 class Own:
     """A store that somebody wrote; what it does is not looked at."""
 
-    reach: Any = Reach.NETWORK
+    scope: Any = StoreScope.NETWORK
 
     async def method(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -120,18 +120,18 @@ async def test_an_object_with_every_method_is_a_store() -> None:
 def test_what_an_object_lacks_is_told() -> None:
     """All of it at once; an attribute that cannot be called is no method."""
     lacking = Own()
-    lacking.__dict__.update(revoke=None, elect=True)
-    with pytest.raises(ConfigurationError, match=r"a Own, which lacks elect, revoke; see mcp_sessions\.stores\.Store"):
+    lacking.__dict__.update(revoke=None, add=True)
+    with pytest.raises(ConfigurationError, match=r"a Own, which lacks add, revoke; see mcp_sessions\.stores\.Store"):
         make(lacking)
-    lacking.__dict__.update(reach="everywhere")
-    with pytest.raises(ConfigurationError, match="lacks elect, revoke, reach;"):
+    lacking.__dict__.update(scope="everywhere")
+    with pytest.raises(ConfigurationError, match="lacks add, revoke, scope;"):
         make(lacking)
 
 
 @pytest.mark.parametrize("store", [5, object(), 1.5])
 def test_an_object_that_is_no_store_is_refused(store: object) -> None:
     """It lacks everything."""
-    with pytest.raises(ConfigurationError, match="lacks add, admit, claim_ended, close, compare_and_swap, copy"):
+    with pytest.raises(ConfigurationError, match="lacks add, claim_ended, close, compare_and_swap, copy, count"):
         make(store)
 
 

@@ -8,9 +8,9 @@ from clients import START, Clock
 from mcp_sessions._errors import DataGone, DataTooLarge, StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores._base import VALUE_COST, Ended, Reach, Record, Standing
+from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus, StoreScope
 from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.stores._memory_data import FORGOTTEN
+from mcp_sessions.stores._memory_data import _DROPPED
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600
@@ -37,7 +37,7 @@ def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = A
 
 def test_it_reaches_one_process() -> None:
     """Another worker would not see what is revoked here."""
-    assert MemoryStore().reach is Reach.PROCESS
+    assert MemoryStore().scope is StoreScope.PROCESS
 
 
 async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
@@ -47,10 +47,10 @@ async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) ->
     await revoke(store, a)
     clock.now = START + HOUR + 59
     await revoke(store, session("b", expires_at=START + HOUR + 100))
-    assert await store.status(a) is Standing.ENDED
+    assert await store.status(a) is SessionStatus.ENDED
     clock.now = START + HOUR + 60
     await revoke(store, session("c", expires_at=START + HOUR + 100))
-    assert await store.status(a) is Standing.LIVE
+    assert await store.status(a) is SessionStatus.LIVE
     assert len(store) == 2
 
 
@@ -63,7 +63,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     with pytest.raises(StoreFull):
         await revoke(store, c)
     assert await revoke(store, a) is False
-    assert await store.status(c) is Standing.LIVE
+    assert await store.status(c) is SessionStatus.LIVE
     clock.now = START + 2 * HOUR
     await revoke(store, c)
     assert len(store) == 2
@@ -72,7 +72,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
 async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
     """What is over makes room."""
     store = MemoryStore(max_entries=1, clock=clock)
-    await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, until=START + 10)
+    await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, expires_at=START + 10)
     with pytest.raises(StoreFull):
         await revoke(store, session())
     clock.now = START + 120
@@ -92,9 +92,9 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
     await store.purge(b.ref)
     await store.register(Record.of(c))
     await store.purge(a.ref)
-    assert await store.sessions(ALICE, audience=AUDIENCE) == [Record.of(c)]
+    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == [Record.of(c)]
     await store.purge(c.ref)
-    assert await store.sessions(ALICE, audience=AUDIENCE) == []
+    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == []
 
 
 async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
@@ -141,8 +141,8 @@ async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock:
     await revoke(store, session(), lease=9 * HOUR)
     clock.now = LATER + 3 * HOUR
     assert await revoke(store, session("b", expires_at=LATER + 9 * HOUR)) is True
-    assert await store.status(session()) is Standing.LIVE
-    assert await store.touch(session(), idle_timeout=None) is Standing.ENDED
+    assert await store.status(session()) is SessionStatus.ENDED
+    assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
 
 
@@ -151,17 +151,11 @@ async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     store = MemoryStore(clock=clock)
     await store.register(Record.of(session()))
     clock.now = START + 50
-    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
     clock.now = START + 10
-    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
     clock.now = START + 100
-    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
-
-
-async def test_the_only_worker_leads(clock: Clock) -> None:
-    """Whatever it is called."""
-    store = MemoryStore(clock=clock)
-    assert [await store.elect(name, audience=AUDIENCE, seconds=30) for name in ("one", "two")] == [True, True]
+    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
 
 
 async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
@@ -171,7 +165,7 @@ async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
     forever = session(expires_at=START + 99 * 365 * 24 * HOUR)
     await revoke(store, forever)
     await store.close()
-    assert await store.status(forever) is Standing.ENDED
+    assert await store.status(forever) is SessionStatus.ENDED
 
 
 async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
@@ -226,14 +220,14 @@ async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clo
     store = MemoryStore(max_entries=2, clock=clock)
     before = session(expires_at=LATER + HOUR)
     for until in (START + 10, START + 20, START + 20):
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=until)
-    await store.revoke_before(START + 1, audience=AUDIENCE, subject="bob", until=START + 61)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, expires_at=until)
+    await store.revoke_before(START + 1, audience=AUDIENCE, subject="bob", expires_at=START + 61)
     with pytest.raises(StoreFull):
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, until=LATER)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
     clock.now = START + 120
-    await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
     assert len(store) == 2
-    assert await store.status(before) is Standing.LIVE
+    assert await store.status(before) is SessionStatus.LIVE
 
 
 async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock) -> None:
@@ -253,8 +247,8 @@ async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None
         await store.register(Record.of(session(f"{n}")))
         await store.purge(session(f"{n}").ref)
     await store.register(Record.of(session()))
-    (index,) = store._looks.values()
-    assert [len(block) for block in index._names] == [1]
+    (deadlines,) = store._deadlines.values()
+    assert len(deadlines._heap) < 2000
     clock.now = LATER
     assert len(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)) == 1
 
@@ -273,9 +267,9 @@ async def test_the_session_that_expired_first_is_claimed_first(clock: Clock) -> 
 async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time(clock: Clock) -> None:
     """Each change drops some, until all are gone."""
     store = MemoryStore(clock=clock)
-    for n in range(FORGOTTEN + 1):
+    for n in range(_DROPPED + 1):
         await store.write(Namespace(session(f"{n}").ref, LATER, 1000), "k", b"1")
     clock.now = LATER + 60
     for left in (1, 0):
-        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER + HOUR)
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER + HOUR)
         assert len(store._data._values) == left

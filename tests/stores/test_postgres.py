@@ -1,10 +1,11 @@
-"""What is particular to the PostgreSQL store: its tables through versions, faults, and what it asks of the server.
+"""What is particular to the PostgreSQL store: its tables, faults, and what it asks of the server.
 
 That it keeps the contract is shown in `test_contract.py`.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import re
@@ -22,14 +23,16 @@ from postgres_servers import Server, serving
 from reasons import refused
 
 import debian
-from mcp_sessions._errors import ConfigurationError
+from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _postgres as postgres
-from mcp_sessions.stores import _postgres_tables as postgres_tables
-from mcp_sessions.stores import _TimeoutStore as TimeoutStore
+from mcp_sessions.stores import _sql as sql_store
+from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Record, Standing
-from mcp_sessions.stores._postgres import Durability, PostgresStore, cause
+from mcp_sessions.stores._base import Record, SessionStatus
+from mcp_sessions.stores._postgres import Durability, PostgresStore
+from mcp_sessions.stores._postgres_pool import reason_of
+from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
 
 PASSWORD = "a-password-of-the-store"
@@ -101,10 +104,11 @@ def test_without_the_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
 async def test_many_workers_make_the_tables_together(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
     """One does, in one transaction, and each other sees them whole."""
     stores = [make_store() for _ in range(8)]
-    await at_once([one.open for one in stores])
-    assert [await one.status(session()) for one in stores] == [Standing.LIVE] * 8
+    with caplog.at_level(logging.INFO, "mcp_sessions"):
+        await at_once([one.open for one in stores])
+    assert [await one.status(session()) for one in stores] == [SessionStatus.LIVE] * 8
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "the session store's tables are new"
+        "created the session store's tables"
     ]
 
 
@@ -112,15 +116,11 @@ async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, sch
     """Tables that vanish are made again, and what they were given in this second is lost as well."""
     store, trusting = make_store(), make_store(forgotten="accept")
     old = session("old", issued_at=START - 1)
-    assert await store.statuses([old, session()]) == [Standing.LOST, Standing.LIVE]
-    assert await trusting.status(old) is Standing.LIVE
+    assert await store.statuses([old, session()]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
+    assert await trusting.status(old) is SessionStatus.LIVE
     postgres_servers.shared().execute(f"DROP SCHEMA {schema} CASCADE")
-    assert await store.status(session()) is Standing.LOST
-    assert await store.status(session(issued_at=START + 1)) is Standing.LIVE
-
-
-NEXT = len(postgres_tables.MIGRATIONS) + 1
-WIDER = "ALTER TABLE ~.revoked ADD COLUMN why text; ALTER TABLE ~.items ADD COLUMN kind int NOT NULL DEFAULT 0"
+    assert await store.status(session()) is SessionStatus.UNKNOWN
+    assert await store.status(session(issued_at=START + 1)) is SessionStatus.LIVE
 
 
 async def use(store: PostgresStore, name: str) -> None:
@@ -128,79 +128,26 @@ async def use(store: PostgresStore, name: str) -> None:
     one = session(name)
     await store.register(Record.of(one))
     await store.write(namespace(one), "k", b"1")
-    assert await store.touch(one, idle_timeout=None) is Standing.LIVE
-    await store.revoke_before(START - DAY, audience=AUDIENCE, subject=None, until=LATER)
-    await store.elect(name, audience=AUDIENCE, seconds=1)
+    assert await store.touch(one, idle_timeout=None) is SessionStatus.LIVE
+    await store.revoke_before(START - DAY, audience=AUDIENCE, subject=None, expires_at=LATER)
     assert await revoke(store, one, lease=0) is True
     assert one.ref in {ended.record.ref for ended in await claim(store, lease=0)}
     await store.purge(one.ref)
 
 
-async def test_older_workers_go_on_while_a_newer_one_migrates(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
+async def test_tables_of_another_version_are_refused_with_the_remedy(
+    make_store: Make, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At work and when they start again; the newer one waits for a transaction that is under way."""
-    older = make_store()
-    await use(older, "before")
-    newer, again = make_store(), make_store()
-    with monkeypatch.context() as newest:
-        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
-        await at_once([partial(use, older, "meanwhile"), newer.open])
-        await use(newer, "after-1")
-    await use(older, "after-2")
-    await use(again, "after-3")
-    facts = postgres_servers.shared().execute(f"SELECT version, oldest FROM {schema}.facts")
-    assert facts == [(NEXT, 1)]
-
-
-async def test_a_migration_gives_way_to_a_transaction_that_would_wait_for_it(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
-) -> None:
-    """Each has a table that the other one needs. The migration lets go before the other call's time is up."""
-    await make_store().open()
-    with psycopg.connect(postgres_servers.shared().url) as other, monkeypatch.context() as newest:
-        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
-        other.execute(f"SELECT FROM {schema}.items")
-        other.execute("SET LOCAL statement_timeout = '900ms'")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(make_store().open)
-            waits = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '{schema}.items'::regclass"
-            while postgres_servers.shared().execute(waits) == [(0,)]:  # noqa: ASYNC110  # the server tells nobody
-                await anyio.sleep(0.01)
-            await anyio.to_thread.run_sync(other.execute, f"SELECT FROM {schema}.revoked")
-            other.commit()
-    assert postgres_servers.shared().execute(f"SELECT version FROM {schema}.facts") == [(NEXT,)]
-
-
-async def test_a_migration_that_never_gets_its_turn_is_given_up(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
-) -> None:
-    """The store does not answer then, as it says, and the next call tries again."""
-    await make_store().open()
-    monkeypatch.setattr(postgres, "_PAUSES", (0.0,))
-    monkeypatch.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
-    newer = make_store()
-    with psycopg.connect(postgres_servers.shared().url) as other:
-        other.execute(f"SELECT FROM {schema}.items")
-        with refused("store_locked"):
-            await newer.open()
-    await newer.open()
-
-
-async def test_tables_of_a_later_version_are_refused_with_the_remedy(
-    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where this one cannot use them: when a worker starts, and when one that is at work connects again."""
+    """When a worker starts, and when one that is at work connects again."""
     working, late = make_store(), make_store()
-    with monkeypatch.context() as newest:
-        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (NEXT, WIDER)))
-        await make_store().open()
-    said = rf"newer version \(it has format {NEXT}, this one knows {NEXT - 1}\); install that version, or give another"
+    await make_store().open()
+    postgres_servers.shared().execute(f"UPDATE {schema}.store SET format = {sql.FORMAT + 1}")
+    said = rf"it has format {sql.FORMAT + 1}, this one knows {sql.FORMAT}\); give another schema, or drop this one"
     with pytest.raises(ConfigurationError, match=said):
         await late.open()
     with refused("store_misconfigured"):
         await TimeoutStore(working, seconds=10).status(session())
-    assert "install that version" in caplog.text
+    assert "give another schema" in caplog.text
 
 
 async def test_what_is_over_is_deleted_by_and_by(make_store: Make, schema: str, clock: Clock) -> None:
@@ -210,11 +157,11 @@ async def test_what_is_over_is_deleted_by_and_by(make_store: Make, schema: str, 
         await store.write(namespace(session(name)), "k", b"1")
     await store.register(Record.of(session("recorded")))
     await revoke(store, session("revoked"))
-    await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
     clock.now = LATER + 60
     await revoke(store, session("later", expires_at=LATER + DAY))
     await store.close()
-    for table, count in (("revoked", 1), ("cut_offs", 0), ("items", 1)):
+    for table, count in (("sessions", 2), ("cutoffs", 0), ("items", 1)):
         assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.{table}") == [(count,)]
 
 
@@ -222,14 +169,14 @@ async def test_more_than_is_deleted_at_once_is_deleted_too(
     make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In small steps."""
-    monkeypatch.setattr(postgres, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(sql_store, "SWEPT_ROWS", 2)
     store = make_store()
     for n in range(5):
         await revoke(store, session(f"s{n}"))
     clock.now = LATER + 60
-    await store.purge("unknown")
+    await claim(store)
     await store.close()
-    assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.revoked") == [(0,)]
+    assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.sessions") == [(0,)]
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -253,7 +200,7 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock:
             assert await store.add(namespace(session("c")), "n", 1) >= 1
             assert await revoke(store, session(f"ended by {end.__name__}")) is True
         assert await store.add(namespace(session("c")), "n", 1) == 3
-        assert await store.status(session("one")) is Standing.ENDED
+        assert await store.status(session("one")) is SessionStatus.ENDED
 
 
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(
@@ -263,26 +210,62 @@ async def test_a_change_whose_reply_was_lost_is_not_made_twice(
     store = make_store()
     await store.open()
 
-    def losing(name: str) -> None:
-        real, left = getattr(postgres_tables.Transaction, name), [1]
+    real, losing = postgres._execute, list[int]()
+    store._swept_at = START  # so that no sweep loses it instead
 
-        def lose(self: postgres_tables.Transaction, *args: Any, **kwargs: Any) -> Any:
-            result = real(self, *args, **kwargs)
-            if left:
-                left.clear()
-                self.connection.close()
-                raise psycopg.OperationalError("the connection is lost")
-            return result
+    def lose(statements: Any, connection: Any) -> Any:
+        result = real(statements, connection)
+        if losing:
+            losing.clear()
+            connection.close()
+            raise psycopg.OperationalError("the connection is lost")
+        return result
 
-        monkeypatch.setattr(postgres_tables.Transaction, name, lose)
-
-    losing("revoke")
+    monkeypatch.setattr(postgres, "_execute", lose)
+    losing.append(1)
     assert await revoke(store, session()) is True
     assert await revoke(store, session()) is False
-    losing("add")
+    losing.append(1)
     with refused("store_unreachable"):
         await store.add(namespace(session("b")), "n", 1)
     assert await store.add(namespace(session("b")), "n", 1) == 2
+
+
+async def test_a_full_server_costs_a_wait_for_another_call_s_connection(make_store: Make) -> None:
+    """Forty calls, of which the server lets few connect, are all answered."""
+    with serving(**postgres_servers.DOES_NO_HARM, max_connections=8, superuser_reserved_connections=2) as server:
+        server.execute("CREATE ROLE guest LOGIN")
+        server.execute("CREATE SCHEMA guests AUTHORIZATION guest")
+        store = PostgresStore(f"{server.url}&user=guest", schema="guests", durability="ignore", timeout=20)
+        await at_once([partial(revoke, store, session(f"{n}")) for n in range(40)])
+        held = [psycopg.connect(server.url) for _ in range(3)]
+        found = await at_once([partial(store.status, session(f"{n}")) for n in range(40)])
+        assert found == [SessionStatus.ENDED] * 40
+        for connection in held:
+            connection.close()
+        await store.close()
+
+
+async def test_an_outage_is_named(make_store: Make) -> None:
+    """In plain words, without those of the driver."""
+    store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db", timeout=1)
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.status(session())
+    assert (caught.value.reason, caught.value.cause) == (
+        "store_unreachable",
+        "no connection: is it running, and is the host in the URL right?",
+    )
+    await store.close()
+
+
+async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It gets no other chance for a minute, and nobody waits for it."""
+    store = make_store()
+    await store.open()
+    postgres_servers.shared().execute(f"ALTER TABLE {schema}.cutoffs RENAME COLUMN expires_at TO ends")
+    await revoke(store, session())
+    await store.close()
+    assert "expired sessions were not deleted from the store yet (store_error)" in caplog.messages
 
 
 async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: str) -> None:
@@ -308,10 +291,10 @@ def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: p
     child.join(20)
     assert child.exitcode == 0
     ended = anyio.run(partial(store.statuses, [session("parent"), session("child")]), backend="trio")
-    assert ended == [Standing.ENDED] * 2
+    assert ended == [SessionStatus.ENDED] * 2
     anyio.run(store.close)
     monkeypatch.setattr(os, "getpid", lambda: 0)  # as in the child, whose coverage ends with it
-    assert anyio.run(store.status, session("child")) is Standing.ENDED
+    assert anyio.run(store.status, session("child")) is SessionStatus.ENDED
     anyio.run(store.close)
 
 
@@ -339,7 +322,7 @@ async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCa
         with refused("store_tls"):
             await wary.open()
     where = f"PostgreSQL at {postgres_servers.HOST}:{server.port}/postgres"
-    assert f"the session store fails (store_tls): {where}: OperationalError" in caplog.text
+    assert f"session store unavailable (store_tls): {where}: TLS: the certificate" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["database=nowhere", "user=mallory"])
@@ -415,7 +398,7 @@ async def test_a_standby_is_not_asked(make_store: Make, tmp_path: Any) -> None:
 )
 def test_a_fault_has_a_cause(error: Exception, reason: str) -> None:
     """By its code, or by the words of those that come before a connection."""
-    assert cause(error) == reason
+    assert reason_of(error) == reason
 
 
 async def test_a_full_disk_is_a_full_store(
@@ -426,11 +409,11 @@ async def test_a_full_disk_is_a_full_store(
     def fills(*_: object, **__: object) -> None:
         raise psycopg.errors.DiskFull
 
-    monkeypatch.setattr(postgres_tables.Transaction, "write", fills)
+    monkeypatch.setattr(postgres, "_execute", fills)
     within = TimeoutStore(store := make_store(), seconds=10)
     for _ in range(2):
         with refused("store_full_disk"):
             await within.write(namespace(session()), "k", b"1")
-    assert [one.getMessage() for one in caplog.records if " fails " in one.msg] == [
-        f"the session store fails (store_full_disk): {store.where}: DiskFull"
+    assert [one.getMessage() for one in caplog.records if "unavailable" in one.msg] == [
+        f"session store unavailable (store_full_disk): {store.location}: its disk is full"
     ]

@@ -29,7 +29,7 @@ from redis_servers import HOST, Server, serving
 from mcp_sessions._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores._base import Ended, Record, Standing
+from mcp_sessions.stores._base import Ended, Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_connection import reason_of
 from mcp_sessions.testing._contract import revoke
@@ -150,8 +150,7 @@ def test_what_is_no_redis_is_refused_and_not_repeated(url: Any) -> None:
     [
         ({"prefix": ""}, "must be text without braces"),
         ({"prefix": "a{b}:"}, "must be text without braces"),
-        ({"durability": "maybe"}, "durability= must be one of 'warn', 'refuse', 'wait', 'ignore'"),
-        ({"replicas": -1}, "a number of replicas"),
+        ({"durability": "maybe"}, "durability= must be one of 'warn', 'refuse', 'ignore'"),
         ({"forgotten": "maybe"}, "forgotten= must be one of 'refuse', 'accept'"),
         ({"timeout": 0}, "seconds above 0"),
         ({"timeout": float("nan")}, "seconds above 0"),
@@ -184,7 +183,7 @@ async def test_a_client_of_the_user_s_own_is_used_and_left_open(kind: Any) -> No
     client = kind(host=HOST, port=place.port)
     async with opened(client) as store:
         assert await revoke(store, claims())
-        assert await store.status(claims()) is Standing.ENDED
+        assert await store.status(claims()) is SessionStatus.ENDED
     assert await client.ping()
     await client.aclose()
 
@@ -203,7 +202,7 @@ async def test_deployments_that_differ_in_their_prefix_share_a_server() -> None:
     url = redis_servers.shared().url
     async with opened(url) as one, opened(url) as other:
         assert await revoke(one, claims())
-        assert await other.status(claims()) is Standing.LIVE
+        assert await other.status(claims()) is SessionStatus.LIVE
 
 
 @pytest.mark.parametrize("user", ["", "app"])
@@ -260,20 +259,19 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
     async with opened(url, prefix=f"mcp-sessions:{uuid4().hex}:") as store:
         one = claims()
         await store.register(Record.of(one))
-        assert await store.sessions("sub", audience=AUDIENCE) == [await store.find(one.ref)]
+        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == [await store.get(one.ref)]
         await store.write(shelf(), "key", b"1", expires_at=START + 5)
         assert await store.add(shelf(), "key", 1) == 2
         assert not await store.compare_and_swap(shelf(), "key", b"1", None)
         assert await store.read(shelf(), "key") == b"2"
-        assert await store.touch(one, idle_timeout=600) is Standing.LIVE
-        assert await store.elect("worker", audience=AUDIENCE, seconds=5)
-        await store.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
+        assert await store.touch(one, idle_timeout=600) is SessionStatus.LIVE
+        await store.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + 60)
         assert await revoke(store, one)
         assert not await store.claim_ended(audience=AUDIENCE, idle_timeout=600, lease=5, limit=5)
         await store.purge(one.ref)
 
 
-@pytest.mark.parametrize("durability", ["warn", "refuse", "wait", "ignore"])
+@pytest.mark.parametrize("durability", ["warn", "refuse", "ignore"])
 async def test_a_server_that_says_nothing_of_itself_is_a_risk(
     durability: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,7 +279,7 @@ async def test_a_server_that_says_nothing_of_itself_is_a_risk(
     caplog.set_level(logging.INFO, "mcp_sessions")
     with serving(user=f"app on >{PASSWORD} ~* +@all -info", appendonly="yes", appendfsync="always") as own:
         store = RedisStore(f"redis://app:{PASSWORD}@{HOST}:{own.port}?durability={durability}", timeout=LONG)
-        if durability in {"refuse", "wait"}:
+        if durability == "refuse":
             with pytest.raises(ConfigurationError, match=r"with 'ACL SETUSER app \+info \+config\|get'"):
                 await store.open()
             with unavailable("store_misconfigured"):
@@ -291,8 +289,8 @@ async def test_a_server_that_says_nothing_of_itself_is_a_risk(
         else:
             await store.open()
             own.command("CLIENT", "KILL", "USER", "app")
-        await store.admit(claims())
-        assert await store.status(claims()) is Standing.LIVE
+        await store.register_at_epoch(claims())
+        assert await store.status(claims()) is SessionStatus.LIVE
         await store.close()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == (durability == "warn")
@@ -321,7 +319,7 @@ async def test_a_closed_port_is_told_at_once_and_tried_again_later() -> None:
         with unavailable("store_unreachable"):
             await store.status(claims())
         own.restart()
-        assert await store.status(LATER) is Standing.LIVE
+        assert await store.status(LATER) is SessionStatus.LIVE
         await store.close()
 
 
@@ -336,7 +334,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_too() -> None:
         with unavailable("store_cluster_down"):  # a node that has just started waits for others to speak up
             await store.status(claims())
         own.wait_for_slots()
-        assert await store.status(LATER) is Standing.LIVE
+        assert await store.status(LATER) is SessionStatus.LIVE
         await store.close()
 
 
@@ -344,7 +342,7 @@ async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
     calls = (store.status(claims(str(n), issued_at=START + 1)) for n in range(20))
-    assert set(await asyncio.gather(*calls)) == {Standing.LIVE}
+    assert set(await asyncio.gather(*calls)) == {SessionStatus.LIVE}
     await store.close()
 
 
@@ -358,7 +356,7 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
         assert [(type(error), getattr(error, "reason", None)) for error in failed] == [
             (StoreUnavailable, "store_timeout")
         ] * 3
-        assert await patiently(lambda: store.status(claims())) is Standing.ENDED
+        assert await patiently(lambda: store.status(claims())) is SessionStatus.ENDED
 
 
 @contextmanager
@@ -380,7 +378,7 @@ async def test_connections_that_died_unused_cost_no_request(server: Server) -> N
         await asyncio.sleep(0)  # the loop, which slept while the server was restarted here, sees that they are closed
         assert await store.add(shelf(), "key", 1) == 1
         standings = await asyncio.gather(*(store.status(claims(str(n))) for n in range(10)))
-        assert set(standings) == {Standing.LOST}
+        assert set(standings) == {SessionStatus.UNKNOWN}
 
 
 async def cut_off_in_the_midst(own: Server, call: Any) -> Any:
@@ -437,8 +435,9 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
         task = asyncio.ensure_future(store.status(claims()))
         await until(lambda: store._connection._tasks)
         await asyncio.wait_for(store.close(), LONG)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(StoreUnavailable) as caught:
             await task
+        assert caught.value.reason in {"store_closed", "store_unreachable"}
 
 
 async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place: Place) -> None:
@@ -459,7 +458,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
             ):
                 with unavailable("store_out_of_memory"):
                     await change
-            assert await store.statuses([one, two]) == [Standing.ENDED, Standing.LIVE]
+            assert await store.statuses([one, two]) == [SessionStatus.ENDED, SessionStatus.LIVE]
             assert await store.read(shelf(), "key") == b"1"
             await store.write(shelf(), "key", None)
         assert await revoke(store, two)
@@ -508,7 +507,7 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
             await until(lambda: offset(second) >= offset(first))
             await until(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
             await until(lambda: b"role:slave" in first.command("INFO", "replication"))
-            assert await store.statuses([one, two]) == [Standing.ENDED, Standing.LIVE]
+            assert await store.statuses([one, two]) == [SessionStatus.ENDED, SessionStatus.LIVE]
             assert await revoke(store, two)
 
 
@@ -518,7 +517,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place)
         await store.register(Record.of(claims()))
         for total in (1, 2):
             place.server.command("SCRIPT", "FLUSH")
-            assert await store.touch(claims(), idle_timeout=600) is Standing.LIVE
+            assert await store.touch(claims(), idle_timeout=600) is SessionStatus.LIVE
             place.server.command("SCRIPT", "FLUSH")
             assert await store.add(shelf(), "key", 1) == total
 
@@ -596,7 +595,7 @@ async def test_what_is_full_of_values_whose_time_is_over_has_room(tracked: Redis
 
 
 def prefix_of(store: RedisStore) -> str:
-    return store._keys.since.partition("{")[0]
+    return store._keys.epoch.partition("{")[0]
 
 
 async def test_a_deadline_without_a_record_is_dropped_but_not_too_soon(tracked: RedisStore) -> None:
@@ -623,12 +622,12 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
 
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
     """And goes from the list in the end, when the principal has another session."""
-    by_end, by_beginning = tracked._keys.sessions(AUDIENCE, "sub")
+    _, (by_end, by_beginning) = tracked._keys.lists(AUDIENCE, "sub")
     redis_servers.shared().command("ZADD", by_end, START - 10 * 86_400, f"{(START - 11 * 86_400) * 1000:015}phantom")
     redis_servers.shared().command("ZADD", by_beginning, 0, f"{(START - 11 * 86_400) * 1000:015}phantom")
-    assert await tracked.sessions("sub", audience=AUDIENCE) == []
+    assert await tracked.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == []
     await tracked.register(Record.of(claims()))
-    assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
+    assert await tracked.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == [Record.of(claims())]
     for key in (by_end, by_beginning):
         assert redis_servers.shared().command("ZRANGE", key, 0, -1) == [f"{START * 1000:015}{claims().ref}".encode()]
 
@@ -646,7 +645,7 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
     clock: Any = tracked._clock
     clock.now = START + 30
     assert await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
-    assert await tracked.touch(one, idle_timeout=None) is Standing.LIVE
+    assert await tracked.touch(one, idle_timeout=None) is SessionStatus.LIVE
     assert (
         redis_servers.shared().command("ZSCORE", tracked._keys.due(AUDIENCE), one.ref) == str(one.expires_at).encode()
     )
@@ -683,13 +682,13 @@ async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
             await store.register(Record.of(claims(f"{number:03}")))
         new = Record.of(claims("new", issued_at=START + 2))
         await store.register(new)
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject="sub", until=START + DAY)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject="sub", expires_at=START + DAY)
         before = read()
-        assert await store.sessions("sub", audience=AUDIENCE, limit=5) == [new]
-        assert len(await store.sessions("sub", audience=AUDIENCE, limit=5, cut_off=True)) == 5
+        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5) == [new]
+        assert len(await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5, with_cut_off=True)) == 5
         assert read() - before <= 60
-        server.command("SET", store._keys.since, START + 100)
-        assert await store.sessions("sub", audience=AUDIENCE, limit=5, cut_off=True) == []
+        server.command("SET", store._keys.epoch, START + 100)
+        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5, with_cut_off=True) == []
         assert read() - before <= 60
 
 
@@ -699,11 +698,10 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
     await tracked.register(Record.of(one))
     await tracked.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
     await tracked.write(shelf("unrecorded"), "key", b"1")
-    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 3600)
-    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 7200)
-    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + 3600)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + 7200)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + 60)
     await revoke(tracked, one)
-    await tracked.elect("worker", audience=AUDIENCE, seconds=5)
     shared, prefix = redis_servers.shared(), prefix_of(tracked)
     ttls = {
         key.decode().removeprefix(prefix).replace(one.ref, "ref"): shared.command("TTL", key)
@@ -717,12 +715,13 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
         "{ref}:times": week + 3660,
         "{unrecorded}:data": 3660,
         "{unrecorded}:times": 3660,
-        "{sub}:sessions:mcp-sessions": week + 3660,
-        "{sub}:listed:mcp-sessions": week + 3660,
-        "{sub}:ended-before:mcp-sessions": 7260,
-        "{all}:sweeper:mcp-sessions": 5,
+        "{all}:recorded:ends:mcp-sessions": week + 3660,
+        "{all}:recorded:listed:mcp-sessions": week + 3660,
+        "{sub}:sessions:ends:mcp-sessions": week + 3660,
+        "{sub}:sessions:listed:mcp-sessions": week + 3660,
+        "{sub}:cutoff:mcp-sessions": 7260,
         "{all}:due:mcp-sessions": -1,
-        "{all}:since:3": -1,
+        "{all}:epoch:4": -1,
         "{all}:servers": -1,
     }
     assert ttls.keys() == expected.keys()

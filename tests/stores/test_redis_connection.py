@@ -11,13 +11,11 @@ from typing import Any, cast
 import pytest
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions.stores import _TimeoutStore as TimeoutStore
 from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._redis_connection import RedisConnection
-from mcp_sessions.stores._redis_durability import Promise
+from mcp_sessions.stores._timeout import TimeoutStore
 
 PING = ("PING",)
-PROMISE = Promise("warn", 0, 1)
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ class Slow:
     async def ready(self) -> None:
         """Nothing has to be learnt."""
 
-    async def one(self, *words: Any) -> Any:
+    async def execute(self, *words: Any) -> Any:
         keep_from_running(self._stall)
         for pause in self._pauses:
             await asyncio.sleep(pause)
@@ -57,7 +55,7 @@ def keep_from_running(seconds: float) -> None:
 
 
 def connected(client: Any) -> RedisConnection:
-    return RedisConnection(client, PROMISE, timeout=0.01, connections=1)
+    return RedisConnection(client, timeout=0.01, connections=1)
 
 
 class Pinging:
@@ -69,7 +67,7 @@ class Pinging:
     async def status(self, claims: None) -> list[Any]:
         return await self._connection.run(PING, idempotent=False)
 
-    find = status
+    get = status
 
 
 def timed(client: Any) -> Any:
@@ -86,7 +84,7 @@ async def test_time_in_which_the_event_loop_did_not_run_counts_once() -> None:
 async def test_what_no_request_waits_for_may_take_longer() -> None:
     """What a request waits for may not, and the connections that stand by are dropped then."""
     client = Slow(pauses=[0.002] * 50)
-    assert await timed(client).find(None) == [("PING",)]
+    assert await timed(client).get(None) == [("PING",)]
     assert not client.dropped.is_set()
     with pytest.raises(StoreUnavailable) as caught:
         await timed(client).status(None)
@@ -98,7 +96,7 @@ async def test_a_client_that_hangs_up_drops_no_connections() -> None:
     """Or each that did would cost the others new ones."""
     client = Slow(pauses=[10])
     task = asyncio.ensure_future(
-        RedisConnection(cast("Any", client), PROMISE, timeout=60, connections=1).run(PING, idempotent=True)
+        RedisConnection(cast("Any", client), timeout=60, connections=1).run(PING, idempotent=True)
     )
     await asyncio.sleep(0)
     task.cancel()
@@ -115,7 +113,7 @@ class Deaf(Slow):
         super().__init__()
         self.began = asyncio.Event()
 
-    async def greet(self) -> None:
+    async def ping(self) -> None:
         self.began.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -126,11 +124,12 @@ class Deaf(Slow):
 
 
 async def test_closing_cancels_again_what_did_not_hear_it() -> None:
-    """So who waits for a server that hangs is told at once that the store is closed."""
+    """So who waits for a server that hangs learns at once that the store is closed; nobody has cancelled it."""
     client = Deaf()
     connection = connected(client)
-    greeting = asyncio.ensure_future(connection.greet())
+    pinging = asyncio.ensure_future(connection.ping())
     await client.began.wait()
     await connection.close()
-    with pytest.raises(asyncio.CancelledError):
-        await greeting
+    with pytest.raises(StoreUnavailable) as caught:
+        await pinging
+    assert caught.value.reason == "store_closed"

@@ -17,12 +17,12 @@ from redis_servers import Server, serving
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.stores import _redis_durability as redis_durability
-from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_durability import ServerInfo
 from mcp_sessions.testing._contract import revoke
 
-LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
+LIVE, ENDED, LOST = SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.UNKNOWN
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
 
 
@@ -64,7 +64,7 @@ async def opened(server: Server, clock: Clock, **options: Any) -> AsyncIterator[
 async def begun(store: RedisStore, jti: str, clock: Clock) -> Claims:
     """A session that begins now, as the server begins one."""
     one = claims(jti, clock)
-    await store.admit(one)
+    await store.register_at_epoch(one)
     return one
 
 
@@ -84,18 +84,6 @@ async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
             assert await store.statuses([old, claims("other", clock)]) == [LOST, LOST]
             assert await store.statuses([old, await begun(store, "new", clock)]) == [LOST, LIVE]
             assert await store.statuses([]) == []
-
-
-@pytest.mark.parametrize(("suffix", "found"), [("", LOST), (":2", LIVE)])
-async def test_an_older_format_vouches_for_what_is_still_read(clock: Clock, suffix: str, found: Standing) -> None:
-    """The first's ends bore no audience, so they are not found where they are looked for now; the second's are."""
-    old = claims("old", clock)
-    with serving() as server:
-        server.command("SET", f"mcp-sessions:{{all}}:since{suffix}", int(clock.now) - 60)
-        server.command("SET", "mcp-sessions:{all}:ended-before", int(clock.now) + 1)
-        clock.now += 1.5
-        async with opened(server, clock) as store:
-            assert await store.statuses([old, await begun(store, "new", clock)]) == [found, LIVE]
 
 
 async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
@@ -195,8 +183,8 @@ async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock)
             server.restart()
             assert await store.status(one) is LOST
             assert await store.touch(one, idle_timeout=3600) is LOST
-            assert await store.find(one.ref) is None
-            assert await store.sessions("sub", audience=AUDIENCE) == []
+            assert await store.get(one.ref) is None
+            assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == []
             clock.now += 1
             assert await store.status(claims("new", clock)) is LIVE
 

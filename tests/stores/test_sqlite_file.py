@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -20,10 +21,9 @@ import pytest
 from clients import START, Clock
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
+from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores import _sqlite_tables as sqlite_tables
 from mcp_sessions.stores._sqlite_file import Setting, SQLiteFile
-from mcp_sessions.stores._sqlite_shared import SharedFile
 
 NOBODY = 65534
 PATIENT, HASTY = 60, 1  # seconds to wait for a lock
@@ -38,11 +38,15 @@ class Case:
         self.opened: list[SQLiteFile] = []
 
     def file(
-        self, *, busy: float = PATIENT, max_bytes: int = 1 << 20, clock: Callable[[], float] | None = None
+        self,
+        *,
+        busy: float = PATIENT,
+        max_bytes: int = 1 << 20,
+        clock: Callable[[], float] | None = None,
+        reads: bool = False,
     ) -> SQLiteFile:
-        shared = SharedFile(str(self.path), max_bytes)
-        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes, shared, sweep)
-        self.opened.append(SQLiteFile(setting))
+        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes)
+        self.opened.append(SQLiteFile(setting, reads=reads))
         return self.opened[-1]
 
     def raw(self) -> Any:
@@ -50,30 +54,26 @@ class Case:
         return closing(sqlite3.connect(self.path, isolation_level=None))
 
 
-def sweep(connection: sqlite3.Connection, now: float, rows: int) -> bool:
-    return connection.execute("DELETE FROM revoked WHERE expires_at <= ?", (now,)).rowcount == 1
-
-
-def add(name: str, *, size: int = 0, until: int = START + 10) -> Callable[[sqlite3.Connection, float], None]:
-    def job(connection: sqlite3.Connection, now: float) -> None:
-        connection.execute("INSERT INTO revoked VALUES (?, ?)", (name + "x" * size, until))
+def add(name: str, *, size: int = 0) -> Callable[[sqlite3.Connection], None]:
+    def job(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO sessions (ref, expires_at, part) VALUES (?, 1, 0)", (name + "x" * size,))
 
     return job
 
 
-def names(connection: sqlite3.Connection, now: float) -> list[str]:
-    return [row[0].rstrip("x") for row in connection.execute("SELECT ref FROM revoked ORDER BY ref")]
+def names(connection: sqlite3.Connection) -> list[str]:
+    return [row[0].rstrip("x") for row in connection.execute("SELECT ref FROM sessions ORDER BY ref")]
 
 
-def epoch(connection: sqlite3.Connection, now: float) -> int:
-    return sqlite_tables.epoch_of(connection)
+def epoch(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT epoch FROM store").fetchone()[0])
 
 
-def pragma(name: str, connection: sqlite3.Connection, now: float) -> Any:
+def pragma(name: str, connection: sqlite3.Connection) -> Any:
     return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def change(file: SQLiteFile, job: Callable[[sqlite3.Connection, float], Any]) -> Any:
+def change(file: SQLiteFile, job: Callable[[sqlite3.Connection], Any]) -> Any:
     return file.change(job, deadline=time.monotonic() + file._setting.busy_timeout)
 
 
@@ -108,11 +108,11 @@ def test_a_change_that_fails_changes_nothing(case: Case) -> None:
     """And leaves no transaction open, whoever ended it."""
     file = case.file()
 
-    def fails(connection: sqlite3.Connection, now: float) -> None:
-        add("a")(connection, now)
+    def fails(connection: sqlite3.Connection) -> None:
+        add("a")(connection)
         raise LookupError
 
-    def ends(connection: sqlite3.Connection, now: float) -> None:
+    def ends(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
         raise LookupError
 
@@ -131,7 +131,6 @@ def test_a_file_and_its_log_are_private(case: Case) -> None:
         "sessions.db": 0o600,
         "sessions.db-wal": 0o600,
         "sessions.db-shm": 0o600,
-        "sessions.db-shared": 0o600,
     }
 
 
@@ -183,7 +182,7 @@ def test_a_file_that_another_process_is_making_is_waited_for(case: Case) -> None
 
 
 def test_a_full_file_refuses_what_is_new_and_keeps_what_it_has(case: Case) -> None:
-    """Until what is over makes room, by the next change and with no restart."""
+    """A part of it is kept for what makes room."""
     file = case.file(max_bytes=1 << 18)
     kept: list[str] = []
 
@@ -196,28 +195,15 @@ def test_a_full_file_refuses_what_is_new_and_keeps_what_it_has(case: Case) -> No
         fill()
     assert caught.value.reason == "store_full_disk"
     assert file.read(names) == kept
+
+    def free(connection: sqlite3.Connection) -> None:
+        file.limit_size(connection, frees=True)
+        add("new", size=2000)(connection)
+        file.limit_size(connection, frees=False)
+
+    change(file, free)
+    assert file.read(names) == [*kept, "new"]
     assert case.path.stat().st_size <= 1 << 18
-    case.clock.now = START + 10
-    change(file, add("new", size=2000, until=START + 100))
-    assert file.read(names) == ["new"]
-
-
-def test_what_is_over_is_deleted_by_changes(case: Case) -> None:
-    """At most once in a minute, but again and again while there is more; a clock that goes back delays nothing."""
-    file = case.file()
-    for n in range(3):
-        change(file, add(f"{n}", until=START + n))
-    case.clock.now = START + 1
-    change(file, add("3"))
-    assert file.read(names) == ["0", "1", "2", "3"]
-    case.clock.now = START + 60
-    change(file, lambda *_: None)
-    assert file.read(names) == []
-    change(file, add("4"))
-    assert file.read(names) == ["4"]
-    case.clock.now = START + 30
-    change(file, lambda *_: None)
-    assert file.read(names) == []
 
 
 # --- faults of the file --------------------------------------------------------------------------
@@ -255,9 +241,9 @@ def test_a_database_that_is_damaged_while_open_is_opened_again(case: Case) -> No
     good = case.path.read_bytes()
     os.truncate(case.path, 5000)
 
-    def uncached(connection: sqlite3.Connection, now: float) -> list[str]:
+    def uncached(connection: sqlite3.Connection) -> list[str]:
         connection.execute("PRAGMA shrink_memory")
-        return names(connection, now)
+        return names(connection)
 
     assert refused(file.read, uncached) == "store_corrupt"
     assert refused(file.read, names) == "store_corrupt"
@@ -340,16 +326,15 @@ def test_another_programs_file_is_refused_untouched(case: Case, statement: str) 
     assert case.path.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("more", "remedy"), [(1, "install that version, or give another path"), (-1, "give another path")]
-)
-def test_another_versions_file_is_refused(case: Case, more: int, remedy: str) -> None:
+@pytest.mark.parametrize("more", [1, -1])
+def test_another_versions_file_is_refused(case: Case, more: int) -> None:
     """It may say that a session ended in a way that is not known here, or lack what is asked for."""
     case.file().open()
-    version = sqlite_tables.VERSION
     with case.raw() as other:
-        other.execute(f"PRAGMA user_version = {version + more}")
-    with pytest.raises(ConfigurationError, match=rf"format {version + more}, this one knows {version}\); {remedy}$"):
+        other.execute(f"PRAGMA user_version = {sql.FORMAT + more}")
+    with pytest.raises(
+        ConfigurationError, match=rf"format {sql.FORMAT + more}, this one knows {sql.FORMAT}\); give another path"
+    ):
         case.file().open()
 
 
@@ -367,48 +352,31 @@ class Watched(sqlite3.Connection):
 def test_a_file_that_another_process_makes_meanwhile_is_ours(case: Case, before: int) -> None:
     """Workers start at once, so between any two looks at an empty file its tables may come to be."""
     looks = count()
-    with closing(sqlite3.connect(case.path, factory=Watched)) as one, closing(sqlite3.connect(case.path)) as other:
+    with closing(sqlite3.connect(case.path, factory=Watched)) as one:
 
         def look() -> None:
             if next(looks) == before:
-                sqlite_tables.create(other, epoch=START)
-                other.commit()
+                case.file().open()
 
         one.look = look
-        found = [sqlite_tables.check(one) for _ in range(before + 1)]
+        found = [sqlite_file.has_tables(one) for _ in range(before + 1)]
         assert found[-1] is True
 
 
-def test_tables_are_made_once_and_their_epoch_only_rises(case: Case) -> None:
-    """The second process finds them; what is not vouched for never is again."""
-    with case.raw() as connection:
-        assert sqlite_tables.create(connection, epoch=START) is True
-        assert sqlite_tables.create(connection, epoch=START + 10) is False
-        assert sqlite_tables.epoch_of(connection) == START
-        for moment in (START + 5, START - 5):
-            sqlite_tables.raise_epoch(connection, moment)
-        assert sqlite_tables.epoch_of(connection) == START + 5
-
-
 def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
-    """No sweep reads a whole table."""
+    """No sweep, list or claim reads a whole table."""
+    case.file().open()
+    values: Any = dict.fromkeys(re.findall(r":(\w+)", sql.CLAIM + sql.EXPIRED + "".join(sql.SWEEP) + LISTS), 1)
     with case.raw() as connection:
-        sqlite_tables.create(connection, epoch=START)
-        for question in (
-            "SELECT ref FROM revoked WHERE expires_at <= 5 LIMIT 5",
-            "SELECT subject, audience FROM cut_offs WHERE until <= 5 LIMIT 5",
-            "SELECT owner FROM shelves WHERE until <= 5 LIMIT 5",
-            "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND expires_at <= 5 ORDER BY expires_at",
-            "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
-            "SELECT ref FROM records WHERE reason IS NOT NULL AND audience = 'a' AND lease_until <= 5 LIMIT 5",
-            *(
-                f"SELECT ref FROM records WHERE reason IS NULL AND {of} AND (created_at, ref) > (5, 'a') "
-                "ORDER BY created_at, ref"
-                for of in ("subject = 'a' AND audience = 'a'", "root = 'a'")
-            ),
-        ):
-            (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
-            assert plan[3].startswith("SEARCH"), plan
+        for text in (sql.CLAIM, sql.EXPIRED, sql.SWEEP[-2], sql.COUNT, *LISTS.split(";")):
+            plans = connection.execute(
+                f"EXPLAIN QUERY PLAN {sqlite_file.DIALECT.render(text)}", {**values, "refs": "[]"}
+            )
+            scans = [plan[3] for plan in plans if plan[3].startswith("SCAN")]
+            assert not [scan for scan in scans if re.search("(sessions|cutoffs|items|kept)$", scan)], scans
+
+
+LISTS = ";".join(sql.list_sessions(of_one=one, with_cut_off=all_) for one in (True, False) for all_ in (True, False))
 
 
 def test_without_shared_memory_there_is_no_log() -> None:
@@ -417,7 +385,7 @@ def test_without_shared_memory_there_is_no_log() -> None:
         closing(sqlite3.connect(":memory:")) as connection,
         pytest.raises(ConfigurationError, match="give a path on a local disk"),
     ):
-        sqlite_file._configure(connection, 1 << 20, 0)
+        SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20))._configure(connection)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +431,7 @@ def test_a_file_that_was_deleted_is_made_anew_and_vouches_for_nothing_older(case
         Path(f"{case.path}{part}").unlink()
     assert one.read(epoch) == START + 101
     case.clock.now = START + 200
-    change(one, add("new", until=START + 999))
+    change(one, add("new"))
     assert two.read(epoch) == START + 101
     assert two.read(names) == ["new"]
 
@@ -476,7 +444,7 @@ def test_a_file_that_was_put_in_its_place_vouches_for_nothing_older(case: Case) 
     with case.raw() as other:
         other.execute("VACUUM INTO ?", (f"{case.path}-copy",))
     case.clock.now = START + 100
-    change(one, add("a", until=START + 999))
+    change(one, add("a"))
     assert two.read(names) == ["a"]
     for part in ("-wal", "-shm"):
         Path(f"{case.path}{part}").unlink()
@@ -505,18 +473,48 @@ def test_a_file_that_vanishes_while_it_is_opened_is_not_used(case: Case) -> None
     assert refused(case.file(clock=clock).open) == "store_vanished"
 
 
-def test_a_log_that_was_deleted_stops_all(case: Case) -> None:
-    """Others would write one that is not seen here. Only a restart of everybody helps, which loses nothing."""
+def test_a_log_that_was_deleted_stops_all(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    """Others would write one that is not seen here. Only a restart of everybody helps, which loses nothing.
+
+    The log says so once a minute.
+    """
     file = case.file()
     change(file, add("a"))
     Path(f"{case.path}-wal").unlink()
     for call in (lambda: file.read(names), lambda: change(file, add("b"))):
         assert refused(call) == "store_log_vanished"
+    assert len([text for text in caplog.messages if "(-wal) was deleted while in use" in text]) == 1
     file.close()
     assert file.read(names) == ["a"]
 
 
 def test_what_was_never_seen_has_no_time() -> None:
     """So that no epoch counts as raised since then."""
-    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20, SharedFile("/", 1 << 20), sweep))
+    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20))
     assert file._seen_at == -math.inf
+
+
+# --- a connection that only reads ----------------------------------------------------------------
+
+
+def test_a_connection_that_reads_can_write_nothing(case: Case) -> None:
+    """It makes the file where there is none, and follows what the writer does."""
+    reader, writer = case.file(reads=True), case.file()
+    assert reader.read(names) == []
+    change(writer, add("a"))
+    assert reader.read(names) == ["a"]
+    assert refused(change, reader, add("b")) == "store_read_only"
+
+
+def test_what_has_to_be_opened_or_waited_for_is_not_read_at_once(case: Case) -> None:
+    """Whoever may wait opens it; after that it is read without a wait, until its place has another."""
+    reader = case.file(reads=True)
+    assert reader.read_nowait(names) is None
+    reader.open()
+    assert reader.read_nowait(names) == []
+    with reader._lock:
+        assert reader.read_nowait(names) is None
+    assert reader.read_nowait(lambda connection: connection.execute("SELECT 1 FROM nothing").fetchall()) is None
+    case.path.unlink()
+    assert reader.read_nowait(names) is None
+    assert reader.read(names) == []

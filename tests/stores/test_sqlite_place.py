@@ -85,7 +85,7 @@ def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:
     """Whatever the process's mask says; there is no moment at which it was otherwise."""
     before = os.umask(0)
     try:
-        sqlite_file.make_private(path)
+        sqlite_file.create_owner_only(path)
     finally:
         os.umask(before)
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -96,7 +96,7 @@ def test_a_file_that_is_there_stays_as_it_is(path: str) -> None:
     """Its mode too, which an operator may have chosen."""
     Path(path).write_bytes(b"content")
     Path(path).chmod(0o640)
-    sqlite_file.make_private(path)
+    sqlite_file.create_owner_only(path)
     assert Path(path).read_bytes() == b"content"
     assert os.stat(path).st_mode & 0o777 == 0o640
 
@@ -105,7 +105,7 @@ def test_the_log_of_a_file_that_is_gone_goes_too(path: str) -> None:
     """SQLite would read it into the new file."""
     for part in ("-wal", "-shm"):
         Path(path + part).write_bytes(b"old")
-    sqlite_file.make_private(path)
+    sqlite_file.create_owner_only(path)
     assert beside(path) == ["sessions.db"]
 
 
@@ -114,7 +114,7 @@ def test_one_process_at_a_time_makes_the_file(path: str) -> None:
     Path(path + "-new").touch()
     Path(path + "-wal").touch()
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        sqlite_file.make_private(path)
+        sqlite_file.create_owner_only(path)
     assert beside(path) == ["sessions.db-new", "sessions.db-wal"]
 
 
@@ -123,8 +123,8 @@ def test_who_died_while_making_it_is_not_waited_for(path: str) -> None:
     Path(path + "-new").touch()
     os.utime(path + "-new", (0, 0))
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        sqlite_file.make_private(path)
-    sqlite_file.make_private(path)
+        sqlite_file.create_owner_only(path)
+    sqlite_file.create_owner_only(path)
     assert beside(path) == ["sessions.db"]
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_was_made_meanwhile_is_not_replaced(path: str, monkeypatch: 
         return really(*args)
 
     monkeypatch.setattr(os, "open", late)
-    sqlite_file.make_private(path)
+    sqlite_file.create_owner_only(path)
     monkeypatch.undo()
     assert Path(path).read_bytes() == Path(path + "-wal").read_bytes() == b"another's"
     assert "sessions.db-new" not in beside(path)

@@ -13,16 +13,16 @@ from mcp_sessions._errors import SessionEnded, SessionExpired, SessionNotFound
 from mcp_sessions._protocol.decision import NEEDS_LIVE_SESSION, TABLE, Carries, Step
 from mcp_sessions._server.sessions import refusal_of
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._base import SessionStatus
 
 CLAIMS = Claims(
     kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti="life", issued_at=START, expires_at=START + 1
 )
-LIVE = Standing.LIVE.value
+LIVE = SessionStatus.LIVE.value
 WAYS = {
-    Standing.ENDED: "session.end(), an operator",
-    Standing.IDLE: "idle_timeout",
-    Standing.LOST: "a store that lost its data",
+    SessionStatus.ENDED: "session.end(), an operator",
+    SessionStatus.IDLE: "idle_timeout",
+    SessionStatus.UNKNOWN: "a store that lost its data",
 }
 """What leads to each standing but the first; `sessions/delete` is in the decision table."""
 LIFETIME = "lifetime"

@@ -24,7 +24,7 @@ from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._refusals import ENDS, REFUSALS, refusal
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 COMMAND = "python tests/support/refusals.py docs"
@@ -61,7 +61,7 @@ class Case:
 class FailingStore(MemoryStore):
     """A store that cannot be reached."""
 
-    async def status(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> SessionStatus:
         raise errors.StoreUnavailable
 
 

@@ -285,7 +285,7 @@ async def test_a_store_that_does_not_answer_ends_nothing(port: int, tracked: boo
     async with serving(port, store=store, tracked=tracked) as app, opened(port) as page:
         held = await Client(app).create()
         ref = (await page.until("created"))["ref"]
-        store.failing = {"revoke", "find", "roster"}
+        store.failing = {"revoke", "get", "list_sessions"}
         assert (await page.end(ref))[0] == 503
         store.failing = set()
         assert (await Client(app).tool(session=held)).result["content"] == ref
@@ -294,7 +294,7 @@ async def test_a_store_that_does_not_answer_ends_nothing(port: int, tracked: boo
 async def test_while_the_store_does_not_answer_there_is_no_list() -> None:
     unshown = SimpleNamespace(inspector=None, inspector_token=None)
     options: Any = SimpleNamespace(audience="shop", tracked=True, telemetry=unshown)
-    terminator: Any = SimpleNamespace(store=Failing("roster"))
+    terminator: Any = SimpleNamespace(store=Failing("list_sessions"))
     feed: Any = None
     assert await operator.Watched(options, feed, terminator).recorded() is None
 

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from mcp_sessions import SEP1364Create
 from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._sql import hidden
 from mcp_sessions.stores._sqlite import SQLiteStore
+from mcp_sessions.stores._threads import suppress_instrumentation
 
 OURS = {"sessions/create", "sessions/delete", "session start", "session end", "tools/call whoami"}
 
@@ -67,7 +67,7 @@ async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: py
 
 def test_without_opentelemetry_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "opentelemetry.context")
-    with hidden():
+    with suppress_instrumentation():
         assert is_instrumentation_enabled()
 
 

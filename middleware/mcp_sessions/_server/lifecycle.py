@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
 NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 
+LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
@@ -79,10 +80,11 @@ class Terminator:
 
     async def end_record(self, one: Record, reason: str) -> bool:
         """End a session, and return whether this call did. After the lease, another worker may run its `on_end`."""
-        until = one.expires_at
-        is_first = await self.store.revoke(one.ref, audience=one.audience, expires_at=until, reason=reason, lease=LEASE)
+        is_first = await self.store.revoke(one, reason=reason, lease=None if self.on_end is None else LEASE)
         await self.streams.end(one.ref)
-        if is_first:
+        if is_first and self.on_end is None:  # the store has purged it
+            self._report(one, reason)
+        elif is_first:
             await self.finish(Ended(one, reason))
         return is_first
 
@@ -179,10 +181,9 @@ def _logging_errors(ref: str) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Sweeper(Service):
-    """Ends the recorded sessions that expired or stood idle, on one elected worker.
+    """Ends the recorded sessions that expired or were idle. Every worker sweeps; the store gives each session to one.
 
-    To stop it gives up the lead, finishes what was claimed, and claims no more: a hook that is cut off would run again
-    elsewhere.
+    To stop it finishes what was claimed, and claims no more: a hook that is cut off would run again elsewhere.
     """
 
     store: Store
@@ -191,27 +192,29 @@ class Sweeper(Service):
     idle_timeout: int | None  # seconds without a request after which a session ends
     interval: float  # seconds between two sweeps
 
-    def __post_init__(self) -> None:
-        super().__init__(self.store, self.audience)
+    _logged_at: float = field(default=-math.inf, init=False)
 
     async def _work(self) -> float:
         try:
             return 0 if await self.sweep() else self.interval
         except StoreUnavailable as error:
-            _log.warning("sweep postponed: store unavailable (%s)", error.reason)
+            self._log_postponed(f"store unavailable ({error.reason})")
         except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
             _log.error("sweep postponed: %s", type(error).__name__)
         return self.interval
 
+    def _log_postponed(self, why: str) -> None:
+        """Log that a sweep was postponed, once a minute."""
+        now = anyio.current_time()
+        if not now < self._logged_at + LOG_INTERVAL:
+            self._logged_at = now
+            _log.warning("sweep postponed: %s", why)
+
     async def sweep(self) -> bool:
         """Claim some of what has ended and finish it; return whether there may be more."""
-        if not await self._lead(LEASE):
-            return False
         batch = await self._claimed()
-        if is_full := len(batch) == SWEEP_BATCH:  # while the hooks run here, other workers take what is left
-            await self._give_up()
         await self.terminator.finish(*batch)
-        return is_full
+        return len(batch) == SWEEP_BATCH
 
     async def _claimed(self) -> list[Ended]:
         batch: list[Ended] = []

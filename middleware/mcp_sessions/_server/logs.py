@@ -61,7 +61,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
         ascii(runtime.audience),
         ", ".join(clients),
         getattr(runtime.store, "where", type(runtime.store).__name__),
-        runtime.store.reach.value,
+        runtime.store.scope.value,
         "tracked" if runtime.tracked else "not tracked",
         signing,
         verifying,

@@ -133,7 +133,7 @@ async def _page(call: MethodCall, own: str | None) -> dict[str, Any]:
     listed = [
         record
         for subject in subjects
-        for record in await runtime.store.sessions(subject, audience=audience, after=after, limit=PAGE + 1)
+        for record in await runtime.store.list_sessions(subject=subject, audience=audience, after=after, limit=PAGE + 1)
     ]
     listed.sort(key=lambda record: record.position)
     # One that would be refused as idle stays on record until the sweeper looks for such, so a page may hold fewer.

@@ -17,7 +17,7 @@ from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
-from ..stores._base import Reach, Store
+from ..stores._base import Store, StoreScope
 from . import forms, placement
 from .answers import refuse_without_body
 from .body import read_body
@@ -228,7 +228,7 @@ class MCPSessionMiddleware:
 
 def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
     keeps_state = runtime.transport or runtime.bridges or runtime.cookie_name or runtime.rules.sep1364
-    in_memory = runtime.store.reach is Reach.PROCESS
+    in_memory = runtime.store.scope is StoreScope.PROCESS
     return placement.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
 
 

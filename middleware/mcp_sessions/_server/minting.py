@@ -47,10 +47,10 @@ class NewSession:
     session: Session
     start: Start | None
 
-    async def admit(self) -> None:
+    async def register_at_epoch(self) -> None:
         """Note its name where the store needs it; a store that does not answer now may refuse the session later."""
         with suppress(StoreUnavailable):
-            await self.active.runtime.store.admit(self.active.claims)
+            await self.active.runtime.store.register_at_epoch(self.active.claims)
 
     def commit(self) -> None:
         claims, runtime = self.active.claims, self.active.runtime
@@ -92,10 +92,11 @@ async def mint(
         given["boot"] = f"{runtime.origin}{os.getpid():08x}"
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
-        await made.admit()
         if runtime.tracked:
             # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
             await _register(made.active)
+        else:
+            await made.register_at_epoch()
         if runtime.on_create is not None:
             try:
                 await _fill_by_hook(runtime.on_create, made, params, scope)
@@ -168,8 +169,8 @@ def _make(
 async def _register(new: ActiveSession) -> None:
     limits, principal = new.runtime.limits, new.principal
     parts = None if principal is None else new.ring.signing.parts(principal)
-    of_subject = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await new.runtime.store.register(Record.of(new.claims, parts), of_subject=of_subject)
+    max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
+    await new.runtime.store.register(Record.of(new.claims, parts), max_sessions=max_sessions)
 
 
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
@@ -213,9 +214,10 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
         client=origin.client,
     )
     try:
-        await made.admit()
         if runtime.tracked:
             await _register(made.active)
+        else:
+            await made.register_at_epoch()
         await _copy(parent, made.active)
         await _check_parent(parent)
         if runtime.on_create is not None:

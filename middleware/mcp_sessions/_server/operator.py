@@ -14,13 +14,12 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 
 from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
-from ..stores._base import FIRST, Reach, Record, Store
+from ..stores._base import Record, Store, StoreScope
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from . import forms
@@ -77,7 +76,7 @@ class Sessions:
         self._ring = None if keys is None else key_source(keys)
         self._store = make(store, clock=clock, timeout=timeout)
         self._owned = isinstance(store, str)
-        if self._owned and self._store.reach is Reach.PROCESS:
+        if self._owned and self._store.scope is StoreScope.PROCESS:
             raise ConfigurationError(
                 "store='memory:' would be a new and empty store: pass the object that the middleware was given"
             )
@@ -117,7 +116,7 @@ class Sessions:
         Raises:
             StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
-        record = await self._store.find(ref)
+        record = await self._store.get(ref)
         return record is not None and record.audience == self._audience and await self._revoke(record, reason)
 
     async def end_all(self, principal: Principal) -> EndedAll:
@@ -146,7 +145,7 @@ class Sessions:
         for subject in subjects:  # the cut-off first: it ends them all at once
             await self._cut_off(moment, subject)
         for subject in subjects:
-            async for record in self._listed(subject, cut_off=True):
+            async for record in self._listed(subject, with_cut_off=True):
                 recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
         return EndedAll(utc(moment), recorded)
 
@@ -175,7 +174,7 @@ class Sessions:
         Raises:
             StoreUnavailable: It did not answer, so requests in sessions are being refused.
         """
-        await self._store.find("")
+        await self._store.get("")
 
     async def open(self) -> None:
         """Connect to the store; otherwise, the first call does.
@@ -221,27 +220,19 @@ class Sessions:
     def _fits(self, record: Record, principal: Principal) -> bool:
         assert self._ring is not None
         keys = [key for key in self._ring(self._clock()) if key.principal_key is not None]
-        return record.parts is not None and any(key.fits(record.parts, principal) for key in keys)
+        return record.principal_hashes is not None and any(key.fits(record.principal_hashes, principal) for key in keys)
 
-    async def _listed(self, subject: str, *, cut_off: bool = False) -> AsyncIterator[Record]:
-        after = FIRST
-        while page := await self._store.sessions(
-            subject, audience=self._audience, after=after, limit=PAGE, cut_off=cut_off
-        ):
+    async def _listed(self, subject: str, *, with_cut_off: bool = False) -> AsyncIterator[Record]:
+        async for page in pages(self._store, self._audience, PAGE, subject=subject, with_cut_off=with_cut_off):
             for record in page:
                 yield record
-            after = page[-1].position
-            await checkpoint()
 
     async def _revoke(self, record: Record, reason: str) -> bool:
-        # With no lease a server may run its `on_end` at once.
-        return await self._store.revoke(
-            record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
-        )
+        return await self._store.revoke(record, reason=reason, lease=0)  # a server may run its `on_end` at once
 
     async def _cut_off(self, moment: float, subject: str | None) -> None:
         until = math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)  # when the last session from before has expired
-        await self._store.revoke_before(moment, audience=self._audience, subject=subject, until=until)
+        await self._store.revoke_before(moment, audience=self._audience, subject=subject, expires_at=until)
 
 
 def _is_whole(principal: Principal) -> bool:

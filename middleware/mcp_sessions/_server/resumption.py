@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import SESSION, Claims, RedactedRepr
-from ..stores._base import Standing, Store
+from ..stores._base import SessionStatus, Store
 from .background import start
 
 INTERVAL: Final = 0.5  # seconds between two questions to the store, and two looks at calls whose client has left
@@ -98,7 +98,7 @@ class Streams:
 
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
-        return await self._store.statuses([claims]) == [Standing.LIVE]
+        return await self._store.statuses([claims]) == [SessionStatus.LIVE]
 
     async def _poll(self) -> None:
         try:
@@ -119,7 +119,7 @@ class Streams:
                 continue
             self.store_unavailable = False
             for claim, status in zip(asked, statuses, strict=True):
-                if status is not Standing.LIVE:
+                if status is not SessionStatus.LIVE:
                     await self.end(claim.ref)
 
 

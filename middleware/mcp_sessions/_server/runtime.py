@@ -29,11 +29,11 @@ from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
-from ..stores._base import ANONYMOUS, Reach, Standing, Store
+from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
 from ..stores._turns import Turns
 from ..telemetry import hook, is_traced
 from . import current, placement
-from .background import Census
+from .background import LiveSessionCounter
 from .context import PendingInitialized
 from .current import ReadPrincipal
 from .forms import as_seconds
@@ -69,10 +69,10 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     watched: Watched | None  # only where the options say so
-    census: Census | None  # only where they are counted, too
+    census: LiveSessionCounter | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
-    status_nowait: Callable[[Claims], Standing | None] | None  # what the store answers without a wait, or None
+    status_nowait: Callable[[Claims], SessionStatus | None] | None  # what the store answers without a wait, or None
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     origin: str | None  # names the store where no other process sees what it holds, else None
     keys_persistent: bool  # whether the keys outlive this process
@@ -96,7 +96,7 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
 
-    def status(self, claims: Claims) -> Awaitable[Standing]:
+    def status(self, claims: Claims) -> Awaitable[SessionStatus]:
         if self.tracked:
             return self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
         return self.store.status(claims)
@@ -192,7 +192,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     streams = Streams(store)
 
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
-    at_once = "status_now" in vars(type(store))  # a subclass may answer otherwise
+    at_once = "status_nowait" in vars(type(store))  # a subclass may answer otherwise
     return {
         **_services(options, terminator, feed, lambda number: telemetry().alive(options.audience, number)),
         "store": store,
@@ -203,7 +203,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "terminator": terminator,
         "namespace": namespace,
         "data": data,
-        "status_nowait": getattr(store, "status_now", None) if at_once and options.tracked is None else None,
+        "status_nowait": getattr(store, "status_nowait", None) if at_once and options.tracked is None else None,
         "is_recording": is_recording,
         "metrics_enabled": given.metrics is not None,
         "telemetry": telemetry,
@@ -240,7 +240,7 @@ def _services(
         whole, interval = None if idle is None else int(idle), as_seconds(tracked.sweep_interval)
         sweeper = Sweeper(store, terminator, audience, whole, interval)
         if options.telemetry.metrics is not None:
-            census = Census(store, audience, report)
+            census = LiveSessionCounter(store, audience, report)
     if feed is not None:
         from .operator import Watched
 
@@ -250,7 +250,7 @@ def _services(
 
 def _origin(store: Store, given: str | Store) -> str | None:
     """Return a name for the memory of one store in one process, the same for all middlewares that were given it."""
-    if store.reach is not Reach.PROCESS:
+    if store.scope is not StoreScope.PROCESS:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()

@@ -39,7 +39,7 @@ from .._tokens import seal
 from .._tokens.jwt import VerifiedToken
 from .._tokens.keys import KeyRing
 from .._tokens.seal import UnsealedState
-from ..stores._base import LIVE, Standing
+from ..stores._base import LIVE, SessionStatus
 from .context import Bridged, RequestContext
 from .current import warn_once
 from .logs import about
@@ -220,7 +220,7 @@ async def open_session(
     return session
 
 
-async def _ask_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Standing:
+async def _ask_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
     try:
         return await runtime.status(claims)
     except StoreUnavailable as error:
@@ -345,7 +345,7 @@ def check_capabilities(value: bytes, ref: str | None = None) -> None:
         raise refusal("capabilities_too_large", ref=ref)
 
 
-def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:
-    if standing is Standing.LOST:
+def refusal_of(standing: SessionStatus, claims: Claims) -> SessionNotFound:
+    if standing is SessionStatus.UNKNOWN:
         return SessionNotFound("store_lost", ref=claims.ref)
-    return SessionExpired(ref=claims.ref) if standing is Standing.IDLE else SessionEnded(ref=claims.ref)
+    return SessionExpired(ref=claims.ref) if standing is SessionStatus.IDLE else SessionEnded(ref=claims.ref)

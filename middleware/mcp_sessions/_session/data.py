@@ -27,7 +27,7 @@ class Namespace(msgspec.Struct, frozen=True):
     """One session's place in a store."""
 
     owner: str  # the `ref` of the session that the data belongs to
-    until: int  # when that session ends by itself, Unix seconds; its data may go some leeway after that
+    expires_at: int  # when that session ends by itself, Unix seconds; its data may go some leeway after that
     max_bytes: int  # of its names (UTF-8) and values in all
     subject: str | None = None  # whose session it is, where that counts
     max_subject_bytes: int | None = (
@@ -239,7 +239,9 @@ class Data:
         if ttl is None:
             return None
         now, seconds = self._clock(), _seconds(ttl)
-        return now + seconds if seconds < self._namespace.until - now else None  # it dies with its session in any case
+        return (
+            now + seconds if seconds < self._namespace.expires_at - now else None
+        )  # it dies with its session in any case
 
     def __repr__(self) -> str:
         return f"<Data of {self._namespace.owner}>"

@@ -1,8 +1,8 @@
-"""The contract that every store keeps, and what several stores do alike.
+"""The contract that every store keeps, and the rules that all stores share.
 
-A store knows a session by its `ref` and by the keyed hash of its principal (`subject`), so nothing that is stored is a
-credential. Every method is one atomic step as seen from every worker that shares the store: one that is not brings
-deleted sessions back. `mcp_sessions.testing` has its tests.
+A store identifies a session by its `ref` and by the keyed hash of its principal (`subject`), so nothing that it holds
+is a credential. Every method is one atomic step as seen from every worker that shares the store: one that is not brings
+deleted sessions back. A store fetches `Facts`, and `status_of` decides. `mcp_sessions.testing` has the tests.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 from .._session.claims import AUDIENCE, Claims
@@ -22,25 +23,26 @@ from .._session.data import DataStore, Namespace
 logger: Final = logging.getLogger("mcp_sessions")
 
 
-class Standing(Enum):
+class SessionStatus(Enum):
     """The status of a session whose token is authentic and not expired."""
 
     LIVE = "live"
     ENDED = "ended"  # revoked by its name, with all of its principal's, or with all before a moment
     IDLE = "idle"  # recorded, and not used for too long
-    LOST = "lost"  # the store cannot vouch for it: no record, or issued before the store lost data
+    UNKNOWN = "unknown"  # not recorded, or issued before the store lost data
 
 
-LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
+LIVE: Final = SessionStatus.LIVE  # bound once: each look-up of an enum's member costs a request more than the answer
 Position = tuple[float, str]
 """A place in a list of sessions: `created_at`, and among those of one millisecond `ref`."""
 
 FIRST: Final[Position] = (-1, "")  # before every session
 
-Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before a store lost data
+Forgotten = Literal["refuse", "accept"]
+"""What becomes of sessions from before a store lost data."""
 
 
-class Reach(Enum):
+class StoreScope(Enum):
     """Which processes share the content of a store."""
 
     PROCESS = "one process"
@@ -60,7 +62,7 @@ class Record:
         seen_at: When it was last used, Unix seconds; may lag by up to `resolution`.
         trace: The traceparent of its start, to which the span of its end links, or None.
         audience: The deployment that it belongs to. Deployments that share a store do not see each other's sessions.
-        parts: Keyed hashes of the components of its principal (`Key.parts`), or None for an anonymous session.
+        principal_hashes: Keyed hashes of the components of its principal, or None for an anonymous session.
     """
 
     ref: str
@@ -70,12 +72,12 @@ class Record:
     seen_at: float
     trace: str | None = None
     audience: str = AUDIENCE
-    parts: str | None = None
+    principal_hashes: str | None = None
 
     @classmethod
-    def of(cls, claims: Claims, parts: str | None = None) -> Record:
+    def of(cls, claims: Claims, principal_hashes: str | None = None) -> Record:
         times = (claims.issued_at, claims.expires_at, claims.issued_at)
-        return cls(claims.ref, claims.subject, *times, claims.trace, claims.audience, parts)
+        return cls(claims.ref, claims.subject, *times, claims.trace, claims.audience, principal_hashes)
 
     @property
     def position(self) -> Position:
@@ -90,135 +92,46 @@ class Ended:
     reason: str  # "expired", "idle", or what was given to `revoke`
 
 
-class Revocations(Protocol):
-    """Sessions that were ended before they expired."""
+class Facts(NamedTuple):
+    """What a store holds about a session."""
 
-    async def admit(self, claims: Claims) -> None:
-        """Note a new session before its id is sent, if its date does not distinguish it from sessions that were lost.
-
-        A store that lost data, or was created, dates that to the second, and must know which sessions of that second
-        began after it. Other stores do nothing.
-        """
-
-    async def status(self, claims: Claims) -> Standing:
-        """Return whether a verified session was ended: LIVE, ENDED or LOST."""
-
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        """Return the status of many sessions in one round trip, in their order."""
-
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-        """End a session: every request that begins after this returns sees it as ended. Durable on return.
-
-        The record of a tracked session stays, with the reason, until `purge`: the caller has `lease` seconds to run
-        its `on_end`, after which `claim_ended` gives it to another. The revocation may be deleted some leeway after the
-        token expires.
-
-        Returns:
-            Whether this call ended it; False if it had been revoked by name before.
-
-        Raises:
-            StoreFull: There is no room; nothing is evicted to make some.
-        """
-
-    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
-        """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
-
-        Of several moments for one subject, the latest counts. Records are not changed.
-
-        Args:
-            moment: Unix seconds, to the millisecond; a session issued then or later stays as it is.
-            audience: The deployment that the sessions belong to.
-            subject: The keyed hash of their principal, or None for all principals.
-            until: When the last of these sessions expires, Unix seconds; the entry may be deleted then.
-
-        Raises:
-            StoreFull: There is no room.
-        """
+    ended: bool  # by its name
+    cutoff_time: float  # Unix seconds; sessions of its principal, or of its audience, from before have ended
+    epoch: float  # Unix seconds; the store is complete since then
+    registered: bool  # by its name, in this epoch
+    seen_at: float | None = None  # its last noted use, Unix seconds; None without a record
 
 
-class Records(Protocol):
-    """Records of sessions, where sessions are tracked."""
-
-    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
-        """Record a new session; a known or revoked one is not changed. Durable on return.
-
-        Args:
-            record: The session.
-            of_subject: The maximum recorded sessions of its principal, or of all without one, in its audience; those
-                ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
-
-        Raises:
-            TooManySessions: There are that many; parallel calls may exceed the maximum by a few.
-            StoreFull: There is no room.
-        """
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        """Record a use of a session and return its status: LOST without a record, IDLE after `idle_timeout` seconds.
-
-        The `seen_at` of a LIVE session becomes the present time. It may lag by up to `resolution(idle_timeout)`
-        seconds, by which the session then becomes idle later, never earlier.
-        """
-
-    async def sessions(
-        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
-    ) -> list[Record]:
-        """Return the recorded sessions of a principal that have neither ended nor expired, oldest first.
-
-        Args:
-            subject: The keyed hash of the principal.
-            audience: The deployment that the sessions belong to.
-            after: The `Record.position` of the last session of the previous page.
-            limit: The maximum number of sessions, or None for all. A page costs the same however many sessions there
-                are in all.
-            cut_off: Whether to include sessions that `revoke_before` ended, so that they can be revoked by name.
-        """
-
-    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        """Return some sessions of an audience that have neither ended nor expired, and the cursor of what follows.
-
-        A cursor is `""` before the first page and after the last. Pages have no order and any length. A session that
-        is recorded throughout is on at least one of them.
-        """
-
-    async def count(self, *, audience: str) -> int | None:
-        """Return the number of live recorded sessions of an audience, or None if only the roster knows.
-
-        Called every few seconds, so it must not look at each of 100,000 sessions. It may include expired and idle
-        sessions until they are claimed.
-        """
-
-    async def find(self, ref: str) -> Record | None:
-        """Return the record of a session that has neither ended nor expired, or None."""
-
-    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        """Lease ended sessions whose `on_end` no worker is running, each to one caller, and at most `limit`.
-
-        These are sessions that have expired or become idle, which this ends for good, and sessions ended by a worker
-        whose lease, in seconds, has run out. The idle timeout never changes while the store is in use.
-
-        Raises:
-            StoreFull: There is no room to record that they ended.
-        """
-
-    async def purge(self, *refs: str) -> None:
-        """Delete the records and the data of ended sessions whose `on_end` has run. Their revocations stay."""
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        """Return whether this worker, named by `worker`, is the leader that sweeps for the next `seconds` seconds.
-
-        A leader that asks again stays the leader. Each audience has its own.
-        """
+def status_of(issued_at: float, facts: Facts, *, accept_older: bool = False) -> SessionStatus:
+    """Return the status of a verified session; `accept_older` accepts those from before the store's epoch."""
+    if facts.ended or issued_at < facts.cutoff_time:
+        return SessionStatus.ENDED
+    if accept_older or facts.registered or facts.epoch <= issued_at:
+        return LIVE
+    return SessionStatus.UNKNOWN
 
 
-class Store(Revocations, Records, DataStore, Protocol):
+def status_with_idle(
+    issued_at: float, facts: Facts, *, now: float, idle_timeout: int | None, accept_older: bool = False
+) -> SessionStatus:
+    """Return the status of a verified session that must be recorded."""
+    status = status_of(issued_at, facts, accept_older=accept_older)
+    if status is not LIVE:
+        return status
+    if facts.seen_at is None:
+        return SessionStatus.UNKNOWN
+    return LIVE if now < idle_at(facts.seen_at, idle_timeout) else SessionStatus.IDLE
+
+
+class Store(DataStore, Protocol):
     """Revocations, records and data, shared by every worker that verifies the same tokens.
 
     Any method except `open` and `close` may raise `StoreUnavailable`: the answer is unknown; a change may or may not
-    have been made. Callers never treat it as "no".
+    have been made. Callers never treat it as "no". Changes are durable when they return.
     """
 
     @property
-    def reach(self) -> Reach:
+    def scope(self) -> StoreScope:
         """Which processes share the stored data."""
 
     async def open(self) -> None:
@@ -234,38 +147,116 @@ class Store(Revocations, Records, DataStore, Protocol):
     async def close(self) -> None:
         """Release connections, threads and files. The store is not used again."""
 
+    async def status(self, claims: Claims) -> SessionStatus:
+        """Return whether a verified session was ended: LIVE, ENDED or UNKNOWN."""
 
-METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        """Return the status of many sessions in one round trip, in their order."""
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        """Record a use of a session and return its status: UNKNOWN without a record, IDLE after `idle_timeout` seconds.
+
+        The `seen_at` of a LIVE session becomes the present time. It may lag by up to `resolution(idle_timeout)`
+        seconds, by which the session then becomes idle later, never earlier.
+        """
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        """End a session, recorded or not: every request that begins after this returns sees it as ended.
+
+        A revocation may be deleted some leeway after the token expires.
+
+        Args:
+            record: The session; what is recorded stays as it is.
+            reason: For `on_end`.
+            lease: Seconds that the caller has to run `on_end` and to call `purge`, after which `claim_ended` gives the
+                recorded session to another. None where there is no `on_end`: its record and data are deleted now.
+
+        Returns:
+            Whether this call ended it; False if it had been revoked by name before.
+
+        Raises:
+            StoreFull: There is no room; nothing is evicted to make some.
+        """
+
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
+        """End all sessions of an audience, or of one principal in it, issued before a moment.
+
+        Of several moments for one subject, the latest counts. Records are not changed.
+
+        Args:
+            cutoff_time: Unix seconds, to the millisecond; a session issued then or later stays as it is.
+            audience: The deployment that the sessions belong to.
+            subject: The keyed hash of their principal, or None for all principals.
+            expires_at: When the last of these sessions expires, Unix seconds; the entry may be deleted then.
+
+        Raises:
+            StoreFull: There is no room.
+        """
+
+    async def register_at_epoch(self, claims: Claims) -> None:
+        """Note a new session before its id is sent, if its date does not distinguish it from sessions that were lost.
+
+        A store that was created or lost data just now, by the clock of another worker, must know which sessions began
+        after that. `register` includes it; stores that lose everything or nothing do nothing.
+        """
+
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
+        """Record a new session; a known or revoked one is not changed.
+
+        Args:
+            record: The session.
+            max_sessions: The maximum recorded sessions of its principal, or of all without one, in its audience; those
+                ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
+
+        Raises:
+            TooManySessions: There are that many; parallel calls may exceed the maximum by a few.
+            StoreFull: There is no room.
+        """
+
+    async def get(self, ref: str) -> Record | None:
+        """Return the record of a session that has neither ended nor expired, or None."""
+
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
+    ) -> list[Record]:
+        """Return recorded sessions that have neither ended nor expired, oldest first.
+
+        Args:
+            audience: The deployment that the sessions belong to.
+            subject: The keyed hash of their principal, or None for the sessions of all.
+            after: The `Record.position` of the last session of the previous page.
+            limit: The maximum number of sessions; fewer are the last. A page costs the same however many there are.
+            with_cut_off: Whether to include sessions that `revoke_before` ended, so that they can be revoked by name.
+        """
+
+    async def count(self, *, audience: str) -> int:
+        """Return the number of live recorded sessions of an audience.
+
+        Called every few seconds, so it must not read each of 100,000 records. It may include expired and idle sessions
+        until they are claimed, and sessions of principals that `revoke_before` ended.
+        """
+
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        """Lease ended sessions whose `on_end` no worker is running, each to one caller, and at most `limit`.
+
+        These are sessions that have expired or become idle, which this ends for good, and sessions ended by a worker
+        whose lease, in seconds, has run out. Any number of workers may call it at once.
+
+        Raises:
+            StoreFull: There is no room to record that they ended.
+        """
+
+    async def purge(self, *refs: str) -> None:
+        """Delete the records and the data of ended sessions whose `on_end` has run. Their revocations stay."""
 
 
-class ByName:
-    """A store in which `_call(name, args, kwargs)` answers for every method that a subclass does not define itself."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
-def _by_name(name: str) -> Any:
-    return lambda self, *args, **kwargs: self._call(name, args, kwargs)
-
-
-for _name in METHODS:
-    setattr(ByName, _name, _by_name(_name))
-
-
-class Delegating(ByName):
-    """A store that hands on to another whatever it does not define itself."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @property
-    def reach(self) -> Reach:
-        return self._store.reach
-
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return getattr(self._store, name)(*args, **kwargs)
+METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "scope")
 
 
 def resolution(idle_timeout: int | None) -> int:
@@ -288,20 +279,11 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
     return now >= seen_at + resolution(idle_timeout)
 
 
-def standing_in_use(standing: Standing, seen_at: float | None, now: float, idle_timeout: int | None) -> Standing:
-    """Return the status of a session that must be recorded, from its `status` and its last noted use."""
-    if standing is not LIVE:
-        return standing
-    if seen_at is None:
-        return Standing.LOST
-    return LIVE if now < idle_at(seen_at, idle_timeout) else Standing.IDLE
-
-
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
-def added(value: bytes | None, by: int) -> int:
+def checked_add(value: bytes | None, by: int) -> int:
     """Return the sum of a value, as JSON or None for 0, and a number; `DataNotInteger` where it takes over 64 bits."""
     if value is not None and _INTEGER.fullmatch(value) is None:
         raise DataNotInteger("increment needs a value that is a whole number")
@@ -316,50 +298,21 @@ ANONYMOUS: Final = ""
 VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
 
 
-class Filling(NamedTuple):
-    """What fills a store."""
-
-    sessions: int  # recorded
-    most_sessions: int  # of one principal
-    data: int  # bytes of all values
-    most_data: int  # of one principal, with `VALUE_COST` for each value
-
-
-class FullLog:
-    """Logs how a store got full, once a minute: nobody else sees who fills it."""
-
-    def __init__(self) -> None:
-        self._minute = -1.0
-
-    def is_due(self, now: float) -> bool:
-        minute, before = now // 60, self._minute
-        self._minute = minute
-        return minute != before
-
-    def log(self, filling: Filling) -> None:
-        logger.error(
-            "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions "
-            "takes %d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., "
-            "anonymous_sessions=..., data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
-            *filling,
-        )
+def entry_size(key: str, value: bytes) -> int:
+    """Return the bytes that a value counts for against `Namespace.max_bytes`."""
+    return len(key.encode("utf-8")) + len(value)
 
 
 def check_principal(namespace: Namespace, before: int, more: int) -> None:
     """Raise `PrincipalDataTooLarge` where the data of a principal's sessions would grow over what it may take."""
-    most = namespace.max_subject_bytes
-    if most is not None and more > 0 and before + more > most:
-        whose, limit = ("this principal's sessions", "data_bytes_per_principal")
+    limit = namespace.max_subject_bytes
+    if limit is not None and more > 0 and before + more > limit:
+        whose, option = ("this principal's sessions", "data_bytes_per_principal")
         if namespace.subject == ANONYMOUS:
-            whose, limit = ("all sessions without a principal", "anonymous_data_bytes")
+            whose, option = ("all sessions without a principal", "anonymous_data_bytes")
         raise PrincipalDataTooLarge(
-            f"the data of {whose} would take {before + more} bytes; the limit is {most} (Limits.{limit})"
+            f"the data of {whose} would take {before + more} bytes; the limit is {limit} (Limits.{option})"
         )
-
-
-def size_of(key: str, value: bytes) -> int:
-    """Return the bytes that a value counts for against `Namespace.max_bytes`."""
-    return len(key.encode("utf-8")) + len(value)
 
 
 def check_size(namespace: Namespace, size: int) -> None:
@@ -370,5 +323,40 @@ def check_size(namespace: Namespace, size: int) -> None:
 
 def check_changeable(namespace: Namespace, now: float, leeway: float, *, has_ended: bool) -> None:
     """Raise `DataGone` where a session was ended, or is over by more than the leeway."""
-    if has_ended or namespace.until + leeway <= now:
+    if has_ended or namespace.expires_at + leeway <= now:
         raise DataGone("the session has ended; its data can no longer be changed")
+
+
+class StoreUsage(NamedTuple):
+    """What fills a store."""
+
+    sessions: int  # recorded
+    max_sessions: int  # of one principal
+    data: int  # bytes of all values
+    max_data: int  # of one principal, with `VALUE_COST` for each value
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sessions} sessions are recorded, at most {self.max_sessions} of one principal; the data of "
+            f"sessions takes {self.data} bytes, at most {self.max_data} of them of one principal"
+        )
+
+
+class UsageLog:
+    """Logs what fills a full store, once a minute: otherwise nobody sees who fills it."""
+
+    def __init__(self) -> None:
+        self._logged_at = -math.inf
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        is_due = not now < self._logged_at + 60
+        self._logged_at = now if is_due else self._logged_at
+        return is_due
+
+    def log(self, usage: StoreUsage) -> None:
+        logger.error(
+            "the session store is full: %s; see Limits(sessions_per_principal=..., anonymous_sessions=..., "
+            "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
+            usage,
+        )

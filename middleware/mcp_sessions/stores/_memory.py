@@ -1,15 +1,15 @@
 """A store in this process's memory: for one worker, and for tests.
 
 Everything is bounded, and nothing is ever evicted to make room: a forgotten revocation is a deleted session that works
-again. What has an end is found without a look at everything else, since a scan of all would stop the event loop.
+again. What expires lies in heaps or in buckets, since a scan of everything would stop the event loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from itertools import islice
+from dataclasses import astuple
 from typing import Final
 
 import msgspec
@@ -20,72 +20,66 @@ from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
-from ._base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
-from ._memory_data import MINUTE, DataOfAll, ExpiryIndex, SortedNames
+from ._base import FIRST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
+from ._memory_data import Deadlines, SessionDataTable
 
 _LOOKS: Final = 20  # at records, between which others have their turn
-_SPAN: Final = 12  # so many bits of the seconds of expiry: revocations of 68 minutes are forgotten together
-_DIGITS: Final = 15  # of a session's beginning in a list, in milliseconds
-_SEP: Final = "\x1f"
-_END: Final = "~"  # comes after all names of a list
+_MINUTE: Final = 60  # seconds between two times of dropping what has expired
+_BUCKET: Final = 12  # bits of the seconds of expiry: revocations of 68 minutes are forgotten together
 
 
-class _Revoked:
-    """Revocations of sessions one by one, together for each span of expiry, and of all issued before a moment.
+class _Revocations:
+    """Revoked sessions, in a bucket for each span of expiry, and cutoffs by audience and principal.
 
     So a look-up is two hashes, and forgetting needs no scan (which stops the loop for 55 ms at a million entries).
     """
 
-    def __init__(self, max_entries: int) -> None:
+    def __init__(self, max_entries: int, full: Callable[[], StoreFull]) -> None:
         self._max_entries = max_entries
-        self._refs: dict[int, dict[str, None]] = {}  # the garbage collector walks a set
+        self._full = full
+        self._refs: dict[int, dict[str, None]] = {}
         self._count = 0
-        self._cut_offs: dict[str, float] = {}  # by audience and subject
-        self._cut_off_ends = ExpiryIndex()  # when they may go
+        self._cutoffs: dict[str, float] = {}  # by audience and principal
+        self._cutoff_deadlines = Deadlines()
 
     def __len__(self) -> int:
-        return self._count + len(self._cut_offs)
+        return self._count + len(self._cutoffs)
 
-    def has(self, ref: str, expires_at: int) -> bool:
-        return ref in self._refs.get(expires_at >> _SPAN, ())
+    def __contains__(self, session: tuple[str, int]) -> bool:
+        ref, expires_at = session
+        return ref in self._refs.get(expires_at >> _BUCKET, ())
 
-    def status(self, claims: Claims) -> Standing:
-        refs = self._refs.get(claims.expires_at >> _SPAN)
-        if refs is not None and claims.ref in refs:
-            return Standing.ENDED
-        if self._cut_offs and claims.issued_at < self.moment_of(claims.subject, claims.audience):
-            return Standing.ENDED
-        return LIVE
-
-    def moment_of(self, subject: str | None, audience: str) -> float:
-        return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
+    def cutoff_time(self, audience: str, subject: str | None) -> float:
+        if not self._cutoffs:
+            return 0
+        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
 
     def add(self, ref: str, expires_at: int) -> None:
         self._check_room()
-        self._refs.setdefault(expires_at >> _SPAN, {})[ref] = None
+        self._refs.setdefault(expires_at >> _BUCKET, {})[ref] = None
         self._count += 1
 
-    def cut_off(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
-        key = f"{subject or ''} {audience}"
-        if key not in self._cut_offs:
+    def add_cutoff(self, cutoff_time: float, audience: str, subject: str | None, expires_at: float) -> None:
+        place = f"{subject or ''} {audience}"
+        if place not in self._cutoffs:
             self._check_room()
-        self._cut_offs[key] = max(moment, self._cut_offs.get(key, 0))
-        self._cut_off_ends.put(key, max(until, self._cut_off_ends.moment(key)))
+        self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
+        self._cutoff_deadlines.prolong(place, expires_at)
 
-    def forget(self, over: float) -> None:
-        for span in [span for span in self._refs if span < int(over) >> _SPAN]:
-            self._count -= len(self._refs.pop(span))
-        while (key := self._cut_off_ends.expired(over)) is not None:
-            del self._cut_offs[key]
-            self._cut_off_ends.remove(key)
+    def drop_expired(self, expired_before: float) -> None:
+        for bucket in [bucket for bucket in self._refs if bucket < int(expired_before) >> _BUCKET]:
+            self._count -= len(self._refs.pop(bucket))
+        while (place := self._cutoff_deadlines.first_due(expired_before)) is not None:
+            del self._cutoffs[place]
+            self._cutoff_deadlines.remove(place)
 
     def _check_room(self) -> None:
         if len(self) >= self._max_entries:
-            raise StoreFull
+            raise self._full()
 
 
-class _Kept(msgspec.Struct, gc=False):
-    """A record as plain values, which the garbage collector passes over."""
+class _Entry(msgspec.Struct, gc=False):
+    """A recorded session as plain values, which the garbage collector passes over; once it has ended, also why."""
 
     ref: str
     subject: str | None
@@ -94,25 +88,20 @@ class _Kept(msgspec.Struct, gc=False):
     seen_at: float
     trace: str | None
     audience: str
-    parts: str | None
+    principal_hashes: str | None
     reason: str | None = None
-    lease_until: float = 0.0
+    lease_until: float = 0.0  # of its `on_end`
 
-    @classmethod
-    def of(cls, one: Record) -> _Kept:
-        times = (one.created_at, one.expires_at, one.seen_at)
-        return cls(one.ref, one.subject, *times, one.trace, one.audience, one.parts)
+    @property
+    def record(self) -> Record:
+        return Record(*(getattr(self, name) for name in Record.__slots__))
 
-    def current(self) -> Record:
-        times = (self.created_at, self.expires_at, int(self.seen_at))
-        return Record(self.ref, self.subject, *times, self.trace, self.audience, self.parts)
-
-    def look(self, now: float, idle_timeout: int | None) -> tuple[str | None, float]:
+    def due(self, now: float, idle_timeout: int | None) -> tuple[str | None, float]:
         """Return why its `on_end` may be claimed now, or None, and when to look next."""
         if self.reason is not None:
             return (self.reason if self.lease_until <= now else None), self.lease_until
-        ends, idles = self.expires_at, base.idle_at(self.seen_at, idle_timeout)
-        return "expired" if ends <= now else "idle" if idles <= now else None, min(ends, idles)
+        expires_at, idle_at = self.expires_at, base.idle_at(self.seen_at, idle_timeout)
+        return "expired" if expires_at <= now else "idle" if idle_at <= now else None, min(expires_at, idle_at)
 
 
 class MemoryStore:
@@ -127,8 +116,8 @@ class MemoryStore:
         clock: Returns Unix seconds; for tests.
     """
 
-    reach: Final = Reach.PROCESS
-    where: Final = "memory"
+    scope: Final = StoreScope.PROCESS
+    location: Final = "memory"
 
     def __init__(
         self,
@@ -142,15 +131,15 @@ class MemoryStore:
         self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = clock
-        self._revoked = _Revoked(max_entries)
-        self._records: dict[str, _Kept] = {}
-        self._listed = SortedNames()  # what has not ended, by audience, principal and beginning
-        self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
+        self._revoked = _Revocations(max_entries, self._full)
+        self._entries: dict[str, _Entry] = {}
+        self._listed: dict[tuple[str, str | None], list[Position]] = {}  # by audience; and by audience and principal
+        self._deadlines: dict[str, Deadlines] = {}  # by audience: when to look at which record
         self._idle_timeout: int | None = 0  # as long as it is not known, a record is looked at soon
-        self._data = DataOfAll(max_data_bytes)
+        self._data = SessionDataTable(max_data_bytes, self._full)
         self._anonymous = 0  # records of sessions without a principal
-        self._tidied = 0.0
-        self._full_log = FullLog()
+        self._expired_before = 0.0
+        self._usage_log = base.UsageLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -158,155 +147,155 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._revoked)
 
-    async def status(self, claims: Claims) -> Standing:
-        return self.status_now(claims)
+    def _facts(self, claims: Claims) -> Facts:
+        entry = self._entries.get(claims.ref)
+        ended = (claims.ref, claims.expires_at) in self._revoked or (entry is not None and entry.reason is not None)
+        cutoff_time = self._revoked.cutoff_time(claims.audience, claims.subject)
+        return Facts(ended, cutoff_time, 0, registered=False, seen_at=None if entry is None else entry.seen_at)
 
-    @property
-    def status_now(self) -> Callable[[Claims], Standing]:
-        """What returns the same as `status`, for which nothing here has to be awaited."""
-        return self._revoked.status
+    def status_nowait(self, claims: Claims) -> SessionStatus:
+        """Return the same as `status`, for which nothing here has to be awaited."""
+        return base.status_of(claims.issued_at, self._facts(claims))
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        return [await self.status(one) for one in claims]
+    async def status(self, claims: Claims) -> SessionStatus:
+        return self.status_nowait(claims)
 
-    async def admit(self, claims: Claims) -> None:
-        """Nothing is to be noted: what this process loses, it loses whole."""
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        return [self.status_nowait(one) for one in claims]
 
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
-        now = self._tidy()
-        if self._is_ended(ref, expires_at):
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        facts, now = self._facts(claims), self._clock()
+        status = base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout)
+        entry = self._entries.get(claims.ref)
+        if status is base.LIVE and entry is not None and base.is_touch_due(entry.seen_at, now, idle_timeout):
+            entry.seen_at = max(entry.seen_at, now)
+        return status
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        now = self._drop_expired()
+        entry = self._entries.get(record.ref)
+        if (record.ref, record.expires_at) in self._revoked or (entry is not None and entry.reason is not None):
             return False
-        self._revoked.add(ref, expires_at)
-        if (kept := self._records.get(ref)) is not None:
-            self._lease(kept, reason, until=now + lease)
+        self._revoked.add(record.ref, record.expires_at)
+        if entry is not None:
+            self._end(entry, reason, now + (lease or 0))
+        if lease is None:
+            await self.purge(record.ref)
         return True
 
-    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
-        self._tidy()
-        self._revoked.cut_off(moment, audience=audience, subject=subject, until=until)
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
+        self._drop_expired()
+        self._revoked.add_cutoff(cutoff_time, audience, subject, expires_at)
 
-    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
-        if record.ref in self._records or self._revoked.has(record.ref, record.expires_at):
+    async def register_at_epoch(self, claims: Claims) -> None:
+        """Do nothing: what this process loses, it loses whole."""
+
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
+        if record.ref in self._entries or (record.ref, record.expires_at) in self._revoked:
             return
-        since = self._revoked.moment_of(record.subject, record.audience)
-        listing = _listing(record)
-        if of_subject is not None and self._listed.count(_name(listing, (since, "")), listing + _END) >= of_subject:
+        lists = self._lists(record)
+        cutoff_time = self._revoked.cutoff_time(record.audience, record.subject)
+        if max_sessions is not None and len(lists[1]) - bisect_left(lists[1], (cutoff_time, "")) >= max_sessions:
             raise refusal("sessions_full")
-        most_anonymous = self._max_sessions - self._max_sessions // 10
-        is_crowded = record.subject is None and self._anonymous >= most_anonymous
-        if is_crowded or len(self._records) >= self._max_sessions:
-            await self._report_full()
-            raise StoreFull
-        self._records[record.ref] = _Kept.of(record)
+        is_crowded = record.subject is None and self._anonymous >= self._max_sessions - self._max_sessions // 10
+        if is_crowded or len(self._entries) >= self._max_sessions:
+            raise self._full()
+        self._entries[record.ref] = _Entry(*astuple(record))
         self._anonymous += record.subject is None
-        look = min(record.expires_at, base.idle_at(record.seen_at, self._idle_timeout))
-        self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, look)
-        self._listed.add(_name(listing, record.position))
+        deadline = min(record.expires_at, base.idle_at(record.seen_at, self._idle_timeout))
+        self._deadlines.setdefault(record.audience, Deadlines()).put(record.ref, deadline)
+        for listed in lists:
+            insort(listed, record.position)
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        kept, now = self._records.get(claims.ref), self._clock()
-        if self._revoked.status(claims) is not LIVE or (kept is not None and kept.reason is not None):
-            return Standing.ENDED
-        standing = base.standing_in_use(LIVE, None if kept is None else kept.seen_at, now, idle_timeout)
-        if kept is not None and standing is LIVE and base.is_touch_due(kept.seen_at, now, idle_timeout):
-            kept.seen_at = max(kept.seen_at, now)
-        return standing
+    async def get(self, ref: str) -> Record | None:
+        return self._get(ref)
 
-    async def sessions(
-        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
-    ) -> list[Record]:
-        alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
-        listing = f"{audience}{_SEP}{subject}{_SEP}"
-        first = _name(listing, max(after, alive_after))
-        return await self._page(first, listing + _END, limit, cut_off)
-
-    async def _report_full(self) -> None:
-        if self._full_log.is_due(self._clock()):
-            of_each = Counter[str]()
-            for block in self._listed:
-                of_each.update(listing for name in block if (listing := name.rpartition(_SEP)[0])[-1] != _SEP)
-                await cancel_shielded_checkpoint()
-            most = max(of_each.values(), default=0)
-            self._full_log.log(Filling(len(self._records), most, self._data.bytes, self._data.most))
-
-    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        listing = f"{audience}{_SEP}"
-        found = await self._page(cursor or listing, listing + _END, limit)
-        if len(found) < limit:
-            return found, ""
-        return found, _name(_listing(found[-1]), found[-1].position)
-
-    async def count(self, *, audience: str) -> int | None:
-        if self._revoked.moment_of(None, audience):  # those on the list that it ended are not counted apart
+    def _get(self, ref: str, *, with_cut_off: bool = False) -> Record | None:
+        entry = self._entries.get(ref)
+        if entry is None or entry.reason is not None or entry.expires_at <= self._clock():
             return None
-        return self._listed.count(f"{audience}{_SEP}", f"{audience}{_SEP}{_END}")
+        is_live = with_cut_off or entry.created_at >= self._revoked.cutoff_time(entry.audience, entry.subject)
+        return entry.record if is_live else None
 
-    async def find(self, ref: str) -> Record | None:
-        return self._found(ref)
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
+    ) -> list[Record]:
+        found: list[Record] = []
+        if not with_cut_off:
+            after = max(after, (self._revoked.cutoff_time(audience, subject), ""))
+        while True:
+            listed = self._listed.get((audience, subject), [])
+            start, size = bisect_right(listed, after), min(limit - len(found), _LOOKS)
+            page = listed[start : start + size]
+            found += [record for _, ref in page if (record := self._get(ref, with_cut_off=with_cut_off)) is not None]
+            if len(page) < size or len(found) == limit:
+                return found
+            after = page[-1]
+            await cancel_shielded_checkpoint()
+
+    async def count(self, *, audience: str) -> int:
+        listed = self._listed.get((audience, None), [])
+        return len(listed) - bisect_left(listed, (self._revoked.cutoff_time(audience, None), ""))
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
+        now, deadlines, looks = self._drop_expired(), self._deadlines.get(audience, Deadlines()), 0
         self._idle_timeout = idle_timeout
-        taken: dict[str, Ended] = {}
-        looked = 0
-        while len(taken) < limit and (ref := looks.expired(now)) is not None and ref not in taken:
-            looked += 1
-            if looked % _LOOKS == 0:  # each look is a step of its own
+        claimed: dict[str, Ended] = {}
+        while len(claimed) < limit and (ref := deadlines.first_due(now)) is not None and ref not in claimed:
+            looks += 1
+            if looks % _LOOKS == 0:  # each look is a step of its own
                 await cancel_shielded_checkpoint()
                 continue
-            kept = self._records[ref]
-            reason, next_look = kept.look(now, idle_timeout)
+            entry = self._entries[ref]
+            reason, next_look = entry.due(now, idle_timeout)
             if reason is None:
-                looks.put(ref, next_look)
+                deadlines.put(ref, next_look)
                 continue
-            if kept.reason is None and not self._revoked.has(ref, kept.expires_at):
-                self._revoked.add(ref, kept.expires_at)  # an idle one must not come back
-            self._lease(kept, reason, until=now + lease)
-            taken[ref] = Ended(kept.current(), reason)
-        return list(taken.values())
+            if entry.reason is None and (ref, entry.expires_at) not in self._revoked:
+                self._revoked.add(ref, entry.expires_at)  # an idle one must not come back
+            self._end(entry, reason, now + lease)
+            claimed[ref] = Ended(entry.record, reason)
+        return list(claimed.values())
 
     async def purge(self, *refs: str) -> None:
         for n, ref in enumerate(refs, 1):
             if n % _LOOKS == 0:
                 await cancel_shielded_checkpoint()
             self._data.drop(ref)
-            if (kept := self._records.pop(ref, None)) is not None:
-                self._anonymous -= kept.subject is None
-                self._looks[kept.audience].remove(ref)
-                if kept.reason is None:
-                    self._unlist(kept)
+            if (entry := self._entries.pop(ref, None)) is not None:
+                self._anonymous -= entry.subject is None
+                self._deadlines[entry.audience].remove(ref)
+                if entry.reason is None:
+                    self._unlist(entry.record)
 
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is one worker
-        return True
+    def _full(self) -> StoreFull:
+        if self._usage_log.is_due():
+            of_each = [len(listed) for (_, of), listed in self._listed.items() if of]
+            data = self._data
+            self._usage_log.log(StoreUsage(len(self._entries), max(of_each, default=0), data.bytes, data.max_of_one))
+        return StoreFull()
 
-    def _found(self, ref: str, cut_off: bool = False) -> Record | None:
-        kept = self._records.get(ref)
-        if kept is None or kept.reason is not None or kept.expires_at <= self._clock():
-            return None
-        is_over = not cut_off and kept.created_at < self._revoked.moment_of(kept.subject, kept.audience)
-        return None if is_over else kept.current()
+    def _end(self, entry: _Entry, reason: str, lease_until: float) -> None:
+        if entry.reason is None:
+            self._unlist(entry.record)
+        entry.reason, entry.lease_until = reason, lease_until
+        self._deadlines[entry.audience].put(entry.ref, lease_until)
 
-    async def _page(self, name: str, end: str, limit: int | None, cut_off: bool = False) -> list[Record]:
-        """Return the first records that live from after a name to before an end."""
-        found: list[Record] = []
-        while True:
-            at_once = _LOOKS if limit is None else min(limit - len(found), _LOOKS)
-            page = list(islice(self._listed.after(name, end), at_once))
-            refs = [name.rpartition(_SEP)[2][_DIGITS:] for name in page]
-            found += [record for ref in refs if (record := self._found(ref, cut_off)) is not None]
-            if len(page) < at_once or len(found) == limit:
-                return found
-            await cancel_shielded_checkpoint()
-            name = page[-1]
+    def _lists(self, record: Record) -> list[list[Position]]:
+        places = ((record.audience, None), (record.audience, record.subject or ""))
+        return [self._listed.setdefault(place, []) for place in places]
 
-    def _unlist(self, kept: _Kept) -> None:
-        self._listed.remove(_name(_listing(kept), (kept.created_at, kept.ref)))
-
-    def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
-        if kept.reason is None:
-            self._unlist(kept)
-        kept.reason, kept.lease_until = reason, until
-        self._looks[kept.audience].put(kept.ref, until)
+    def _unlist(self, record: Record) -> None:
+        for listed in self._lists(record):
+            del listed[bisect_left(listed, record.position)]
+        if not listed:
+            del self._listed[record.audience, record.subject or ""]
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         return self._data.read(namespace.owner, key, self._clock())
@@ -329,7 +318,7 @@ class MemoryStore:
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
         now = self._check_changeable(namespace)
-        total = base.added(self._data.read(namespace.owner, key, now), by)
+        total = base.checked_add(self._data.read(namespace.owner, key, now), by)
         self._data.replace(namespace, key, b"%d" % total, now)
         return total
 
@@ -340,31 +329,19 @@ class MemoryStore:
             self._data.set_end(target.owner, key, expires_at)
 
     def _check_changeable(self, namespace: Namespace) -> float:
-        now = self._tidy()
-        has_ended = self._is_ended(namespace.owner, namespace.until)
+        now, entry = self._drop_expired(), self._entries.get(namespace.owner)
+        has_ended = (namespace.owner, namespace.expires_at) in self._revoked
+        has_ended = has_ended or (entry is not None and entry.reason is not None)
         base.check_changeable(namespace, now, self._leeway, has_ended=has_ended)
         return now
 
-    def _is_ended(self, ref: str, expires_at: int) -> bool:
-        kept = self._records.get(ref)
-        return self._revoked.has(ref, expires_at) or (kept is not None and kept.reason is not None)
-
-    def _tidy(self) -> float:
-        """Forget what is over, once a minute and some at a time, and return the time."""
+    def _drop_expired(self) -> float:
+        """Drop what has expired, once a minute and some at a time, and return the time."""
         now = self._clock()
-        over = (now - self._leeway) // MINUTE * MINUTE
-        if over != self._tidied:
-            self._revoked.forget(over)
-            if self._data.forget(over, keep=self._records.get):  # an expired session's `on_end` may read it yet
-                self._tidied = over
+        expired_before = (now - self._leeway) // _MINUTE * _MINUTE
+        if expired_before != self._expired_before:
+            self._revoked.drop_expired(expired_before)
+            # An expired session's `on_end` may still read its data.
+            if self._data.drop_expired(expired_before, is_needed=self._entries.get):
+                self._expired_before = expired_before
         return now
-
-
-def _listing(one: Record | _Kept) -> str:
-    return f"{one.audience}{_SEP}{one.subject or ''}{_SEP}"
-
-
-def _name(listing: str, position: Position) -> str:
-    """Return a session's name in a list, which is sorted as text."""
-    created_at, ref = position
-    return f"{listing}{round(created_at * 1000):0{_DIGITS}}{ref}"

@@ -1,103 +1,51 @@
-"""The indexes of `MemoryStore`, and what it keeps of all sessions' data.
-
-The garbage collector stops the event loop to walk over containers, but not over dicts of texts and numbers and structs
-with `gc=False`: all that is kept for each session is of these. It walks a list, a set and, when it is new, a tuple.
-"""
+"""What `MemoryStore` keeps of all sessions' data, and the deadlines of what expires."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
-from itertools import chain, dropwhile, takewhile
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import msgspec
 
 from .._errors import StoreFull
 from .._session.data import Namespace
-from ._base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
+from ._base import ANONYMOUS, VALUE_COST, check_principal, check_size, entry_size
 
-MINUTE: Final = 60  # seconds between two times of forgetting
-FORGOTTEN: Final = 250  # sessions whose data is dropped at once
-_BLOCK: Final = 40  # names that a change copies at the most
-
-
-class SortedNames:
-    """Names in order, some dozen to a text, in lines. A name's letters sort behind a line's end."""
-
-    def __init__(self) -> None:
-        self._blocks: list[str] = []
-
-    def __iter__(self) -> Iterator[list[str]]:
-        """Return the names in blocks, as they are now."""
-        return (block.split("\n") for block in tuple(self._blocks))
-
-    @property
-    def first(self) -> str | None:
-        return self._blocks[0].split("\n", 1)[0] if self._blocks else None
-
-    def add(self, name: str) -> None:
-        n, names = self._block(name)
-        insort(names, name)
-        half = len(names) // 2 if len(names) > _BLOCK else len(names)
-        self._blocks[n : n + 1] = ["\n".join(part) for part in (names[:half], names[half:]) if part]
-
-    def remove(self, name: str) -> None:
-        n, names = self._block(name)
-        names.remove(name)
-        self._blocks[n : n + 1] = ["\n".join(names)] if names else []
-
-    def after(self, name: str, end: str) -> Iterator[str]:
-        """Yield the names after one and before `end`; nothing may change meanwhile."""
-        n, names = self._block(name)
-        others = (self._blocks[place].split("\n") for place in range(n + 1, len(self._blocks)))
-        return takewhile(end.__gt__, dropwhile(name.__ge__, chain(names, chain.from_iterable(others))))
-
-    def count(self, first: str, end: str) -> int:
-        """Return how many names there are from `first` on and before `end`."""
-        (n, names), (last, others) = self._block(first), self._block(end)
-        between = sum(block.count("\n") + 1 for block in self._blocks[n:last])
-        return between + bisect_left(others, end) - bisect_left(names, first)
-
-    def _block(self, name: str) -> tuple[int, list[str]]:
-        """Return the names among which one stands, or would, and their place."""
-        n = max(bisect_right(self._blocks, f"{name}\v") - 1, 0)  # also behind a block that begins with it
-        return n, self._blocks[n].split("\n") if self._blocks else []
+_DROPPED: Final = 250  # sessions whose data is dropped at once
+_RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
+_SLACK: Final = 1000  # outdated entries of a heap that are not worth a compaction
 
 
-class ExpiryIndex:
+class Deadlines:
     """Names, each with the moment at which to look at it, in Unix seconds."""
 
     def __init__(self) -> None:
-        self._names = SortedNames()
         self._moments: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []  # with outdated entries
 
     def put(self, name: str, moment: float) -> None:
-        if (before := self._moments.get(name)) is not None:
-            self._names.remove(_at(name, before))
-        self._moments[name] = moment  # in place: a dict that names leave and enter is built anew at times
-        self._names.add(_at(name, moment))
+        self._moments[name] = moment
+        heappush(self._heap, (moment, name))
+        if len(self._heap) > 2 * len(self._moments) + _SLACK:
+            self._heap = [(moment, name) for name, moment in self._moments.items()]
+            heapify(self._heap)
+
+    def prolong(self, name: str, moment: float) -> None:
+        self.put(name, max(moment, self._moments.get(name, 0)))
 
     def remove(self, name: str) -> None:
-        self._names.remove(_at(name, self._moments.pop(name)))
+        self._moments.pop(name, None)
 
-    def moment(self, name: str) -> float:
-        return self._moments.get(name, 0)
-
-    def expired(self, now: float) -> str | None:
+    def first_due(self, now: float) -> str | None:
         """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
-        first = self._names.first
-        if first is None or self._moments[first[_DIGITS:]] > now:
-            return None
-        return first[_DIGITS:]
-
-
-_DIGITS: Final = 18  # of a moment that is sorted as text
-
-
-def _at(name: str, moment: float) -> str:
-    return f"{moment:0{_DIGITS}.6f}{name}"
+        while self._heap and self._heap[0][0] <= now:
+            moment, name = self._heap[0]
+            if self._moments.get(name) == moment:
+                return name
+            heappop(self._heap)
+        return None
 
 
 class _Values(msgspec.Struct, gc=False):
@@ -111,60 +59,63 @@ class _Values(msgspec.Struct, gc=False):
         return self.size + len(self.items) * VALUE_COST
 
 
-class DataOfAll:
-    """The data of all sessions. What is over is not read, and it is dropped before anything is measured.
+class SessionDataTable:
+    """The data of all sessions. Expired values are not read, and are dropped before anything is measured.
 
     A quarter of the room is kept from sessions without a principal, who have one account together.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, full: Callable[[], StoreFull]) -> None:
+        self._full = full
         self._max_bytes = max_bytes
         self.bytes: int = 0
         self._of_subjects: dict[str, int] = {}
         self._values: dict[str, _Values] = {}
-        self._ends = ExpiryIndex()
+        self._deadlines = Deadlines()
 
     @property
-    def most(self) -> int:
+    def max_of_one(self) -> int:
         """The bytes that the data of the principal takes that has most."""
         return max(self._of_subjects.values(), default=0)
 
     def read(self, owner: str, key: str, now: float) -> bytes | None:
-        values = self._values.get(owner, _Values())
-        return values.items.get(key) if now < values.ends.get(key, math.inf) else None
+        values = self._values.get(owner)
+        return None if values is None or not now < values.ends.get(key, math.inf) else values.items.get(key)
 
     def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
         values = self._values.get(owner, _Values())
-        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
-        return [item for item in there if item[2] is None or now < item[2]]
+        found = ((key, value, values.ends.get(key)) for key, value in values.items.items())
+        return [item for item in found if item[2] is None or now < item[2]]
 
     def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
         """Keep another value, or none, and the end that the old one had."""
         values = self._values.get(namespace.owner) or _Values(subject=namespace.subject)
-        for over in [name for name, end in values.ends.items() if not now < end]:
-            self._remove(values, over)
+        for expired in [name for name, end in values.ends.items() if not now < end]:
+            self._remove(values, expired)
         if value is None:
             self._remove(values, key)
         else:
             old = values.items.get(key)
-            count, more = int(old is None), size_of(key, value) - (0 if old is None else size_of(key, old))
+            more = entry_size(key, value) - (0 if old is None else entry_size(key, old))
             check_size(namespace, values.size + more)
-            cost = more + count * VALUE_COST
-            if values.subject is not None:
-                of_all = self._of_subjects.get(values.subject, 0)
-                check_principal(namespace, of_all, cost)
-                if values.subject == ANONYMOUS and of_all + cost > self._max_bytes // 4 * 3:
-                    raise StoreFull
-            if self.bytes + cost > self._max_bytes:
-                raise StoreFull
+            self._check_room(namespace, values.subject, cost := more + (VALUE_COST if old is None else 0))
             values.items[key] = value
             values.size += more
-            self._add(values.subject, cost)
+            self._account(values.subject, cost)
         if not values.items:
             self.drop(namespace.owner)
         elif namespace.owner not in self._values:
             self._values[namespace.owner] = values
-            self._ends.put(namespace.owner, namespace.until)
+            self._deadlines.put(namespace.owner, namespace.expires_at)
+
+    def _check_room(self, namespace: Namespace, subject: str | None, cost: int) -> None:
+        if subject is not None:
+            of_all = self._of_subjects.get(subject, 0)
+            check_principal(namespace, of_all, cost)
+            if subject == ANONYMOUS and of_all + cost > self._max_bytes // 4 * 3:
+                raise self._full()
+        if self.bytes + cost > self._max_bytes:
+            raise self._full()
 
     def set_end(self, owner: str, key: str, expires_at: float | None) -> None:
         self._values[owner].ends.pop(key, None)
@@ -174,20 +125,16 @@ class DataOfAll:
     def drop(self, owner: str) -> None:
         values = self._values.pop(owner, None)
         if values is not None:
-            self._add(values.subject, -values.cost)
-            self._ends.remove(owner)
+            self._account(values.subject, -values.cost)
+            self._deadlines.remove(owner)
 
-    def forget(self, over: float, *, keep: Callable[[str], object]) -> bool:
-        """Drop the data of some sessions that ended by themselves before a moment, but those that are to be kept.
-
-        Returns:
-            Whether those were all.
-        """
-        for _ in range(FORGOTTEN):
-            if (owner := self._ends.expired(over)) is None:
+    def drop_expired(self, expired_before: float, *, is_needed: Callable[[str], object]) -> bool:
+        """Drop the data of some sessions that expired before a moment, except what is needed; whether it was all."""
+        for _ in range(_DROPPED):
+            if (owner := self._deadlines.first_due(expired_before)) is None:
                 return True
-            if keep(owner):
-                self._ends.put(owner, over + MINUTE)
+            if is_needed(owner):
+                self._deadlines.put(owner, expired_before + _RECHECK_AFTER)
             else:
                 self.drop(owner)
         return False
@@ -196,10 +143,10 @@ class DataOfAll:
         values.ends.pop(key, None)
         old = values.items.pop(key, None)
         if old is not None:
-            values.size -= size_of(key, old)
-            self._add(values.subject, -size_of(key, old) - VALUE_COST)
+            values.size -= entry_size(key, old)
+            self._account(values.subject, -entry_size(key, old) - VALUE_COST)
 
-    def _add(self, subject: str | None, cost: int) -> None:
+    def _account(self, subject: str | None, cost: int) -> None:
         self.bytes += cost
         if subject is not None:
             total = self._of_subjects.pop(subject, 0) + cost

@@ -1,28 +1,27 @@
 """A store in PostgreSQL: for all machines that reach one database, and durable by nature.
 
-Each call runs on one of a few threads, with a connection that no other call uses meanwhile: so it serves asyncio and
-Trio alike, and a caller that gives up leaves no connection in the middle of something. No text here repeats a URL.
+The statements of a call are sent together, as one transaction, so that it costs one round trip and holds no lock for
+longer. Calls run on threads: so it serves asyncio and Trio alike, and a caller that gives up leaves no connection in
+the middle of something. No text here repeats a URL or the driver's words.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-import anyio
-
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
-from ._base import Forgotten, Reach
-from ._postgres_tables import Transaction, migrate
-from ._sql import SQLStore, call_hidden, outcome
+from . import _sql_text as sql
+from ._base import Forgotten, StoreScope
+from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
+from ._sql import Rows, SQLStore, Statement, sweep
+from ._threads import outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -40,15 +39,13 @@ DENIED: Final = (
     "PostgreSQL refuses this user, or has no such database: check the store's URL, and let the user create its tables: "
     "CREATE SCHEMA {schema} AUTHORIZATION the_user"
 )
+OTHER_FORMAT: Final = (
+    "the PostgreSQL schema {schema} was made by another version (it has format {found}, this one knows {known}); give "
+    "another schema, or drop this one, which ends all sessions: DROP SCHEMA {schema} CASCADE"
+)
 UNSAFE: Final = (
     "PostgreSQL runs with fsync or full_page_writes off: after a crash of its machine, deleted sessions may work again"
 )
-SWEEP_EVERY: Final = 60  # seconds
-FULL: Final = "store_full_disk"
-FORBIDDEN: Final = "store_forbidden"
-NO_DATABASE: Final = "store_no_database"
-NO_TABLES: Final = "store_no_tables"
-_PAUSES: Final = (0.1, 0.2, 0.3, 0.4, 0.5)  # seconds between the tries of a migration
 _DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL says goes first
     "application_name": "mcp-sessions",
     "target_session_attrs": "read-write",
@@ -58,64 +55,42 @@ _DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL 
     "keepalives_interval": 2,  # seconds
     "keepalives_count": 3,
 }
-_CODES: Final = {  # by the beginning of the SQLSTATE
-    "25006": "store_readonly",
-    "28": FORBIDDEN,
-    "3D": NO_DATABASE,
-    "3F": NO_TABLES,
-    "40P01": "store_locked",
-    "42501": FORBIDDEN,
-    "42P01": NO_TABLES,
-    "53100": FULL,
-    "53200": "store_out_of_memory",
-    "53300": "store_too_many_connections",
-    "55P03": "store_locked",
-    "57014": "store_timeout",
-    "57P": "store_restarting",
-    "58": "store_io_error",
-    "XX": "store_corrupt",
-}
-_WORDS: Final = {  # of errors from before there is a connection, which have no code; the first that is found counts
-    **dict.fromkeys(("certificate", "SSL"), "store_tls"),
-    **dict.fromkeys(("authentication", "password", "pg_hba", "role "), FORBIDDEN),
-    **dict.fromkeys(("starting up", "shutting down"), "store_restarting"),
-    **dict.fromkeys(("too many", "slots"), "store_too_many_connections"),
-    **dict.fromkeys(("read-only", "hot standby", "recovery"), "store_readonly"),
-    "database ": NO_DATABASE,
-    "timeout": "store_timeout",
-}
-_GREET: Final = b"""
+# The catalog itself is asked, since what functions such as `to_regclass` know may be from before a lock.
+_HAS_TABLES: Final = """SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
+    WHERE nspname = %s AND relname = 'store'"""
+_CONFIGURE: Final = (
+    """
     SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
-        set_config('default_transaction_isolation', 'read committed', false),
+        set_config('default_transaction_isolation', 'read committed', false), set_config('search_path', %s, false),
+        set_config('jit', 'off', false),
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
-        pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
-"""
-_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "find", "count", "read", "elect", "filling"}
-
-_ROWS_AT_ONCE: Final = 1000
-_ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
-_FORGET: Final = (
-    *map(_ENDED.format, ("revoked", "admitted")),
-    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
-        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
-    )""",
-    """DELETE FROM ~.anonymous WHERE (audience, hour, part) IN (
-        SELECT audience, hour, part FROM ~.anonymous WHERE sessions = 0 AND hour < %s / 3600 - 1 LIMIT %s
-    )""",
-    # A recorded session's data stays until `purge`, since its `on_end` may read it.
-    """DELETE FROM ~.items WHERE (owner, key) IN (
-        SELECT owner, key FROM ~.items
-        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
-    )""",
+        pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool,
+        EXISTS ("""
+    + _HAS_TABLES
+    + ")"
+)
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+_DIALECT: Final = sql.Dialect(
+    text='text COLLATE "C"',
+    blob="bytea",
+    asked="""(SELECT place, one ->> 0 AS ref, one ->> 1 AS subject, one ->> 2 AS audience
+        FROM jsonb_array_elements(CAST(:asked AS jsonb)) WITH ORDINALITY AS each (one, place))""",
+    refs="(SELECT jsonb_array_elements_text(CAST(:refs AS jsonb)))",
+    sum="""CASE WHEN old.value IS NULL THEN convert_to(CAST(CAST(:by AS bigint) AS text), 'UTF8')
+        WHEN encode(old.value, 'escape') ~ '^(0|-?[1-9][0-9]{0,18})$' THEN
+            CASE WHEN CAST(encode(old.value, 'escape') AS numeric) BETWEEN -9223372036854775808 AND 9223372036854775807
+                AND CAST(encode(old.value, 'escape') AS numeric) + :by
+                    BETWEEN -9223372036854775808 AND 9223372036854775807
+            THEN convert_to(CAST(CAST(encode(old.value, 'escape') AS numeric) + :by AS text), 'UTF8') END
+        END""",
+    lock="FOR UPDATE",
+    skip_locked="FOR UPDATE SKIP LOCKED",
 )
 
 
-def cause(error: Exception) -> str:
-    """Return why PostgreSQL refused, as a reason for logs and spans."""
-    code, text = getattr(error, "sqlstate", None), str(error)
-    if code is not None:
-        return next((reason for start, reason in _CODES.items() if code.startswith(start)), "store_error")
-    return next((reason for words, reason in _WORDS.items() if words in text), "store_unreachable")
+@cache
+def _render(text: str) -> bytes:
+    return re.sub(r":(\w+)", r"%(\1)s", _DIALECT.render(text)).encode()
 
 
 class PostgresStore(SQLStore):
@@ -123,9 +98,9 @@ class PostgresStore(SQLStore):
 
     Acknowledged changes are on the server's disk (`synchronous_commit` is turned on if it is off), and with
     `synchronous_standby_names` also on a standby's; otherwise a failover may lose the last changes. New tables do not
-    know which older sessions were ended, so sessions issued before their creation are refused (`Standing.LOST`), also
-    when you add this store to a running deployment. A restored backup goes undetected: drop the schema instead.
-    PgBouncer must run in session mode.
+    know which older sessions were ended, so sessions issued before their creation are refused
+    (`SessionStatus.UNKNOWN`), also when you add this store to a running deployment. A restored backup goes undetected:
+    drop the schema instead. PgBouncer must run in session mode.
 
     Args:
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with any parameter of libpq, such as `sslmode`. Of
@@ -143,7 +118,7 @@ class PostgresStore(SQLStore):
         ConfigurationError: The driver is missing, or an option cannot be used; the message names the remedy.
     """
 
-    reach: Final = Reach.NETWORK
+    scope: Final = StoreScope.NETWORK
 
     def __init__(
         self,
@@ -157,33 +132,29 @@ class PostgresStore(SQLStore):
         timeout: float = 0.25,
         connections: int = 10,
     ) -> None:
-        for is_right, rule in (
+        for valid, rule in (
             (re.fullmatch("[a-z_][a-z0-9_]{0,50}", schema), "schema= must be lower-case letters, digits and '_'"),
             (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'ignore'"),
             (forgotten in get_args(Forgotten), "forgotten= must be one of 'refuse', 'accept'"),
             (connections >= 1, "connections= must be at least 1"),
         ):
-            if not is_right:
+            if not valid:
                 raise ConfigurationError(rule)
-        super().__init__()
+        super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
         self._options = _options(url)
-        self._pool = Pool(self._connect, connections)
         self._schema = schema
-        self._leeway = leeway
-        self._clock = clock
         self._durability = durability
-        self._vouches_always = forgotten == "accept"
-        self._patience = str(round(1000 * max(1, timeout)))  # milliseconds
-        self._was_there = False
-        self._swept_at = -math.inf
+        self._timeout = max(1.0, timeout)
+        self._was_connected = False
+        self._pool = Pool(self._options, self._configure, connections, timeout)
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
-        self.where: str = f"PostgreSQL at {self._place}"
+        self.location: str = f"PostgreSQL at {self._place}"
 
     async def open(self) -> None:
-        """Connect, and make the tables or bring them up to date."""
+        """Connect, and make the tables where there are none."""
         try:
-            await self._run(lambda _: None)
+            await self._named(self._pool.connect())
         except StoreUnavailable as error:
             if error.reason in {FORBIDDEN, NO_DATABASE}:
                 raise ConfigurationError(DENIED.format(schema=self._schema)) from None
@@ -192,80 +163,102 @@ class PostgresStore(SQLStore):
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        step, call = getattr(Transaction, name), Transaction(self._schema, self._leeway, self._vouches_always)
+    async def _read(self, *statements: Statement) -> list[Rows]:
+        return await self._run(partial(_execute, statements))
 
-        def work(connection: Connection[Any]) -> Any:
-            call.connection, call.now = connection, self._clock()
-            return step(call, *args, **kwargs)
+    async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
+        return await self._run(partial(_execute, statements), repeatable=repeatable)
 
+    async def _run(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> T:
         try:
-            return await self._run(work, lambda: not call.is_changing)
+            return await self._named(self._pool.submit(work, repeatable=repeatable))
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
-        finally:
-            now = self._clock()
-            if name not in _QUESTIONS and not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
-                self._swept_at = now
-                self._pool.submit(lambda connection: sweep(connection, self._schema, now - self._leeway))
 
-    async def _run(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool] = lambda: True) -> T:
+    async def _named(self, future: Future[T]) -> T:
+        """Wait for a result; an error of the driver becomes one of ours, since its text may quote the URL."""
         from psycopg import Error
 
         try:
-            return await outcome(self._pool.submit(work, may_repeat))
+            return await outcome(future)
         except Error as error:
-            reason, name = cause(error), type(error).__name__  # its text may quote the URL
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=name)
+            reason = reason_of(error)
+        cause = CAUSES.get(reason, "an error of the server")
+        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=cause)
 
-    def _connect(self) -> Connection[Any]:
-        from psycopg import IsolationLevel, connect
+    def _sweep_soon(self) -> None:
+        def work(connection: Connection[Any]) -> None:
+            while sweep(partial(_execute_all, connection), now=self._clock(), leeway=self._leeway):
+                """There may be more."""
 
-        connection = connect(**self._options, autocommit=True)
-        try:
-            connection.isolation_level = IsolationLevel.READ_COMMITTED
-            *_, is_replica, is_safe = connection.execute(_GREET, [self._patience] * 2).fetchall()[0]
-            self._check(is_replica=is_replica, is_safe=is_safe)
-            if self._migrate(connection):
-                logger.warning("the session store's tables are new: sessions issued before now may be refused")
-        except BaseException:
-            connection.close()
-            raise
-        self._was_there = True
-        return connection
+        self._pool.submit(work).add_done_callback(self._log_sweep)
 
-    def _migrate(self, connection: Connection[Any]) -> bool:
-        """Bring the tables up to date; a migration gives way to calls that need what it holds, and tries again."""
-        from psycopg.errors import LockNotAvailable
+    def _log_sweep(self, swept: Future[None]) -> None:
+        if not swept.cancelled() and (error := swept.exception()) is not None:
+            logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
 
-        # What tables that vanished were given within this second is lost as well.
-        now = self._clock()
-        fence = math.floor(now) + 1 if self._was_there else math.ceil(now)
-        pauses = iter(_PAUSES)
-        while True:
-            try:
-                return migrate(connection, self._schema, fence=fence)
-            except LockNotAvailable:
-                if (pause := next(pauses, None)) is None:
-                    raise
-                time.sleep(pause)
-
-    def _check(self, *, is_replica: bool, is_safe: bool) -> None:
+    def _configure(self, connection: Connection[Any]) -> None:
+        """Set up a new connection, and make the tables where there are none."""
+        milliseconds = str(round(1000 * self._timeout))
+        values = [milliseconds, milliseconds, self._schema, self._schema]
+        *_, is_replica, is_safe, has_tables = connection.execute(_CONFIGURE, values).fetchall()[0]
         if is_replica:  # it would answer, from the past
-            raise StoreUnavailable("store_readonly")
-        if is_safe or self._durability == "ignore":
-            return
+            raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
+        if not is_safe:
+            self._warn_of_unsafe_server()
+        if not has_tables:
+            self._create(connection)
+        ((found,),) = connection.execute(sql.FORMAT_OF).fetchall()
+        if found != sql.FORMAT:
+            raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
+        self._was_connected = True
+
+    def _warn_of_unsafe_server(self) -> None:
         if self._durability == "refuse":
             raise ConfigurationError(UNSAFE)
-        if not self._was_there:
+        if self._durability == "warn" and not self._was_connected:
             logger.warning(UNSAFE)
+
+    def _create(self, connection: Connection[Any]) -> None:
+        """Make the tables, one worker at a time: vouch for no session of this second or before if some vanished."""
+        now = self._clock()
+        epoch = math.floor(now) + 1 if self._was_connected else math.ceil(now)
+        with connection.transaction():
+            connection.execute("SET LOCAL statement_timeout = 0")
+            connection.execute(_LOCK, [f"mcp-sessions {self._schema}"])
+            if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._schema]).fetchone() is None:
+                connection.execute(f"CREATE SCHEMA {self._schema}".encode())
+            if connection.execute(_HAS_TABLES, [self._schema]).fetchone() is not None:
+                return  # another worker has made them meanwhile
+            for text in sql.TABLES:
+                connection.execute(_render(text))
+            connection.execute(_render(sql.FOUND), {"format": sql.FORMAT, "epoch": epoch})
+        if self._was_connected:
+            logger.error("the session store's tables were dropped and are made anew: older sessions are refused")
+        else:
+            logger.info("created the session store's tables: it accepts sessions that begin from now on")
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._place}>"
 
 
+def _execute(statements: tuple[Statement, ...], connection: Connection[Any]) -> list[Rows]:
+    """Run statements in one transaction and one round trip."""
+    if len(statements) == 1:
+        cursors = [connection.execute(_render(text), values) for text, values in statements]
+    else:
+        with connection.pipeline():
+            cursors = [connection.execute(_render(text), values) for text, values in statements]
+    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+def _execute_all(connection: Connection[Any], *statements: Statement) -> list[Rows]:
+    return _execute(statements, connection)
+
+
 def _options(url: str) -> dict[str, Any]:
     try:
+        import psycopg_pool  # noqa: F401  # of the same extra
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:
@@ -274,70 +267,3 @@ def _options(url: str) -> dict[str, Any]:
         return {**_DEFAULTS, **conninfo_to_dict(url)}
     except ProgrammingError:
         raise ConfigurationError(NOT_A_URL) from None
-
-
-def sweep(connection: Connection[Any], schema: str, over: float) -> None:
-    """Delete what ended by a moment."""
-    for sql in _FORGET:
-        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
-        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
-            """There may be more."""
-
-
-class Pool:
-    """Connections and the threads that use them, reached from any event loop, and made when they are needed.
-
-    A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
-    """
-
-    def __init__(self, connect: Callable[[], Connection[Any]], most: int) -> None:
-        self._connect = connect
-        self._most = most
-        self._start()
-
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._idle: deque[Connection[Any]] = deque()
-        self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="mcp-sessions-postgres")
-
-    def submit(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool] = lambda: True) -> Future[T]:
-        """Do work on a thread when it is its turn; again where its connection turns out to be dead, if it may be."""
-        if self._process != os.getpid():  # neither threads nor connections survive a fork
-            self._start()
-        return self._threads.submit(call_hidden, self._attempt, self._idle, work, may_repeat)
-
-    async def close(self) -> None:
-        """Close all connections, after the calls so far. A later call makes others."""
-        threads, idle = self._threads, self._idle
-        self._start()
-        await anyio.to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
-        _close_all(idle)
-
-    def _attempt(
-        self, idle: deque[Connection[Any]], work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool]
-    ) -> T:
-        from psycopg import Error
-
-        while True:
-            try:
-                connection, is_new = idle.pop(), False
-            except IndexError:
-                connection, is_new = self._connect(), True
-            try:
-                return work(connection)
-            except Error as error:
-                if cause(error) == NO_TABLES:
-                    connection.close()  # who connects makes them
-                if is_new or not connection.closed or not may_repeat():
-                    raise
-            finally:
-                if connection.closed:
-                    _close_all(idle)  # what is wrong with one is likely wrong with all
-                else:
-                    idle.append(connection)
-
-
-def _close_all(idle: deque[Connection[Any]]) -> None:
-    with suppress(IndexError):
-        while True:
-            idle.pop().close()

@@ -18,39 +18,50 @@ from .._errors import ConfigurationError, StoreUnavailable
 from .._refusals import refusal
 from .._session.claims import Claims
 from . import _redis_scripts as scripts
-from ._base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
+from ._base import (
+    FIRST,
+    Ended,
+    Facts,
+    Forgotten,
+    Position,
+    Record,
+    SessionStatus,
+    StoreScope,
+    idle_since,
+    resolution,
+    status_of,
+    status_with_idle,
+)
 from ._redis_clients import DENIED, TRIO, connect, split_options
 from ._redis_connection import RedisConnection, Values, or_unavailable
 from ._redis_data import DISCOUNT, KEPT, RedisData
-from ._redis_durability import SYNC_PATIENCE, Durability, Epoch, Promise
+from ._redis_durability import Durability, DurabilityPolicy, Epoch
 from ._redis_scripts import DIGITS, Command, Keys, Word, member, record_of
 
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
+_TICK: Final = 1e-6  # seconds, by which a session must be younger than the epoch
 
 
 class RedisStore(RedisData):
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
-    With `noeviction` and an append-only file, acknowledged changes survive `kill -9` and a power failure, given
-    `appendfsync always`, or `everysec` with `durability="wait"`; `everysec` alone may lose the last seconds. Without
-    the file, the store detects a restart and refuses all earlier sessions. A failover may lose the last changes,
-    unless `replicas=` is set. Two things go undetected: a cluster node that is emptied while it runs and does not hold
-    the epoch, and workers whose clocks disagree by more than a second.
+    With `noeviction` and an append-only file, acknowledged changes survive `kill -9`, and with `appendfsync always` a
+    power failure; `everysec` may lose the last seconds. Without the file, the store detects a restart and refuses all
+    earlier sessions. A failover may lose the last changes. Two things go undetected: a cluster node that is emptied
+    while it runs and does not hold the epoch, and workers whose clocks disagree by more than a second.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are turned off and which you close yourself. `durability` and `replicas` may also
-            be query parameters; arguments override them.
+            client, whose retries are turned off and which you close yourself. `durability` may also be a query
+            parameter; the argument overrides it.
         prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`, the
-            default), refuse to start (`"refuse"`), wait until each change is on disk (`"wait"`, by WAITAOF), or nothing
-            (`"ignore"`).
-        replicas: The number of replicas that must confirm each change before it is acknowledged (WAIT).
+            default), refuse to start (`"refuse"`), or nothing (`"ignore"`).
         forgotten: What to do with sessions issued before Redis lost its data: `"refuse"` them, or `"accept"` them,
             including those that had ended.
         timeout: Seconds, at least 1, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
@@ -60,7 +71,7 @@ class RedisStore(RedisData):
         ConfigurationError: The driver is missing, or an option cannot be used; the message names the remedy.
     """
 
-    reach: Final = Reach.NETWORK
+    scope: Final = StoreScope.NETWORK
 
     def __init__(
         self,
@@ -70,34 +81,28 @@ class RedisStore(RedisData):
         leeway: float = 60,
         clock: Callable[[], float] = time.time,
         durability: Durability | None = None,
-        replicas: int | None = None,
         forgotten: Forgotten = "refuse",
         timeout: float = 0.25,
         connections: int = 50,
     ) -> None:
-        url_or_client, given = split_options(url_or_client, ("durability", "replicas"))
+        url_or_client, given = split_options(url_or_client, ("durability",))
         durability = durability or given.get("durability") or "warn"
-        copies = given.get("replicas", 0) if replicas is None else replicas
-        for is_right, remedy in (
+        for valid, remedy in (
             (prefix and not {*"{}"} & {*prefix}, "prefix= must be text without braces"),
-            (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'wait', 'ignore'"),
-            (str(copies).isdecimal(), "replicas= must be a number of replicas, such as 1"),
+            (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'ignore'"),
             (forgotten in get_args(Forgotten), "forgotten= must be one of 'refuse', 'accept'"),
             (timeout > 0, "timeout= must be a number of seconds above 0, such as 0.25"),
             (connections >= 1, "connections= must be at least 1"),
         ):
-            if not is_right:
+            if not valid:
                 raise ConfigurationError(remedy)
-        promise = Promise(durability, int(copies), max(timeout, SYNC_PATIENCE))
-        # Seconds that a change may take longer than a question, and where the store is, for the log.
-        self.patience: float = promise.patience if durability == "wait" or promise.replicas else 0.0
         keys = Keys(prefix)
-        self._epoch = Epoch(keys, promise)
-        client = connect(url_or_client, self._epoch, timeout=timeout + self.patience, connections=connections)
-        self.where: str = client.where
-        connection = RedisConnection(client, promise, timeout=timeout, connections=connections)
+        self._epoch = Epoch(keys, DurabilityPolicy(durability))
+        client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
+        self.location: str = client.location  # for the log
+        connection = RedisConnection(client, timeout=timeout, connections=connections)
         super().__init__(connection, keys, leeway=leeway, clock=clock)
-        self._vouches_always = forgotten == "accept"
+        self._accept_older = forgotten == "accept"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
         self._advancing = asyncio.Lock()
@@ -109,7 +114,7 @@ class RedisStore(RedisData):
         if self._opened:
             return
         try:
-            await self._connection.greet()
+            await self._connection.ping()
         except StoreUnavailable as error:
             if error.reason == "store_forbidden":
                 raise ConfigurationError(DENIED) from None
@@ -143,64 +148,67 @@ class RedisStore(RedisData):
     async def _read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys and the epoch, and what commands return, in one round trip unless it moves."""
         await self._ready()
-        keys = (self._keys.since, *keys)
+        keys = (self._keys.epoch, *keys)
         values, results = await self._connection.read(keys, *commands)
-        if values[self._keys.since] is None or not self._epoch.is_current:
+        if values[self._keys.epoch] is None or not self._epoch.is_current:
             await or_unavailable(self._advance)
             values, results = await self._connection.read(keys, *commands)
         return values, results
 
     # --- revocations --------------------------------------------------------------------------------
 
-    async def admit(self, claims: Claims) -> None:
+    async def register_at_epoch(self, claims: Claims) -> None:
         values, _ = await self._read(())
-        since = values[self._keys.since]
-        if since is not None and not float(since) < claims.issued_at:  # its date does not say on which side it is
+        epoch = values[self._keys.epoch]
+        if epoch is not None and not float(epoch) + _TICK <= claims.issued_at:
             ttl = self._ttl(claims.expires_at, self._clock())
-            await self._connection.run(("SET", self._keys.admitted(claims.ref), since, "EX", ttl))
+            await self._connection.run(("SET", self._keys.registered(claims.ref), epoch, "EX", ttl))
 
-    async def status(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> SessionStatus:
         return (await self.statuses([claims]))[0]
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        ended = [self._keys.session_keys(one.ref)[0] for one in claims]
-        values, _ = await self._read([*ended, *(cut_off for one in claims for cut_off in self._cut_offs(one))])
-        live = [one for key, one in zip(ended, claims, strict=True) if values[key] is None]
-        found = iter(await self._standings(live, values))
-        return [Standing.ENDED if values[key] is not None else next(found) for key in ended]
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        values, _ = await self._read([key for one in claims for key in self._keys_of_facts(one)])
+        facts = (self._facts(one, values) for one in claims)
+        accept = self._accept_older
+        return [status_of(one.issued_at, found, accept_older=accept) for one, found in zip(claims, facts, strict=True)]
 
-    def _cut_offs(self, one: Claims | Record) -> list[str]:
-        return [self._keys.ended_before(one.audience, subject) for subject in (None, one.subject)]
+    def _keys_of_facts(self, one: Claims | Record) -> list[str]:
+        cutoffs = [self._keys.cutoff(one.audience, subject) for subject in (None, one.subject)]
+        return [self._keys.ended(one.ref), self._keys.registered(one.ref), *cutoffs]
 
-    async def _standings(self, ones: Sequence[Claims] | Sequence[Record], values: Values) -> list[Standing]:
-        """Return the status of sessions that were not revoked by name, given the epoch and their cut-offs."""
-        since = values[self._keys.since]
-        found = []
-        for one in ones:
-            issued_at = one.created_at if isinstance(one, Record) else one.issued_at
-            cut_offs = [values[key] for key in self._cut_offs(one)]
-            known = self._vouches_always or (since is not None and float(since) < issued_at)
-            is_live = all(cut_off is None or float(cut_off) <= issued_at for cut_off in cut_offs)
-            found.append((LIVE if known else Standing.LOST) if is_live else Standing.ENDED)
-        lost = [place for place, standing in enumerate(found) if standing is Standing.LOST]
-        if lost and since is not None:
-            names = [self._keys.admitted(ones[place].ref) for place in lost]
-            admitted, _ = await self._connection.read(names)
-            for place, name in zip(lost, names, strict=True):
-                found[place] = LIVE if admitted[name] == since else Standing.LOST
-        return found
+    def _facts(self, one: Claims | Record, values: Values, seen: bytes = b"", reason: bytes = b"") -> Facts:
+        ended, registered, *cutoffs = (values[key] for key in self._keys_of_facts(one))
+        epoch = values[self._keys.epoch]
+        return Facts(
+            ended=ended is not None or bool(reason),
+            cutoff_time=max(float(cutoff or 0) for cutoff in cutoffs),
+            epoch=math.inf if epoch is None else float(epoch) + _TICK,
+            registered=registered is not None and registered == epoch,
+            seen_at=float(seen) if seen else None,
+        )
 
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         now = await self._ready()
-        due, until = self._keys.due(audience), repr(now + lease)
-        # First the deadline, where there is one: should this worker die right after, another looks in time. It
-        # moves even to later, so that a sweeper who looked before does not postpone it to the session's own end.
-        await self._connection.run(("ZADD", due, "XX", until, ref))
+        self._note_idle_timeout(idle_timeout)
+        args = (repr(now), repr(now - resolution(idle_timeout)), repr(idle_since(now, idle_timeout)))
+        touch = scripts.TOUCH(self._keys.data_keys(claims.ref)[1], args=args)
+        values, (found,) = await self._read(self._keys_of_facts(claims), touch)
+        facts, accept = self._facts(claims, values, *found), self._accept_older
+        return status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        now, ref = await self._ready(), record.ref
+        due, until = self._keys.due(record.audience), repr(now + (lease or 0))
         # The mark of a call without an answer is remembered: it may have been the first, and is asked again.
         mark = self._unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
-        args = (mark, self._ttl(expires_at, now), reason, until)
+        args = (mark, self._ttl(record.expires_at, now), reason, until, "" if lease is not None else "purge")
+        revoke = scripts.REVOKE(*self._keys.data_keys(ref), args=args)
+        # First the deadline, where there is one: should this worker die right after, another looks in time. It
+        # moves even to later, so that a sweeper who looked before does not postpone it to the session's own end.
+        first: list[Command] = [("ZADD", due, "XX", until, ref)]
         try:
-            ended, leased = await self._connection.change(scripts.REVOKE(*self._keys.session_keys(ref), args=args))
+            _, (ended, leased, purged) = await self._connection.run_in_order(first, revoke)
         except BaseException:
             while len(self._unsure) >= _MAX_UNSURE:
                 self._unsure.pop(next(iter(self._unsure)))
@@ -208,101 +216,117 @@ class RedisStore(RedisData):
             raise
         if leased and not ended:  # another's lease goes on as it was
             await self._connection.run(scripts.POSTPONE(due, args=(ref, until, leased)))
+        await self._remove_from_indexes((ref, purged))
         return bool(ended)
 
-    async def revoke_before(self, moment: float, *, audience: str, subject: str | None, until: int) -> None:
-        args = (repr(moment), self._ttl(until, await self._ready()))
-        await self._connection.change(scripts.REVOKE_BEFORE(self._keys.ended_before(audience, subject), args=args))
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
+        args = (repr(cutoff_time), self._ttl(expires_at, await self._ready()))
+        await self._connection.run(scripts.REVOKE_BEFORE(self._keys.cutoff(audience, subject), args=args))
 
     # --- records ------------------------------------------------------------------------------------
 
-    async def register(self, record: Record, *, of_subject: int | None = None) -> None:
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
         ttl = self._ttl(record.expires_at, now := await self._ready(), recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
         entry: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, member(*record.position))
-        listing = scripts.listing(self._keys, record, entry, of_subject)
-        due = ("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)
-        listed = await self._connection.run(*listing, due)
-        if listing and not listed[0]:
-            await self._connection.run(*scripts.unlistings(self._keys, record))
-            raise refusal("sessions_full")
-        texts = (text or "" for text in (record.subject, record.trace, record.parts))
+        listings = scripts.listings(self._keys, record, entry, max_sessions)
+        due: Command = ("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)
         times = (repr(record.created_at), record.expires_at, repr(record.seen_at))
+        texts = (text or "" for text in (record.subject, record.trace, record.principal_hashes))
         args: tuple[Word, ...] = (ttl, *times, record.audience, *texts)
-        await self._connection.change(scripts.REGISTER(*self._keys.session_keys(record.ref), args=args))
+        keys = self._keys.data_keys(record.ref)
+        first: list[Command] = [*listings, due, ("GET", self._keys.epoch)]
+        (_, fits, _, epoch), made = await self._connection.run_in_order(first, scripts.REGISTER(*keys, args=args))
+        if not made or not fits:
+            found = await self._connection.each(scripts.PURGE, [keys[1:]], idempotent=True) if not fits else []
+            removals = scripts.index_removals(
+                self._keys, record.audience, record.subject, record.created_at, record.ref
+            )
+            await self._connection.run(*removals)
+            assert len(found) <= 1
+        if not fits:
+            raise refusal("sessions_full")
+        if epoch is None or not self._epoch.is_current or not float(epoch) + _TICK <= record.created_at:
+            await self._register_by_name(record)
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        now = await self._ready()
-        command = scripts.TOUCH(*self._keys.session_keys(claims.ref), args=(repr(now), *self._idle(idle_timeout)))
-        values, (found,) = await self._read(self._cut_offs(claims), command)
-        if found == b"ended":
-            return Standing.ENDED
-        (vouched,) = await self._standings([claims], values)
-        return Standing(found.decode()) if vouched is LIVE else vouched
+    async def _register_by_name(self, record: Record) -> None:
+        """Note a session of about the time of a loss by its name."""
+        values, _ = await self._read(())
+        epoch = values[self._keys.epoch]
+        if epoch is not None and not float(epoch) + _TICK <= record.created_at:
+            ttl = self._ttl(record.expires_at, self._clock())
+            await self._connection.run(("SET", self._keys.registered(record.ref), epoch, "EX", ttl))
 
-    def _idle(self, idle_timeout: int | None) -> tuple[Word, Word]:
-        """Return after how many seconds a session is idle, and by how many `seen_at` may lag."""
-        lag = resolution(idle_timeout)
-        self._first_look = math.inf if idle_timeout is None else idle_timeout + lag
-        return "" if idle_timeout is None else idle_timeout, lag
+    def _note_idle_timeout(self, idle_timeout: int | None) -> None:
+        """Remember when to look at a new session first."""
+        self._first_look = math.inf if idle_timeout is None else idle_timeout + resolution(idle_timeout)
 
-    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        await self._ready()
-        page: Command = ("ZSCAN", self._keys.due(audience), cursor or "0", "COUNT", limit)
-        ((following, found),) = await self._connection.run(page)
-        return await self._live_records([ref.decode() for ref, _ in found]), str(following or "")
-
-    async def count(self, *, audience: str) -> int | None:
-        of_all = self._keys.ended_before(audience, None)  # leaves those on the list that it ended
-        values, (count,) = await self._read([of_all], ("ZCARD", self._keys.due(audience)))
-        return int(count) if values[of_all] is None else None
-
-    async def find(self, ref: str) -> Record | None:
+    async def get(self, ref: str) -> Record | None:
         await self._ready()
         return next(iter(await self._live_records([ref])), None)
 
-    async def sessions(
-        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    async def count(self, *, audience: str) -> int:
+        await self._ready()
+        values, _ = await self._read([cutoff := self._keys.cutoff(audience, None)])
+        begin = f"[{member(float(values[cutoff] or 0), '')}"
+        (count,) = await self._connection.run(("ZLEXCOUNT", self._keys.listed(audience), begin, "+"))
+        return int(count)
+
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
     ) -> list[Record]:
         # What began before its subject was cut off, or before what Redis may have lost, need not be read.
-        names = [self._keys.ended_before(audience, one) for one in (None, subject)]
+        names = [self._keys.cutoff(audience, one) for one in (None, subject)]
         values, _ = await self._read(names)
-        moments = [] if cut_off else [float(values[name] or 0) for name in names]
-        since = 0 if self._vouches_always else float(values[self._keys.since] or 0)
-        first = max(after, (max(since - self._leeway, *moments, 0), ""))  # as clocks may differ
-        return await self._listed(self._keys.sessions(audience, subject), first, limit, cut_off)
-
-    async def _listed(self, lists: tuple[str, str], after: Position, limit: int | None, cut_off: bool) -> list[Record]:
-        await self._ready()
-        found: list[Record] = []
-        begin, count = "-" if after == FIRST else f"({member(*after)}", min(_PAGE if limit is None else limit, _PAGE)
+        cutoffs = [] if with_cut_off else [float(values[name] or 0) for name in names]
+        epoch = 0 if self._accept_older else float(values[self._keys.epoch] or 0)
+        after = max(after, (max(epoch - self._leeway, *cutoffs, 0), ""))  # as clocks may differ
+        begin, found = f"({member(*after)}", list[Record]()
+        listed = self._keys.listed(audience, subject)
         while True:
-            (members,) = await self._connection.run(("ZRANGEBYLEX", lists[1], begin, "+", "LIMIT", 0, count))
-            found += await self._live_records([each[DIGITS:].decode() for each in members], cut_off)
-            if len(members) < count or (limit is not None and len(found) >= limit):
-                return found[:limit]
+            size = min(limit - len(found), _PAGE)
+            (members,) = await self._connection.run(("ZRANGEBYLEX", listed, begin, "+", "LIMIT", 0, size))
+            found += await self._live_records([each[DIGITS:].decode() for each in members], with_cut_off=with_cut_off)
+            if len(members) < size or len(found) >= limit:
+                return found
             begin = f"({members[-1].decode()}"
 
-    async def _live_records(self, refs: Sequence[str], cut_off: bool = False) -> list[Record]:
-        keys = [self._keys.session_keys(ref)[1:] for ref in refs]
+    async def _live_records(self, refs: Sequence[str], *, with_cut_off: bool = False) -> list[Record]:
+        keys = [self._keys.data_keys(ref)[1:2] for ref in refs]
         # One text each: the driver takes longer to read ten words than Redis to find them.
         found = await self._connection.each(scripts.RECORDS, keys, idempotent=True)
         records = [record_of(ref, *text.split(b"\0", 6)) for ref, text in zip(refs, found, strict=True) if text]
-        values, _ = await self._read([key for record in records for key in self._cut_offs(record)])
-        now, accepted = self._clock(), {LIVE, Standing.ENDED} if cut_off else {LIVE}
-        live = [one for one in records if now < one.expires_at]
-        return [one for one, found in zip(live, await self._standings(live, values), strict=True) if found in accepted]
+        values, _ = await self._read([key for record in records for key in self._keys_of_facts(record)])
+        now, live = self._clock(), list[Record]()
+        for record in records:
+            facts = self._facts(record, values)
+            facts = facts._replace(cutoff_time=0) if with_cut_off else facts
+            status = status_of(record.created_at, facts, accept_older=self._accept_older)
+            if status is SessionStatus.LIVE and now < record.expires_at:
+                live.append(record)
+        return live
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
         due, left = self._keys.due(audience), 0
+        self._note_idle_timeout(idle_timeout)
+        idle = ("" if idle_timeout is None else idle_timeout, resolution(idle_timeout))
         try:
             for _ in range(_PAGES):
                 now = await self._ready()
-                (flat,) = await self._connection.run(scripts.DUE(due, args=(repr(now), left, limit - len(taken))))
+                latest = repr(now + self._first_look)
+                (flat,) = await self._connection.run(
+                    scripts.DUE(due, args=(repr(now), left, limit - len(taken), latest))
+                )
                 refs = flat[::2]
-                args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
-                keys = [self._keys.session_keys(ref.decode()) for ref in refs]
+                args = (repr(now), *idle, repr(float(lease)), repr(float(self._leeway)))
+                keys = [self._keys.data_keys(ref.decode())[:2] for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
                 texts = await self._connection.each(scripts.CLAIM, keys, *args, idempotent=False)
                 looked = [(*of, text.split(b"\0", 9)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
@@ -329,23 +353,19 @@ class RedisStore(RedisData):
 
     async def purge(self, *refs: str) -> None:
         await self._ready()
-        found = await self._connection.each(
-            scripts.PURGE, [self._keys.data_keys(ref)[1:] for ref in refs], idempotent=True
-        )
-        lists: dict[str, list[str]] = {}
-        now, discounts = repr(self._clock()), list[Command]()
-        for ref, of in zip(refs, found, strict=True):
-            audience, subject, begun, account = of.decode().split("\0")
-            if account:
-                discounts.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
-            if begun:  # it was recorded
-                lists.setdefault(self._keys.due(audience), []).append(ref)
-                for key in self._keys.sessions(audience, subject or None):
-                    lists.setdefault(key, []).append(member(float(begun), ref))
-        await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()), *discounts)
+        keys = [self._keys.data_keys(ref)[1:] for ref in refs]
+        found = await self._connection.each(scripts.PURGE, keys, idempotent=True)
+        await self._remove_from_indexes(*zip(refs, found, strict=True))
 
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        now = await self._ready()
-        args = (worker, repr(now + seconds), repr(now), max(1, math.ceil(seconds * 1000)))
-        (leads,) = await self._connection.run(scripts.ELECT(self._keys.sweeper(audience), args=args))
-        return bool(leads)
+    async def _remove_from_indexes(self, *purged: tuple[str, bytes]) -> None:
+        """Take sessions from the lists and accounts that they were on, given what their purge returned."""
+        now, commands = repr(self._clock()), list[Command]()
+        for ref, text in purged:
+            if not text:
+                continue
+            audience, subject, created_at, account = text.decode().split("\0")
+            if account:
+                commands.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
+            if created_at:  # it was recorded
+                commands += scripts.index_removals(self._keys, audience, subject or None, float(created_at), ref)
+        await self._connection.run(*commands)

@@ -26,9 +26,6 @@ TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or
 DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
 ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-_MOVES: Final = 20  # times that a change looks for the server of its slot
-_MOVING: Final = 0.05  # seconds between them
-_ELSEWHERE: Final = {"MovedError", "AskError", "TryAgainError"}  # the server has not done what it was sent
 
 
 def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -41,7 +38,7 @@ def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     return f"{address}?{rest}" if rest else address, {name: value for name, value in pairs if name in names}
 
 
-def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Single:
+def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> StandaloneClient:
     """Return a client for a URL, or around a `redis.asyncio.Redis` or `RedisCluster`, not yet connected.
 
     Raises:
@@ -61,7 +58,7 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Sing
     }
     scheme = url.partition("://")[0] if isinstance(url, str) else ""
     is_cluster = scheme.endswith("+cluster") or hasattr(url, "nodes_manager")
-    kind = Cluster if is_cluster else Sentinels if scheme.endswith("+sentinel") else Single
+    kind = ClusterClient if is_cluster else SentinelClient if scheme.endswith("+sentinel") else StandaloneClient
     try:
         return kind(url, epoch, options)
     except ConfigurationError:
@@ -70,10 +67,11 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Sing
         raise ConfigurationError(NOT_A_URL) from None
 
 
-class Single:
+class StandaloneClient:
     """One server."""
 
     sessions_at_once: Final = 50  # that one script may look at
+    keeps_order: Final = True  # whether commands that are sent together take effect one after the other
 
     def __init__(self, url: Any, epoch: Epoch, options: Mapping[str, Any]) -> None:
         self._epoch = epoch
@@ -89,11 +87,11 @@ class Single:
     def _configure(self, retry: Any) -> None:
         self._redis.set_retry(retry)
         kwargs = self._redis.connection_pool.connection_kwargs
-        self._introduce(kwargs)
+        self._set_connect_hook(kwargs)
         place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        self.where: str = f"Redis at {place}, database {kwargs.get('db', 0)}"  # for the log, without what opens it
+        self.location: str = f"Redis at {place}, database {kwargs.get('db', 0)}"  # for the log, without what opens it
 
-    def _introduce(self, kwargs: dict[str, Any]) -> None:
+    def _set_connect_hook(self, kwargs: dict[str, Any]) -> None:
         if kwargs.get("decode_responses"):
             raise ConfigurationError("store= is a Redis that decodes responses; remove decode_responses=True")
         kwargs["redis_connect_func"] = self._connected
@@ -110,24 +108,20 @@ class Single:
     async def ready(self) -> None:
         """Learn what has to be known before the first command: nothing."""
 
-    async def greet(self) -> None:
+    async def ping(self) -> None:
         """Connect to every server that answers for keys."""
         await self._redis.ping()
 
-    async def one(self, *words: Any) -> Any:
+    async def execute(self, *words: Any) -> Any:
         return await self._redis.execute_command(*words)
 
-    async def several(self, commands: Sequence[Command]) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Return what commands return that are sent at once; errors stand among the results."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for words in commands:
                 pipe.execute_command(*words)
             results: list[Any] = await pipe.execute(raise_on_error=False)
         return results
-
-    async def in_order(self, command: Command, confirmations: Sequence[Command]) -> list[Any]:
-        """Return what a command returns, and what follows it on its connection; errors stand among the results."""
-        return await self.several((command, *confirmations))
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
         """Return keys in groups that one command may read."""
@@ -149,7 +143,7 @@ class Single:
             await self._redis.aclose()
 
 
-class Sentinels(Single):
+class SentinelClient(StandaloneClient):
     """The server that Sentinels name, asked anew for each connection: after a failover another one."""
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
@@ -176,7 +170,7 @@ class Sentinels(Single):
 
     def _configure(self, retry: Any) -> None:
         super()._configure(retry)
-        self.where: str = self._place
+        self.location: str = self._place
 
     async def close(self) -> None:
         await super().close()
@@ -184,10 +178,11 @@ class Sentinels(Single):
             await sentinel.aclose()
 
 
-class Cluster(Single):
+class ClusterClient(StandaloneClient):
     """A cluster, which has each session in a slot of its own."""
 
     sessions_at_once: Final = 1  # type: ignore[misc]  # of one slot
+    keeps_order: Final = False  # type: ignore[misc]
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import RedisCluster
@@ -205,10 +200,10 @@ class Cluster(Single):
                 setattr(self._redis, name, value)
         nodes = self._redis.nodes_manager
         for place in (nodes, *nodes.startup_nodes.values()):
-            self._introduce(place.connection_kwargs)
+            self._set_connect_hook(place.connection_kwargs)
         self._first = dict(nodes.startup_nodes)
-        self.where = f"the Redis cluster of {', '.join(self._first)}"
-        self._joined = False
+        self.location = f"the Redis cluster of {', '.join(self._first)}"
+        self._topology_loaded = False
         self._joining: asyncio.Task[None] | None = None
 
     async def _connected(self, connection: Any) -> None:
@@ -221,7 +216,7 @@ class Cluster(Single):
 
     async def ready(self) -> None:
         """Learn the layout. A caller that gives up leaves it to go on for the next."""
-        if self._joined:
+        if self._topology_loaded:
             return
         if self._joining is None:
             self._joining = asyncio.get_running_loop().create_task(self._join())
@@ -234,35 +229,19 @@ class Cluster(Single):
         nodes.update({name: node for name, node in self._first.items() if name not in nodes})
         try:
             await self._redis.initialize()
-            self._joined = True
+            self._topology_loaded = True
         finally:
             self._joining = None
 
-    async def greet(self) -> None:
+    async def ping(self) -> None:
         await self._redis.ping(target_nodes=self._redis.PRIMARIES)
 
-    async def several(self, commands: Sequence[Command]) -> list[Any]:
+    async def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands side by side. Each alone follows slots that move; a pipeline does not."""
         results: list[Any] = []
         for start in range(0, len(commands), ABREAST):
             some = (self._redis.execute_command(*words) for words in commands[start : start + ABREAST])
             results += await asyncio.gather(*some, return_exceptions=True)
-        return results
-
-    async def in_order(self, command: Command, confirmations: Sequence[Command]) -> list[Any]:
-        from redis.asyncio.cluster import PipelineCommand
-
-        results: list[Any] = []
-        slot = self._redis.keyslot(command[3])  # of a script's first key
-        for _ in range(_MOVES):
-            node = self._redis.nodes_manager.get_node_from_slot(slot)
-            sent = [PipelineCommand(place, *words) for place, words in enumerate((command, *confirmations))]
-            await node.execute_pipeline(sent)
-            results = [each.result for each in sent]
-            if type(results[0]).__name__ not in _ELSEWHERE:
-                break
-            await asyncio.sleep(_MOVING)
-            await self._redis.execute_command("EXISTS", command[3])  # by which the driver learns where it went
         return results
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
@@ -273,7 +252,7 @@ class Cluster(Single):
 
     async def drop_idle(self) -> None:
         """Close connections that no call uses, and look at the layout again."""
-        self._joined = False
+        self._topology_loaded = False
         for node in self._redis.get_nodes():
             with suppress(Exception):
                 await getattr(node, "disconnect_free_connections", node.disconnect)()  # older drivers know all or none

@@ -10,15 +10,14 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
-from ._redis_clients import Single, retrieve
-from ._redis_durability import Promise
-from ._redis_scripts import Command, Script, Word, in_full
+from ._redis_clients import StandaloneClient, retrieve
+from ._redis_scripts import Command, Script, Word, with_source
 
 logger: Final = logging.getLogger("mcp_sessions")
 Values = dict[str, bytes | None]
@@ -36,10 +35,9 @@ _REASONS: Final = {
     "BusyLoadingError": "store_loading",
     "ReadOnlyError": "store_readonly",
     "OutOfMemoryError": "store_out_of_memory",
-    "NotConfirmed": "store_not_confirmed",
 }
 # For these the driver has no class.
-_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_not_confirmed"}
+_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_no_replicas"}
 _CAUSES: Final = {
     "store_timeout": "no answer in time",
     "store_readonly": "this server is a replica",
@@ -48,7 +46,7 @@ _CAUSES: Final = {
     "store_cluster_down": "the cluster does not serve all slots",
     "store_loading": "it is reading its files, after a restart",
     "store_cannot_save": "it cannot write to its disk (MISCONF)",
-    "store_not_confirmed": "the change was not confirmed in time by its disk or by enough replicas",
+    "store_no_replicas": "it has fewer replicas than it needs to accept changes (min-replicas-to-write)",
 }
 
 
@@ -86,10 +84,6 @@ async def or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
         raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
 
-class NotConfirmed(Exception):
-    """A change was made, and neither the disk nor enough replicas are known to have it."""
-
-
 class RedisConnection:
     """Commands to a client, each call in a task of its own.
 
@@ -97,28 +91,35 @@ class RedisConnection:
     peace. Only what is idempotent is tried again, and only when a connection turns out to be dead.
     """
 
-    def __init__(self, client: Single, promise: Promise, *, timeout: float, connections: int) -> None:
+    def __init__(self, client: StandaloneClient, *, timeout: float, connections: int) -> None:
         self._client = client
-        self._promise = promise
         self._suspicious_after = timeout / 2  # who gives up so late has not merely hung up
         self._free = asyncio.Semaphore(connections)  # how many commands may be under way at once
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.on_full: Callable[[], Coroutine[Any, Any, None] | None] = lambda: None
 
-    async def greet(self) -> None:
-        await self._detached(self._client.greet, idempotent=True)
+    async def ping(self) -> None:
+        await self._detached(self._client.ping, idempotent=True)
 
     async def run(self, *commands: Command, idempotent: bool = True) -> list[Any]:
         """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
         `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
         """
-        results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
+        results: list[Any] = []
+        if commands:
+            results = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
 
-    async def change(self, command: Command, *, idempotent: bool = True) -> Any:
-        """Return what a change returns, when it is as safe as the store promises."""
-        return await self._detached(lambda: self._change(command), idempotent=idempotent)
+    async def run_in_order(self, first: Sequence[Command], then: Command) -> tuple[list[Any], Any]:
+        """Return what commands return, and one that takes effect after them: in one round trip but on a cluster."""
+
+        async def work() -> list[Any]:
+            if self._client.keeps_order:
+                return await self._run((*first, then))
+            return [*await self._run(first), *await self._run((then,))]
+
+        *results, last = await self._detached(work, idempotent=True)
+        return results, last
 
     async def read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys, and what idempotent commands return, in one round trip."""
@@ -157,13 +158,13 @@ class RedisConnection:
         finally:
             if task.cancel() and clock() - began >= self._suspicious_after:
                 _ = self._start(self._client.drop_idle())
-        error = task.exception()
+        error = StoreUnavailable("store_closed", cause="the store was closed") if task.cancelled() else task.exception()
         if error is None:
             return task.result()
+        if isinstance(error, StoreUnavailable):
+            raise error
         reason = reason_of(error)
         is_full = reason == "store_out_of_memory"
-        if is_full and (report := self.on_full()) is not None:
-            _ = self._start(report)
         raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause_of(error, reason)) from None
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
@@ -189,31 +190,18 @@ class RedisConnection:
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         if len(commands) != 1:
-            results = await self._client.several(commands)
+            results = await self._client.pipeline(commands)
         else:
             try:
-                results = [await self._client.one(*commands[0])]
+                results = [await self._client.execute(*commands[0])]
             except Exception as error:  # noqa: BLE001  # raised again, all but one
                 results = [error]
         for place, result in enumerate(results):
             if _is_unknown_script(result):
-                results[place] = await self._client.one(*in_full(commands[place]))
+                results[place] = await self._client.execute(*with_source(commands[place]))
             else:
                 _raise(result)
         return results
-
-    async def _change(self, command: Command) -> Any:
-        confirmations = self._promise.confirmations
-        if not confirmations:
-            return (await self._run([command]))[0]
-        results = await self._client.in_order(command, confirmations)
-        if _is_unknown_script(results[0]):
-            results = await self._client.in_order(in_full(command), confirmations)
-        for result in results:
-            _raise(result)
-        if not self._promise.is_kept(results[1:]):
-            raise NotConfirmed
-        return results[0]
 
 
 def _is_unknown_script(result: object) -> bool:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from .._errors import DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from .._session.data import Namespace
-from ._base import INT64, VALUE_COST, Filling, FullLog, check_principal
+from ._base import INT64, VALUE_COST, StoreUsage, check_principal
 from ._redis_connection import RedisConnection
-from ._redis_scripts import Command, Keys, Script, Word, even_full
+from ._redis_scripts import Command, Keys, Script, Word, allow_oom
 
 KNOWN: Final = 10_000  # accounts whose size one worker remembers
 _FRESH: Final = 1.0  # seconds for which the size of an account that is not half full is taken for what it was
@@ -199,10 +199,10 @@ local function total() return tonumber(redis.call('HGET', KEYS[1], '#') or 0) en
 """
 
 # -> the bytes that all data of a principal takes
-TOTAL: Final = even_full(_ACCOUNT + "return total()")
+TOTAL: Final = allow_oom(_ACCOUNT + "return total()")
 
 # ref cost change ttl -> the bytes
-COUNT: Final = even_full(
+COUNT: Final = allow_oom(
     _ACCOUNT
     + """
 set(ARGV[2], ARGV[3], ARGV[4])
@@ -215,7 +215,7 @@ return total()
 )
 
 # ref -> the bytes
-DISCOUNT: Final = even_full(_ACCOUNT + "forget(ARGV[2]) return total()")
+DISCOUNT: Final = allow_oom(_ACCOUNT + "forget(ARGV[2]) return total()")
 
 _ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = {
     b"gone": (DataGone, "the session has ended"),
@@ -234,8 +234,6 @@ class RedisData:
         self._leeway = leeway
         self._clock = clock
         self._totals: dict[str, tuple[float, int]] = {}  # by account: when it was known, and its bytes
-        self._full_log = FullLog()
-        connection.on_full = self._report_full
 
     @abstractmethod
     async def _ready(self) -> float:
@@ -275,10 +273,10 @@ class RedisData:
         """Change data, never twice: a first time may have succeeded, and be followed by another's change."""
         now = await self._ready()
         found: list[Any] = [b"gone"]
-        if now < namespace.until + self._leeway:
+        if now < namespace.expires_at + self._leeway:
             total, most = await self._total(namespace, now), namespace.max_subject_bytes
             command = self._on_data(script, namespace, key, now, *args, room="" if most is None else most - total)
-            found = await self._connection.change(command, idempotent=False)
+            (found,) = await self._connection.run(command, idempotent=False)
             if found[0] == b"crowded":
                 check_principal(namespace, total, found[1])
         if found[0] in _ERRORS:
@@ -292,7 +290,7 @@ class RedisData:
     def _on_data(
         self, script: Script, namespace: Namespace, key: str, now: float, *args: Word, room: Word = ""
     ) -> Command:
-        ttls = (self._ttl(namespace.until, now), self._ttl(namespace.until, now, recorded=True))
+        ttls = (self._ttl(namespace.expires_at, now), self._ttl(namespace.expires_at, now, recorded=True))
         of = (namespace.max_bytes, _account(namespace), room, key)
         return script(*self._keys.data_keys(namespace.owner), args=(repr(now), *ttls, *of, *args))
 
@@ -313,17 +311,13 @@ class RedisData:
         self._totals[account] = (time.monotonic(), int(total))
         return int(total)
 
-    def _report_full(self) -> Coroutine[Any, Any, None] | None:
-        """Return what logs how the store got full, where that is due."""
-        return self._log_filling() if self._full_log.is_due(self._clock()) else None
-
-    async def _log_filling(self) -> None:
+    async def usage(self) -> StoreUsage:
+        """Return what fills this store."""
         recorded = await self._each("due:*", "ZCARD")
-        listed = await self._each("listed:*", "ZCARD")
+        listed = await self._each("sessions:listed:*", "ZCARD")
         accounts = await self._each("account", "HGET", "#")
         data = await self._each("times", "HGET", "#")
-        most = (max(found, default=0) for found in (listed, accounts))
-        self._full_log.log(Filling(sum(recorded), next(most), sum(data), next(most)))
+        return StoreUsage(sum(recorded), max(listed, default=0), sum(data), max(accounts, default=0))
 
     async def _each(self, part: str, command: str, *args: Word) -> list[int]:
         """Return what a command returns for each key of a kind."""

@@ -1,26 +1,25 @@
 """What a Redis server keeps of what it is given, and since when it has forgotten nothing.
 
 A revocation that Redis forgets is a deleted session that works again. So each new connection asks the server how it
-keeps data, a change may wait for the disk or for replicas, and the moment since which nothing was forgotten lies in
-Redis itself. Sources: Redis, "INFO", "Redis persistence", "Key eviction", "WAITAOF" (7.2), "WAIT", "ACL".
+keeps data, and the moment since which it is complete lies in Redis itself.
+Sources: Redis, "INFO", "Redis persistence", "Key eviction", "ACL".
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .._errors import ConfigurationError
-from ._redis_scripts import EPOCH, Command, Keys, Word
+from ._redis_scripts import EPOCH, Keys, Word
 
 logger: Final = logging.getLogger("mcp_sessions")
 _TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later
-SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
 
-Durability = Literal["warn", "refuse", "wait", "ignore"]
+Durability = Literal["warn", "refuse", "ignore"]
 FORGETS: Final = (
     "Redis has no append-only file, so a restart loses all revocations, and sessions from before it are refused; "
     "set 'appendonly yes' and 'appendfsync always'"
@@ -32,8 +31,7 @@ EVICTS: Final = (
 )
 LATE: Final = (
     "Redis syncs its append-only file after it has answered (appendfsync is not always), so a crash with a slow disk, "
-    "or a power failure, may lose deletes acknowledged in the last seconds; set 'appendfsync always', or confirm each "
-    "change with durability='wait' (Redis 7.2 or newer, Valkey)"
+    "or a power failure, may lose deletes acknowledged in the last seconds; set 'appendfsync always'"
 )
 UNSURE: Final = (
     "this Redis user may not read how often the append-only file is synced; allow it with 'ACL SETUSER %s "
@@ -42,10 +40,6 @@ UNSURE: Final = (
 UNKNOWN: Final = (
     "this Redis user may not read INFO, so it is unknown whether Redis is durable, and whether a restart lost data; "
     "allow it with 'ACL SETUSER %s +info +config|get'"
-)
-NO_WAITAOF: Final = (
-    "durability='wait' needs WAITAOF (Redis 7.2 or newer, or Valkey, and 'ACL SETUSER %s +waitaof'), or "
-    "'appendfsync always'"
 )
 
 
@@ -110,52 +104,21 @@ def _decoded(text: bytes | str) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
-@dataclass
-class Promise:
-    """What a store promises of a change that it acknowledged, as far as its servers can keep it."""
+class DurabilityPolicy:
+    """What becomes of a server that may lose a change that it acknowledged."""
 
-    durability: Durability  # what becomes of a server that may lose it
-    replicas: int  # how many must have each change
-    patience: float  # seconds that the server may take to confirm one
-    _syncs: dict[str, bool] = field(default_factory=dict)  # whether a server syncs before it answers
+    def __init__(self, durability: Durability) -> None:
+        self.durability = durability
 
-    @property
-    def is_strict(self) -> bool:
-        """Whether a server that does not keep it is refused."""
-        return self.durability in {"refuse", "wait"}
-
-    @property
-    def confirmations(self) -> tuple[Command, ...]:
-        """The commands that follow a change on its connection, and return only when it is safe."""
-        patience = max(1, int(self.patience * 1000))
-        waits = self.durability == "wait" and not all(self._syncs.values())
-        local: tuple[Command, ...] = (("WAITAOF", 1, 0, patience),) if waits else ()
-        return (*local, ("WAIT", self.replicas, patience)) if self.replicas else local
-
-    def is_kept(self, confirmations: Sequence[Any]) -> bool:
-        """Return whether what the server answered to `confirmations` says that the changes before them are safe."""
-        return all(
-            found[0] >= 1 if isinstance(found, list) else found >= self.replicas  # of WAITAOF, and of WAIT
-            for found in confirmations
-        )
-
-    async def look(self, server: str, info: ServerInfo, connection: Any) -> list[str]:
+    async def problems_of(self, info: ServerInfo, connection: Any) -> list[str]:
         """Return what is wrong with a run of a server, in sentences with the remedy."""
-        user = _user(connection)
         wrong = [text for text, is_so in ((FORGETS, not info.keeps), (EVICTS, info.evicts)) if is_so]
-        syncs: str | None = ""
-        if info.keeps and self.durability != "ignore":
-            reply = await _reply(connection, "CONFIG", "GET", "appendfsync")
-            syncs = _decoded(reply[1]) if reply else None
-        self._syncs[server] = syncs == "always"
-        if self.durability == "wait":
-            waits = syncs == "always" or await _reply(connection, "WAITAOF", 0, 0, 0) is not None
-            return wrong if waits else [*wrong, NO_WAITAOF % user]
-        if syncs is None:
-            wrong.append(UNSURE % user)
-        elif syncs not in {"", "always"}:
-            wrong.append(LATE)
-        return wrong
+        if not info.keeps or self.durability == "ignore":
+            return wrong
+        reply = await _reply(connection, "CONFIG", "GET", "appendfsync")
+        if not reply:
+            return [*wrong, UNSURE % _user(connection)]
+        return wrong if _decoded(reply[1]) == "always" else [*wrong, LATE]
 
 
 class Epoch:
@@ -165,13 +128,13 @@ class Epoch:
     server that was restarted without an append-only file may have brought back an old copy of it along with old
     revocations: the run of each server, which lies beside it, tells, and it moves on, never back.
 
-    Tokens are dated to the second, so a session of the epoch's own second could be of either side of it: such a session
-    is vouched for by name where it was admitted after the loss. No two epochs have the same text.
+    Workers' clocks differ, so a session from about that moment could be of either side of it: it is vouched for by name
+    where it was registered after the loss. No two epochs have the same text.
     """
 
-    def __init__(self, keys: Keys, promise: Promise) -> None:
+    def __init__(self, keys: Keys, policy: DurabilityPolicy) -> None:
         self._keys = keys
-        self._promise = promise
+        self._policy = policy
         self._runs: dict[str, str] = {}  # of each server that was looked into
         self._new: dict[str, ServerInfo] = {}  # runs that were not yet
         self._wrong: dict[str, list[str]] = {}  # with the servers that were met last
@@ -180,16 +143,16 @@ class Epoch:
 
     @property
     def is_current(self) -> bool:
-        return not self._new and not (self._promise.is_strict and any(self._wrong.values()))
+        return not self._new and not (self._policy.durability == "refuse" and any(self._wrong.values()))
 
     async def on_connect(self, server: str, info: ServerInfo | None, connection: Any) -> None:
         """Note a new connection to a server, by a name that a restart does not change."""
         if info is None:
             self._wrong[server] = [UNKNOWN % _user(connection)]
         elif self._runs.get(server) != info.run or self._wrong[server]:
-            self._wrong[server] = await self._promise.look(server, info, connection)
+            self._wrong[server] = await self._policy.problems_of(info, connection)
             self._new[server] = info
-        for text in self._wrong[server] if self._promise.durability == "warn" else ():
+        for text in self._wrong[server] if self._policy.durability == "warn" else ():
             if text not in self._logged:
                 self._logged.add(text)
                 logger.warning(text)
@@ -206,15 +169,17 @@ class Epoch:
                 "store= is a Redis client that was connected before; give the store one of its own"
             )
         wrong = dict.fromkeys(text for texts in self._wrong.values() for text in texts)
-        if wrong and self._promise.is_strict:
+        if wrong and self._policy.durability == "refuse":
             raise ConfigurationError("; ".join(wrong))
         new = dict(self._new)
         runs = [word for server, info in new.items() for word in (server, info.run, int(info.keeps))]
         # A moment in Redis before the one that is remembered means that an old copy came back.
         moment = max(now, self._since + _TICK)
         args: tuple[Word, ...] = (f"{moment:.6f}{secrets.randbelow(10**6):06}", repr(self._since), *runs)
-        command = EPOCH(self._keys.since, self._keys.servers, self._keys.since_second, args=args)
+        command = EPOCH(self._keys.epoch, self._keys.servers, args=args)
         (since,) = await run(command)
+        if self._since and float(since) > self._since:
+            logger.warning("Redis lost its data, or may have: sessions from before are refused")
         self._since = float(since)
         self._runs.update({server: info.run for server, info in new.items()})
         self._new = dict(self._new.items() - new.items())  # less what connected meanwhile

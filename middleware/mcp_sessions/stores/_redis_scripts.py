@@ -28,12 +28,12 @@ class Script:
         return ("EVALSHA", self._digest, len(keys), *keys, *args)
 
 
-def even_full(source: str) -> Script:
+def allow_oom(source: str) -> Script:
     """Make a script that a full Redis runs, too: the sweeper needs a little memory before it frees more."""
     return Script("#!lua flags=allow-oom" + source)
 
 
-def in_full(command: Command) -> Command:
+def with_source(command: Command) -> Command:
     """Return a script's command with its text in place of the digest, for a server that does not know it yet."""
     return ("EVAL", _SOURCES[command[1]], *command[2:])
 
@@ -51,9 +51,10 @@ end
 return all
 """)
 
-# ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
+# ended session data times; mark ttl reason lease-until purge-or-nothing -> 1 where this call (known by its mark) ended
+# it, the record's lease, and what was purged, as by PURGE
 REVOKE: Final = Script("""
-local mark = redis.call('GET', KEYS[1])
+local mark, purged = redis.call('GET', KEYS[1]), ''
 if not mark then
   mark = ARGV[1]
   if redis.call('EXISTS', KEYS[2]) == 1 then
@@ -62,7 +63,12 @@ if not mark then
   end
   redis.call('SET', KEYS[1], mark, 'EX', ARGV[2])
 end
-return {mark == ARGV[1] and 1 or 0, redis.call('HGET', KEYS[2], 'l') or ''}
+if mark == ARGV[1] and ARGV[5] ~= '' then
+  local of, account = redis.call('HMGET', KEYS[2], 'a', 'u', 'c'), redis.call('HGET', KEYS[4], '$')
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+  purged = table.concat({of[1] or '', of[2] or '', of[3] or '', account or ''}, '\\0')
+end
+return {mark == ARGV[1] and 1 or 0, redis.call('HGET', KEYS[2], 'l') or '', purged}
 """)
 
 # ended-before; moment ttl
@@ -73,9 +79,9 @@ if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS
 return 1
 """)
 
-# since servers old-since; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
-EPOCH: Final = even_full("""
-local since, lost = redis.call('GET', KEYS[1]) or redis.call('GET', KEYS[3]), false
+# epoch servers; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
+EPOCH: Final = allow_oom("""
+local since, lost = redis.call('GET', KEYS[1]), false
 for i = 3, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
   if known and known ~= found then
@@ -90,9 +96,11 @@ redis.call('SET', KEYS[1], since)
 return since
 """)
 
-# ended session; ttl created expires seen audience subject trace parts (each of the last three may be nothing)
+# ended session; ttl created expires seen audience subject trace principal (the last three may be nothing)
+# -> 1 where it is recorded now
 REGISTER: Final = Script("""
-if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
+if redis.call('EXISTS', KEYS[2]) == 1 then return 1 end
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
 for i, field in ipairs({'u', 't', 'p'}) do
   if ARGV[i + 5] ~= '' then redis.call('HSET', KEYS[2], field, ARGV[i + 5]) end
@@ -120,25 +128,30 @@ end
 return 1
 """)
 
-# ended session; now idle resolution -> live, ended, idle or lost
+# session; now touched-by idle-since -> the last use before this one, or nothing, and why it ended, or nothing
 TOUCH: Final = Script("""
-local record = redis.call('HMGET', KEYS[2], 's', 'x')
-if record[2] or redis.call('EXISTS', KEYS[1]) == 1 then return 'ended' end
-if not record[1] then return 'lost' end
-local now, seen, resolution = tonumber(ARGV[1]), tonumber(record[1]), tonumber(ARGV[3])
-if ARGV[2] ~= '' and not (now < seen + tonumber(ARGV[2]) + resolution) then return 'idle' end
-if now >= seen + resolution then redis.call('HSET', KEYS[2], 's', ARGV[1]) end
-return 'live'
+local record = redis.call('HMGET', KEYS[1], 's', 'x')
+local seen = tonumber(record[1] or '')
+if seen and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < seen then
+  redis.call('HSET', KEYS[1], 's', ARGV[1])
+end
+return {record[1] or '', record[2] or ''}
 """)
 
-# due; now from count -> ref, score, ref, score ...
+# due; now from count latest -> ref, score, ref, score ... What is to be looked at after the latest moment that the idle
+# timeout permits was recorded under a longer one: it is looked at now.
 DUE: Final = Script("""
+if ARGV[4] ~= 'inf' then
+  for _, ref in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[4], '+inf', 'LIMIT', 0, 500)) do
+    redis.call('ZADD', KEYS[1], 'XX', ARGV[1], ref)
+  end
+end
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
 # {ended session}...; now idle resolution lease leeway
 # -> of each: gone | later, when | taken, when, fields..., reason; by NULs
-CLAIM: Final = even_full("""
+CLAIM: Final = allow_oom("""
 local function text(moment) return string.format('%.3f', moment) end
 local function claim(ended, session)
 local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'x', 'l', 't', 'a', 'p')
@@ -163,7 +176,7 @@ return all
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
-POSTPONE: Final = even_full("""
+POSTPONE: Final = allow_oom("""
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
@@ -185,23 +198,13 @@ end
 return all
 """)
 
-# sweeper; worker until now milliseconds -> 1 where it leads
-ELECT: Final = even_full("""
-local held = redis.call('GET', KEYS[1])
-if held then
-  local ends, worker = string.match(held, '^(%S+) (.*)$')
-  if worker ~= ARGV[1] and tonumber(ARGV[3]) < tonumber(ends) then return 0 end
-end
-redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
-return 1
-""")
-
 
 def record_of(ref: str, *fields: bytes) -> Record:
     """Return a record from its fields, all but the last."""
     created, expires, seen, *texts, audience = fields
-    subject, trace, parts = (text.decode() if text else None for text in texts)
-    return Record(ref, subject, float(created), int(expires), int(float(seen)), trace, audience.decode(), parts)
+    subject, trace, principal_hashes = (text.decode() if text else None for text in texts)
+    times = (float(created), int(expires), float(seen))
+    return Record(ref, subject, *times, trace, audience.decode(), principal_hashes)
 
 
 def member(created_at: float, ref: str) -> str:
@@ -219,17 +222,16 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        # With the number of the format. What the second kept is read here as it was, so its epoch holds on.
-        self.since: str = f"{prefix}{{all}}:since:3"
-        self.since_second: str = f"{prefix}{{all}}:since:2"
+        self.epoch: str = f"{prefix}{{all}}:epoch:4"  # with the number of the format
         self.servers: str = f"{prefix}{{all}}:servers"
 
     def data_keys(self, ref: str) -> tuple[str, ...]:
+        """Return the keys of a session: its revocation, its record, its data and the times of that."""
         return tuple(f"{self._prefix}{{{ref}}}:{part}" for part in ("ended", "session", "data", "times"))
 
-    def session_keys(self, ref: str) -> tuple[str, ...]:
-        """Return the keys of a revocation, whose value names its call, and of a record."""
-        return self.data_keys(ref)[:2]
+    def ended(self, ref: str) -> str:
+        """Return the key of a revocation, whose value names its call."""
+        return self.data_keys(ref)[0]
 
     def account(self, name: str) -> tuple[str, str]:
         """Return the keys of what the data of a principal's sessions takes, and of when each is over."""
@@ -240,34 +242,38 @@ class Keys:
         prefix = "".join(f"[{letter}]" if letter in "*?[\\^" else letter for letter in self._prefix)
         return f"{prefix}{{*}}:{part}"
 
-    def admitted(self, ref: str) -> str:
-        return f"{self._prefix}{{{ref}}}:admitted"
+    def registered(self, ref: str) -> str:
+        return f"{self._prefix}{{{ref}}}:registered"
 
     def due(self, audience: str) -> str:
         return f"{self._prefix}{{all}}:due:{audience}"
 
-    def sweeper(self, audience: str) -> str:
-        return f"{self._prefix}{{all}}:sweeper:{audience}"
+    def cutoff(self, audience: str, subject: str | None) -> str:
+        return f"{self._prefix}{{{subject or 'all'}}}:cutoff:{audience}"
 
-    def ended_before(self, audience: str, subject: str | None) -> str:
-        return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
+    def lists(self, audience: str, subject: str | None) -> list[tuple[str, str]]:
+        """Return the keys of the lists that a session is on: that of all, and that of its principal, or of none."""
+        own = f"{{{subject}}}:sessions" if subject else "{all}:anonymous"
+        return [
+            (f"{self._prefix}{{all}}:recorded:ends:{audience}", self.listed(audience)),
+            (f"{self._prefix}{own}:ends:{audience}", f"{self._prefix}{own}:listed:{audience}"),
+        ]
 
-    def sessions(self, audience: str, subject: str | None) -> tuple[str, str]:
-        if subject is None:  # in the slot of the cut-offs of all
-            return f"{self._prefix}{{all}}:anonymous-sessions:{audience}", f"{self._prefix}{{all}}:anonymous:{audience}"
-        return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
-
-
-def listing(keys: Keys, record: Record, entry: tuple[Word, ...], of_subject: int | None) -> list[Command]:
-    """Return what lists a record, unless there are as many as there may be."""
-    if not record.subject and of_subject is None:
-        return []
-    names = (*keys.sessions(record.audience, record.subject), keys.ended_before(record.audience, record.subject))
-    return [LIST(*names, args=(*entry, of_subject or ""))]
+    def listed(self, audience: str, subject: str | None = None) -> str:
+        """Return the key of the list of all sessions, or of a principal's, in their order."""
+        own = f"{{{subject}}}:sessions" if subject else "{all}:recorded"
+        return f"{self._prefix}{own}:listed:{audience}"
 
 
-def unlistings(keys: Keys, record: Record) -> list[Command]:
+def listings(keys: Keys, record: Record, entry: tuple[Word, ...], max_sessions: int | None) -> list[Command]:
+    """Return what lists a record; the second refuses it where there are as many as there may be."""
+    of_all, own = keys.lists(record.audience, record.subject)
+    cutoff = keys.cutoff(record.audience, record.subject)
+    return [LIST(*of_all, args=(*entry, "")), LIST(*own, cutoff, args=(*entry, max_sessions or ""))]
+
+
+def index_removals(keys: Keys, audience: str, subject: str | None, created_at: float, ref: str) -> list[Command]:
     """Return what takes a record from all lists."""
-    due: Command = ("ZREM", keys.due(record.audience), record.ref)
-    keys_of = keys.sessions(record.audience, record.subject)
-    return [due, *(("ZREM", key, member(*record.position)) for key in keys_of)]
+    name = member(created_at, ref)
+    lists = keys.lists(audience, subject)
+    return [("ZREM", keys.due(audience), ref), *(("ZREM", key, name) for pair in lists for key in pair)]

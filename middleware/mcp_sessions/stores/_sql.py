@@ -1,157 +1,306 @@
-"""What the stores in SQL do alike: changes of data within a transaction, and calls on threads, which leave no spans."""
+"""A store in SQL: each method is one transaction of a few statements, sent in one round trip.
+
+The statements refuse by themselves what may not be changed, and report what they found, from which the reason follows.
+"""
 
 from __future__ import annotations
 
-import sys
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Final, NamedTuple, TypeVar
+import json
+import math
+import secrets
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-import anyio
-from anyio.lowlevel import current_token
-
-from .._errors import StoreFull
+from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ._base import LIVE, ByName, FullLog, Standing, added, check_size, size_of
+from . import _base as base
+from . import _sql_text as sql
+from ._base import FIRST, LIVE, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, entry_size
 
-T = TypeVar("T")
-_PLAIN: Final = "suppress_instrumentation"  # the key of older instrumentations
-CallSoon = Callable[[Callable[[], object]], object]
+Statement = tuple[str, Mapping[str, Any]]
+Rows = list[tuple[Any, ...]]
+
+_PARTS: Final = 16
+SWEEP_EVERY: Final = 60  # seconds
+SWEPT_ROWS: Final = 200  # at once
 
 
-class Item(NamedTuple):
-    """A value that a transaction may change."""
+class _Item(NamedTuple):
+    """What a change of data found."""
 
-    namespace: Namespace
-    key: str
+    ended: bool
+    of_others: int  # bytes of the data of the principal's other sessions
+    size: int  # bytes of the session's other names and values
+    number: int  # of its other values
     value: bytes | None
-    expires_at: float | None
-    others: int  # bytes of the session's other values
-    account: int = 0  # bytes of all data of its principal, where that is known before the change
+
+    def check_room(self, namespace: Namespace, key: str, value: bytes | None) -> None:
+        """Raise where a value has no room; what the statements decide is the same."""
+        if value is None:
+            return
+        base.check_size(namespace, self.size + entry_size(key, value))
+        old = 0 if self.value is None else entry_size(key, self.value) + VALUE_COST
+        before = self.of_others + self.size + self.number * VALUE_COST + old
+        base.check_principal(namespace, before, entry_size(key, value) + VALUE_COST - old)
 
 
-class SQLTransaction:
-    """What a call of the contract's methods does whatever the database.
+class SQLStore(ABC):
+    """The methods of a store in SQL.
 
-    Attributes:
-        now: Unix seconds.
+    Args:
+        leeway: Seconds to keep entries after their token expires, for clocks that disagree.
+        clock: Returns Unix seconds.
+        accept_older: Whether sessions from before the store's epoch are accepted.
     """
 
-    now: float
-
-    def __init__(self, leeway: float, vouches_always: bool) -> None:
+    def __init__(self, *, leeway: float, clock: Callable[[], float], accept_older: bool) -> None:
         self._leeway = leeway
-        self._vouches_always = vouches_always
+        self._clock = clock
+        self._accept_older = accept_older
+        self._swept_at = -math.inf
 
     @abstractmethod
-    def _changing(self, namespace: Namespace, key: str) -> AbstractContextManager[Item]:
-        """Let nothing else change a session meanwhile; raise `DataGone` where it has ended."""
-        ...
+    async def _read(self, *statements: Statement) -> list[Rows]:
+        """Return the rows of statements that change nothing, in one round trip."""
 
     @abstractmethod
-    def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None: ...
+    async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:
+        """Return the rows of statements that are one transaction and one round trip, when it is durable.
 
-    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
-        with self._changing(namespace, key) as item:
-            self._save(item, value, expires_at)
+        Args:
+            statements: Of `_sql_text`, with their values.
+            repeatable: Whether it may be made twice, where it is unknown whether it was made.
+            frees: Whether it makes room, and may take what is reserved for that.
+        """
 
-    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        with self._changing(namespace, key) as item:
-            if item.value == old:
-                self._save(item, new, item.expires_at)
-        return item.value == old
+    # --- revocations ------------------------------------------------------------------------------
 
-    def add(self, namespace: Namespace, key: str, by: int) -> int:
-        with self._changing(namespace, key) as item:
-            total = added(item.value, by)
-            self._save(item, b"%d" % total, item.expires_at)
+    async def status(self, claims: Claims) -> SessionStatus:
+        return (await self.statuses((claims,)))[0]
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        (rows,) = await self._read(asking(claims))
+        facts = map(facts_of, rows)
+        return [self._status(one, found) for one, found in zip(claims, facts, strict=True)]
+
+    def _status(self, claims: Claims, facts: Facts) -> SessionStatus:
+        return base.status_of(claims.issued_at, facts, accept_older=self._accept_older)
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        now = self._clock()
+        rows, _ = await self._change(asking((claims,)), touching(claims, now, idle_timeout))
+        return self._status_with_idle(claims, facts_of(rows[0]), now, idle_timeout)
+
+    def _status_with_idle(self, claims: Claims, facts: Facts, now: float, idle_timeout: int | None) -> SessionStatus:
+        accept = self._accept_older
+        return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        now = self._clock()
+        values = {
+            "ref": record.ref,
+            "audience": record.audience,
+            "expires_at": record.expires_at,
+            "expired_before": -1,  # whose revocation has to stay
+            "part": _part(record.ref),
+            "reason": reason,
+            "lease_until": now + (lease or 0),
+            "token": secrets.randbelow(1 << 62),  # tells this call's revocation from another's, if it is made twice
+        }
+        statements = (sql.REVOKE, sql.IS_REVOKED_BY, *(sql.PURGE_REVOKED if lease is None else ()))
+        _, found, *_ = await self._change(*((text, values) for text in statements), frees=lease is None)
+        self._sweep_if_due(now)
+        return bool(found)
+
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
+        of = {"audience": audience, "subject": subject or ""}
+        await self._change((sql.REVOKE_BEFORE, {**of, "cutoff_time": cutoff_time, "expires_at": expires_at}))
+
+    async def register_at_epoch(self, claims: Claims) -> None:
+        values = {"ref": claims.ref, "expires_at": claims.expires_at, "issued_at": claims.issued_at}
+        await self._change((sql.REGISTER_AT_EPOCH, values))
+
+    # --- records ----------------------------------------------------------------------------------
+
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
+        values = {
+            **{name: getattr(record, name) for name in Record.__slots__},
+            "hour": int(record.created_at // 3600),
+            "part": _part(record.ref),
+            "token": secrets.randbelow(1 << 62),
+            "max_sessions": max_sessions,
+            "usage": f"sessions {record.audience}",
+        }
+        made = sql.register(anonymous=record.subject is None, limited=max_sessions is not None)
+        statements = (made, sql.COUNT_REGISTERED, sql.IS_KNOWN)
+        *_, known = await self._change(*((text, values) for text in statements), repeatable=False)
+        self._sweep_if_due(self._clock())
+        if not known:
+            raise refusal("sessions_full")
+
+    async def get(self, ref: str) -> Record | None:
+        (rows,) = await self._read((sql.GET, {"ref": ref, "now": self._clock()}))
+        return _record(rows[0]) if rows else None
+
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
+    ) -> list[Record]:
+        text = sql.list_sessions(of_one=subject is not None, with_cut_off=with_cut_off)
+        page = {"after_time": after[0], "after_ref": after[1], "limit": limit}
+        of = {"audience": audience, "subject": subject, "now": self._clock()}
+        (rows,) = await self._read((text, {**of, **page}))
+        return [_record(row) for row in rows]
+
+    async def count(self, *, audience: str) -> int:
+        ((row,),) = await self._read((sql.COUNT, {"audience": audience}))
+        return int(row[0])
+
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        now = self._clock()
+        values = {
+            "audience": audience,
+            "now": now,
+            "idle_since": base.idle_since(now, idle_timeout),
+            "limit": limit,
+            "lease_until": now + lease,
+            "token": secrets.randbelow(1 << 62),
+        }
+        claim, found = (sql.CLAIM, values), (sql.CLAIMED, values)
+        _, rows = await self._change(claim, found, repeatable=False, frees=True)
+        self._sweep_if_due(now)
+        return [Ended(_record(row), str(row[-1])) for row in rows]
+
+    async def purge(self, *refs: str) -> None:
+        values = {"refs": json.dumps(refs), "expired_before": math.floor(self._clock() - self._leeway)}
+        await self._change(*((text, values) for text in sql.PURGE), frees=True)
+
+    async def usage(self) -> StoreUsage:
+        """Return what fills this store."""
+        ((row,),) = await self._read((sql.USAGE, {}))
+        return StoreUsage(*map(int, row))
+
+    def _sweep_if_due(self, now: float) -> None:
+        if not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
+            self._swept_at = now
+            self._sweep_soon()
+
+    @abstractmethod
+    def _sweep_soon(self) -> None:
+        """Sweep in the background until nothing is left."""
+
+    # --- data -------------------------------------------------------------------------------------
+
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        values = {"owner": namespace.owner, "key": key.encode(), "now": self._clock()}
+        (rows,) = await self._read((sql.READ, values))
+        return bytes(rows[0][0]) if rows else None
+
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
+        kept = value if expires_at is None or self._clock() < expires_at else None
+        text = sql.REMOVE if kept is None else sql.WRITE
+        found = await self._change_item(namespace, key, text, value=kept, ends=expires_at)
+        found.check_room(namespace, key, kept)
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        text = sql.SWAP[old is not None] if new is not None else sql.REMOVE_SAME
+        found = await self._change_item(namespace, key, text, value=new, old=old, repeatable=False)
+        if found.value != old:
+            return False
+        found.check_room(namespace, key, new)
+        return True
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        found = await self._change_item(namespace, key, sql.ADD, by=by, repeatable=False)
+        total = base.checked_add(found.value, by)
+        found.check_room(namespace, key, b"%d" % total)
         return total
 
-    def _save(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
-        kept = value if expires_at is None or self.now < expires_at else None
-        if kept is not None:
-            check_size(item.namespace, item.others + size_of(item.key, kept))
-        self._replace(item, kept, expires_at)
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        source = {"source": namespace.owner}
+        found = await self._change_data(target, sql.MERGE, sql.COPY, source, repeatable=True)
+        ended, of_others, size, number, before = found
+        base.check_changeable(target, self._clock(), self._leeway, has_ended=ended)
+        base.check_size(target, size)
+        base.check_principal(target, of_others + before, size + number * VALUE_COST - before)
 
-    def _standing(self, ended: bool, is_known: bool | None) -> Standing:
-        if ended:
-            return Standing.ENDED
-        return LIVE if self._vouches_always or is_known else Standing.LOST
+    async def _change_item(
+        self, namespace: Namespace, key: str, change: str, *, repeatable: bool = True, **values: Any
+    ) -> _Item:
+        row = await self._change_data(
+            namespace, sql.ITEM, change, {"key": key.encode(), **values}, repeatable=repeatable
+        )
+        ended, of_others, size, number, value = row
+        base.check_changeable(namespace, self._clock(), self._leeway, has_ended=ended)
+        return _Item(ended, int(of_others), int(size), int(number), None if value is None else bytes(value))
 
-
-class SQLStore(ByName):
-    """A store whose methods are those of a transaction.
-
-    Attributes:
-        _clock: Unix seconds.
-    """
-
-    _clock: Callable[[], float]
-
-    def __init__(self) -> None:
-        self._full_log = FullLog()
-
-    async def admit(self, claims: Claims) -> None:
-        """Note a session of the epoch's own second by its name: its date does not say on which side it is."""
-        if await self.status(claims) is Standing.LOST:
-            await self._call("admit", (claims,), {})
-
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the method of `Transaction` with that name returns."""
-        try:
-            return await self._transact(name, args, kwargs)
-        except StoreFull:
-            if self._full_log.is_due(self._clock()):
-                self._full_log.log(await self._transact("filling", (), {}))
-            raise
-
-    @abstractmethod
-    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
-
-
-def call_soon() -> CallSoon:
-    """Return what calls a function in this event loop, asyncio's or Trio's, from any thread."""
-    loop: Any = current_token().native_token
-    found: CallSoon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-    return found
+    async def _change_data(
+        self, namespace: Namespace, look: str, change: str, given: Mapping[str, Any], *, repeatable: bool
+    ) -> tuple[Any, ...]:
+        """Change what a session holds, and return what a look found just before."""
+        now = self._clock()
+        base.check_changeable(namespace, now, self._leeway, has_ended=False)
+        values = {
+            **given,
+            "now": now,
+            "owner": namespace.owner,
+            "expires_at": namespace.expires_at,
+            "account": namespace.subject,
+            "part": _part(namespace.owner),
+            "usage": f"data {namespace.subject}",
+            "max_bytes": namespace.max_bytes,
+            "max_subject_bytes": None if namespace.subject is None else namespace.max_subject_bytes,
+        }
+        statements = (sql.LOCK_OWNER, sql.DROP_EXPIRED, look, change, *sql.SETTLE)
+        results = await self._change(*((text, values) for text in statements), repeatable=repeatable)
+        self._sweep_if_due(now)
+        return results[2][0]
 
 
-async def outcome(future: Future[T]) -> T:
-    """Wait for a future in whichever event loop this is. A caller that gives up cancels what has not begun."""
-    soon, done = call_soon(), anyio.Event()
-
-    def wake(_future: object) -> None:
-        with suppress(RuntimeError):  # that event loop has ended, and with it the caller
-            soon(done.set)
-
-    future.add_done_callback(wake)
-    try:
-        await done.wait()
-        return future.result()
-    finally:
-        future.cancel()
-        del future  # an error's traceback holds this frame, which would hold the error
+def sweep(run: Callable[..., list[Rows]], *, now: float, leeway: float) -> bool:
+    """Delete some of what has expired, by a function that runs statements; whether there may be more."""
+    values = {"expired_before": math.floor(now - leeway), "rows": SWEPT_ROWS, "now": now}
+    (rows,) = run((sql.EXPIRED, values))
+    refs = {"refs": json.dumps([ref for (ref,) in rows])}
+    run(*((text, {**values, **refs}) for text in sql.SWEEP))
+    return len(rows) == SWEPT_ROWS
 
 
-@contextmanager
-def hidden() -> Iterator[None]:
-    """Keep instrumentations of drivers from making spans: most of what a store sends belongs to no request."""
-    contexts: Any = sys.modules.get("opentelemetry.context")  # what was never imported instruments nothing
-    if contexts is None:
-        yield
-        return
-    key = getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", _PLAIN)
-    token = contexts.attach(contexts.set_value(_PLAIN, True, contexts.set_value(key, True)))
-    try:
-        yield
-    finally:
-        contexts.detach(token)
+def facts_of(row: Sequence[Any]) -> Facts:
+    ended, cutoff_time, epoch, registered, seen_at = row
+    return Facts(bool(ended), cutoff_time, math.inf if epoch is None else epoch, bool(registered), seen_at)
 
 
-def call_hidden(work: Callable[..., T], *arguments: Any) -> T:
-    """Return what a call returns that is made on a thread, which has a context of its own."""
-    with hidden():
-        return work(*arguments)
+def asking(claims: Sequence[Claims]) -> Statement:
+    """Return the question for the facts of sessions."""
+    asked = [(one.ref, one.subject, one.audience) for one in claims]
+    return sql.FACTS, {"asked": json.dumps(asked)}
+
+
+def touching(claims: Claims, now: float, idle_timeout: int | None) -> Statement:
+    """Return what notes a use, where one has to be noted."""
+    touched_by, idle_since = now - base.resolution(idle_timeout), base.idle_since(now, idle_timeout)
+    return sql.TOUCH, {"ref": claims.ref, "now": now, "touched_by": touched_by, "idle_since": idle_since}
+
+
+def is_touch_due(facts: Facts, status: SessionStatus, now: float, idle_timeout: int | None) -> bool:
+    return status is LIVE and facts.seen_at is not None and base.is_touch_due(facts.seen_at, now, idle_timeout)
+
+
+def _record(row: Sequence[Any]) -> Record:
+    ref, subject, created_at, expires_at, seen_at, trace, audience, principal_hashes = row[:8]
+    return Record(ref, subject, created_at, int(expires_at), seen_at, trace, audience, principal_hashes)
+
+
+def _part(ref: str) -> int:
+    return zlib.crc32(ref.encode()) % _PARTS

@@ -1,8 +1,8 @@
 """A store in a file: for all processes of one machine, and through restarts.
 
-Whatever a method returned from is on the disk. Reads and changes have a connection and a thread each, so that no
-request waits for another's lock, and no call blocks the event loop. A commit waits for the disk however much it holds:
-what is asked for meanwhile goes into the next one together. The file must lie on a local disk.
+Whatever a method returned from is on the disk. Single rows are read on the event loop, from the write-ahead log, which
+waits for nobody; lists and changes have a thread and a connection each. A commit waits for the disk however much it
+holds: what is asked for meanwhile goes into the next one together. The file must lie on a local disk.
 """
 
 from __future__ import annotations
@@ -13,43 +13,56 @@ import sqlite3
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from threading import Lock
-from typing import Any, Final, TypeVar, get_args
+from typing import Final, TypeVar, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
-from ._base import LIVE, Forgotten, Reach, Standing
-from ._sql import SQLStore, call_hidden, call_soon, outcome
-from ._sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
-from ._sqlite_shared import KnownSessions, SharedFile
-from ._sqlite_tables import Transaction, sweep
+from . import _sql_text as sql
+from ._base import Forgotten, SessionStatus, StoreScope
+from ._sql import Rows, SQLStore, Statement, asking, facts_of, is_touch_due, sweep, touching
+from ._sqlite_file import DIALECT, LOCKED, Job, Setting, SQLiteFile, checked_path
+from ._threads import call_soon, call_suppressed, outcome
 
 T = TypeVar("T")
 GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
-_READING: Final = {"statuses", "look", "sessions", "find", "roster", "count", "read", "filling"}
-_FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is kept for what makes room
+_SINGLE: Final = frozenset({sql.FACTS, sql.GET, sql.READ})  # what looks at a few rows
+_render: Final = cache(DIALECT.render)
 
 
 class SQLiteStore(SQLStore):
-    """Sessions of one machine, in one SQLite file, with `-wal`, `-shm` and `-shared` beside it.
+    """Sessions of one machine, in one SQLite file, with `-wal` and `-shm` beside it.
 
     A new file does not know which older sessions were ended, so sessions issued before its creation are refused
-    (`Standing.LOST`), as if not found. **Adding this store to a deployment that already has sessions ends them**, and
-    so does deleting the file. `forgotten="accept"` accepts such sessions.
+    (`SessionStatus.UNKNOWN`), as if not found. **Adding this store to a deployment that already has sessions ends
+    them**, and so does deleting the file. `forgotten="accept"` accepts such sessions.
 
     The store detects when the file is deleted or replaced while in use, and does the same. It cannot detect a backup
     restored while no process uses it: sessions ended since the backup would work again, so delete the file instead, and
     never `-wal` or `-shm` alone. New files are readable by their owner only (mode 0600). A file does not shrink; free
     space in it is reused. Forked processes open their own connections.
+
+    Args:
+        path: The file; its folder must exist. `~` is not expanded.
+        leeway: Seconds to keep entries after their token expires, for clocks that disagree.
+        busy_timeout: Seconds to wait for a lock that another process holds.
+        max_bytes: The maximum size of the file. A full file refuses new entries and evicts nothing; the last
+            sixteenth is reserved for changes that free space.
+        forgotten: What to do with sessions issued before the file was created: `"refuse"` or `"accept"` them.
+        clock: Returns Unix seconds; for tests.
+
+    Raises:
+        ConfigurationError: An option is wrong, or the path cannot be that of a file; the message names the remedy.
     """
 
-    reach: Final = Reach.MACHINE
+    scope: Final = StoreScope.MACHINE
 
     def __init__(
         self,
@@ -61,94 +74,103 @@ class SQLiteStore(SQLStore):
         forgotten: Forgotten = "refuse",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Args:
-            path: The file; its folder must exist. `~` is not expanded.
-            leeway: Seconds to keep entries after their token expires, for clocks that disagree.
-            busy_timeout: Seconds to wait for a lock that another process holds.
-            max_bytes: The maximum size of the file. A full file refuses new entries and evicts nothing; the last
-                sixteenth is reserved for changes that free space.
-            forgotten: What to do with sessions issued before the file was created: `"refuse"` or `"accept"` them.
-            clock: Returns Unix seconds; for tests.
-
-        Raises:
-            ConfigurationError: An option is wrong, or the path cannot be that of a file; the message names the remedy.
-        """
-        for is_right, rule in (
+        for valid, rule in (
             (forgotten in get_args(Forgotten), f"forgotten={forgotten!r} must be 'refuse' or 'accept'"),
             (leeway >= 0, f"leeway={leeway!r} must be a number of seconds, 0 or more"),
             (0 < busy_timeout <= _HOUR, f"busy_timeout={busy_timeout!r} must be a number of seconds, more than 0"),
             (max_bytes >= _LEAST_BYTES, f"max_bytes={max_bytes!r} must be {_LEAST_BYTES} or more"),
         ):
-            if not is_right:
+            if not valid:
                 raise ConfigurationError(rule)
-        super().__init__()
+        super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
         self._path = checked_path(path)
-        self.where: str = f"SQLite file {self._path}"  # for the log
-        self._clock = clock
-        shared = SharedFile(self._path, max_bytes)
-        self._known = KnownSessions(shared)
-        self._transaction = partial(Transaction, leeway, forgotten == "accept", move=shared.move)
-        setting = Setting(self._path, clock, busy_timeout, max_bytes, shared, partial(sweep, leeway=leeway))
-        self._reads = WorkerThread("mcp-sessions-sqlite-reads", setting)
-        self._changes = ChangeThread("mcp-sessions-sqlite-changes", setting)
+        self.location: str = f"SQLite file {self._path}"  # for the log
+        setting = Setting(self._path, clock, busy_timeout, max_bytes)
+        self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
+        self._reads = WorkerThread("mcp-sessions-sqlite-reads", setting, reads=True)
+        # Neither leads back here: a store that nothing holds lets its threads end.
+        self._sweep = partial(_sweep, clock, leeway, busy_timeout)
+        self._sweep_all = partial(_sweep_all, self._sweep)
+        self._changes = ChangeThread("mcp-sessions-sqlite-changes", setting, on_full=self._sweep_all)
+        _inherited.add(self._nowait)
 
     async def open(self) -> None:
-        """Open the file, make it where there is none, and delete what is over, in small steps."""
+        """Open the file, make it where there is none, and delete what has expired, in small steps."""
         await self._changes.run(SQLiteFile.open)
-        await self._reads.run(SQLiteFile.open)
-        while await self._changes.run(SQLiteFile.sweep):
+        await self._reads.run(lambda _: self._nowait.open())
+        while await self._changes.run(self._sweep):
             """Other calls have their turn."""
 
     async def close(self) -> None:
+        self._nowait.close()
         try:
             await self._reads.close()
         finally:
             await self._changes.close()
 
-    def knows_live(self, claims: Claims, *, is_use: bool = False) -> bool:
-        """Whether a session is known to live without a question; and where `is_use`, also that this need be noted."""
-        until = self._known.find(claims)
-        return until is not None and (not is_use or self._clock() < until)
+    async def _read(self, *statements: Statement) -> list[Rows]:
+        job: Job[list[Rows]] = partial(_execute, statements)
+        is_quick = all(text in _SINGLE for text, _ in statements)
+        if is_quick and (found := self._nowait.read_nowait(job)) is not None:
+            return found
 
-    async def status(self, claims: Claims) -> Standing:
-        return (await self.statuses((claims,)))[0]
+        def read(file: SQLiteFile) -> list[Rows]:
+            rows = file.read(job)
+            if is_quick:
+                with suppress(StoreUnavailable, ConfigurationError):
+                    self._nowait.open()
+            return rows
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        if all(self.knows_live(one) for one in claims):
-            return [LIVE] * len(claims)
-        stamps = [self._known.stamp(one) for one in claims]
-        found: list[Standing] = await self._call("statuses", (claims,), {})
-        for one, stamp, standing in zip(claims, stamps, found, strict=True):
-            if standing is LIVE:
-                self._known.keep(one, stamp)
-        return found
+        return await self._reads.run(read)
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        """Look first, since a use must rarely be noted, and a change waits for others."""
-        if self.knows_live(claims, is_use=True):
-            return LIVE
-        stamp, option = self._known.stamp(claims), {"idle_timeout": idle_timeout}
-        found: tuple[Standing, float] = await self._call("look", (claims,), option)
-        standing, due_at = found
-        if self._clock() >= due_at:
-            standing = await self._call("touch", (claims,), option)
-        elif standing is LIVE:
-            self._known.keep(claims, stamp, due_at)
-        return standing
+    async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # nothing is lost on the way
+        return await self._changes.change(statements, frees=frees)
 
-    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        def job(connection: sqlite3.Connection, now: float) -> Any:
-            return getattr(self._transaction(connection, now), name)(*args, **kwargs)
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        """Read first, since a use must rarely be noted."""
+        ((row,),) = await self._read(asking((claims,)))
+        facts, now = facts_of(row), self._clock()
+        status = self._status_with_idle(claims, facts, now, idle_timeout)
+        if is_touch_due(facts, status, now, idle_timeout):
+            _, (row,) = await self._change(touching(claims, now, idle_timeout), asking((claims,)))
+            status = self._status_with_idle(claims, facts_of(row), now, idle_timeout)  # it may have ended meanwhile
+        return status
 
-        if name in _READING:
-            return await self._reads.run(lambda file: file.read(job))
-        return await self._changes.change(job, frees=name in _FREEING)
+    async def register_at_epoch(self, claims: Claims) -> None:
+        if await self.status(claims) is SessionStatus.UNKNOWN:
+            await super().register_at_epoch(claims)
+
+    def _sweep_soon(self) -> None:
+        self._changes.submit(self._sweep_all)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"
 
 
-_workers: Final[weakref.WeakSet[WorkerThread]] = weakref.WeakSet()
+def _sweep(clock: Callable[[], float], leeway: float, timeout: float, file: SQLiteFile) -> bool:
+    """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
+
+    def job(connection: sqlite3.Connection) -> bool:
+        file.limit_size(connection, frees=True)
+        try:
+            return sweep(lambda *statements: _execute(statements, connection), now=clock(), leeway=leeway)
+        finally:
+            file.limit_size(connection, frees=False)
+
+    return file.change(job, deadline=time.monotonic() + timeout)
+
+
+def _sweep_all(sweep_some: Callable[[SQLiteFile], bool], file: SQLiteFile) -> None:
+    with suppress(StoreUnavailable):  # which the next call has logged
+        while sweep_some(file):
+            """There may be more."""
+
+
+def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) -> list[Rows]:
+    return [connection.execute(_render(text), values).fetchall() for text, values in statements]
+
+
+_inherited: Final[weakref.WeakSet[SQLiteFile | WorkerThread]] = weakref.WeakSet()
 
 
 class WorkerThread:
@@ -157,23 +179,29 @@ class WorkerThread:
     A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
 
-    def __init__(self, name: str, setting: Setting) -> None:
+    def __init__(self, name: str, setting: Setting, *, reads: bool = False) -> None:
         self._name = name
         self._setting = setting
+        self._read_only = reads
         self._lock = Lock()
         self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
-        _workers.add(self)
+        _inherited.add(self)
+
+    @property
+    def timeout(self) -> float:  # seconds to wait for a lock
+        return self._setting.busy_timeout
 
     async def run(self, work: Callable[[SQLiteFile], T]) -> T:
         """Return what `work` returns, or raise what it raises, when it is its turn."""
-        return await outcome(self._submit(work))
+        return await outcome(self.submit(work))
 
-    def _submit(self, work: Callable[[SQLiteFile], T]) -> Future[T]:
+    def submit(self, work: Callable[[SQLiteFile], T]) -> Future[T]:
         with self._lock:
             if self._running is None:
-                self._running = (ThreadPoolExecutor(1, thread_name_prefix=self._name), SQLiteFile(self._setting))
+                executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+                self._running = (executor, SQLiteFile(self._setting, reads=self._read_only))
             executor, file = self._running
-            return executor.submit(call_hidden, work, file)
+            return executor.submit(call_suppressed, work, file)
 
     async def close(self) -> None:
         """Close the file and let the thread end, after the calls so far. A later call starts another."""
@@ -187,57 +215,41 @@ class WorkerThread:
             if running is not None:  # else another task has closed it meanwhile
                 running[0].shutdown(wait=False)
 
-    def after_fork(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Start afresh in the new process: neither threads, connections nor locks survive a fork."""
-        self._setting.shared.leave_behind()
         if self._running is not None:
-            self._running[1].leave_behind()
+            self._running[1].abandon_after_fork()
         self._lock, self._running = Lock(), None
 
 
 def _after_fork() -> None:
-    for worker in tuple(_workers):
-        worker.after_fork()
+    for one in tuple(_inherited):
+        one.abandon_after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass
 class _Change:
-    job: Job[Any]
+    statements: Sequence[Statement]
     frees: bool
     deadline: float  # of the wait for its turn, by the monotonic clock
-    future: Future[Any] = field(default_factory=Future)
-
-    def try_in(self, connection: sqlite3.Connection, now: float) -> tuple[Any, Exception | None]:
-        """Return the result and no error, or the error and nothing changed."""
-        connection.execute("SAVEPOINT change")
-        result, failed = None, None
-        try:
-            result = self.job(connection, now)
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001  # its caller's
-            connection.execute("ROLLBACK TO change")
-            failed = error
-        connection.execute("RELEASE change")
-        return result, failed
+    future: Future[list[Rows]] = field(default_factory=Future)
 
 
 class ChangeThread(WorkerThread):
-    """The thread that changes the file in groups: a savepoint for each change, one commit, and then the answers."""
+    """The thread that changes the file in groups: one commit for all that came meanwhile, and then the answers."""
 
-    def __init__(self, name: str, setting: Setting) -> None:
+    def __init__(self, name: str, setting: Setting, *, on_full: Callable[[SQLiteFile], object]) -> None:
         super().__init__(name, setting)
+        self._on_full = on_full
         self._waiting: deque[_Change] = deque()
 
-    async def change(self, job: Job[T], *, frees: bool = False) -> T:
-        """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
-
-        It may be called more than once. One that frees room may use what is kept for that.
-        """
-        change = _Change(job, frees, time.monotonic() + self._setting.busy_timeout)
+    async def change(self, statements: Sequence[Statement], *, frees: bool = False) -> list[Rows]:
+        """Return the rows of statements, once all that they changed is on the disk; they may be tried again."""
+        change = _Change(statements, frees, time.monotonic() + self.timeout)
         with self._lock:
             # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
             is_first = not self._waiting or self._waiting[0].future.cancelled()
@@ -245,13 +257,12 @@ class ChangeThread(WorkerThread):
         if is_first:
             # Not before the event loop has come round: who asks in the same moment is in the same group, and the
             # thread, which then holds up every other process, need not share the interpreter with the loop so much.
-            call_soon()(partial(self._submit, self._drain))
-        result: T = await outcome(change.future)
-        return result
+            call_soon()(partial(self.submit, self._drain))
+        return await outcome(change.future)
 
-    def after_fork(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Leave what waits to the process that it waits in."""
-        super().after_fork()
+        super().abandon_after_fork()
         self._waiting.clear()
 
     def _drain(self, file: SQLiteFile) -> None:
@@ -261,32 +272,36 @@ class ChangeThread(WorkerThread):
     def _commit_group(self, file: SQLiteFile, deadline: float) -> None:
         group: list[_Change] = []
 
-        def job(connection: sqlite3.Connection, now: float) -> list[tuple[Any, Exception | None]]:
-            group.extend(() if group else self._take())
-            return [change.try_in(connection, now) for change in group]
+        def job(connection: sqlite3.Connection) -> list[list[Rows]]:
+            group.extend(self._take())
+            return [_execute(change.statements, connection) for change in group]
 
         try:
-            outcomes = file.change(job, deadline=deadline)
-        except StoreFull:
-            group = group or self._take()
-            outcomes = [self._alone(file, change) for change in group]
+            results = file.change(job, deadline=deadline)
+        except StoreFull:  # there may be room for some, or for what makes room
+            self._on_full(file)
+            for change in group:
+                self._commit_alone(file, change)
         except Exception as error:  # noqa: BLE001  # its callers'
             is_late = isinstance(error, StoreUnavailable) and error.reason == LOCKED
-            group = group or self._take(until=time.monotonic() if is_late else None)
-            outcomes = [(None, copy.copy(error)) for _ in group]
-        for change, (result, failed) in zip(group, outcomes, strict=True):
-            if failed is None:
+            for change in group or self._take(until=time.monotonic() if is_late else None):
+                change.future.set_exception(copy.copy(error))
+        else:
+            for change, result in zip(group, results, strict=True):
                 change.future.set_result(result)
-            else:
-                change.future.set_exception(failed)
 
-    def _alone(self, file: SQLiteFile, change: _Change) -> tuple[Any, Exception | None]:
-        """There is no room for all of a group; there may be for a smaller one, or for what makes room."""
+    def _commit_alone(self, file: SQLiteFile, change: _Change) -> None:
+        def job(connection: sqlite3.Connection) -> list[Rows]:
+            file.limit_size(connection, frees=change.frees)
+            try:
+                return _execute(change.statements, connection)
+            finally:
+                file.limit_size(connection, frees=False)
+
         try:
-            deadline = time.monotonic() + self._setting.busy_timeout
-            return file.attempt(change.job, deadline=deadline, frees=change.frees), None
+            change.future.set_result(file.change(job, deadline=time.monotonic() + self.timeout))
         except Exception as error:  # noqa: BLE001  # its caller's
-            return None, error
+            change.future.set_exception(error)
 
     def _take(self, until: float | None = None) -> list[_Change]:
         """Return the changes whose turn has come, or whose deadline has, but those that nobody waits for."""

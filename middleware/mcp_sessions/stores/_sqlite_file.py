@@ -14,17 +14,18 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final, NamedTuple, TypeVar
 
-from .._errors import ConfigurationError, StoreFull, StoreUnavailable
-from ._sqlite_shared import PAGE, SHARE, SharedFile
-from ._sqlite_tables import check, create, epoch_of, raise_epoch
+from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
+from . import _sql_text as sql
+from ._base import checked_add
 
 T = TypeVar("T")
-Job = Callable[[sqlite3.Connection, float], T]  # reads or changes, at a time in Unix seconds
+Job = Callable[[sqlite3.Connection], T]
 Inode = tuple[int, int]
 
 LOCKED: Final = "store_locked"
@@ -37,21 +38,29 @@ CAUSES: Final = {  # by words of SQLite's own messages: its codes cannot be read
     "unable to open": "store_cannot_open",
     "disk I/O": "store_io_error",
 }
+DIALECT: Final = sql.Dialect(
+    text="text",
+    blob="blob",
+    asked="""(SELECT key AS place, json_extract(value, '$[0]') AS ref, json_extract(value, '$[1]') AS subject,
+        json_extract(value, '$[2]') AS audience FROM json_each(:asked))""",
+    refs="(SELECT value FROM json_each(:refs))",
+    sum="checked_sum(old.value, :by)",
+    lock="",
+    skip_locked="",
+)
 _ANOTHER_TRY: Final = 0.01  # seconds
-_SWEEP_EVERY: Final = 60  # seconds
 _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size after a burst
-_SWEPT: Final = 200  # rows of a table that one sweep deletes
-_SWEPT_WHEN_FULL: Final = 20  # for which there is room
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
+_RESERVED: Final = 16  # one part in so many of the file is kept for what makes room
+_MINUTE: Final = 60.0  # seconds
 
 logger: Final = logging.getLogger("mcp_sessions")
-_left_behind: Final[list[sqlite3.Connection | None]] = []
+_abandoned: Final[list[sqlite3.Connection | None]] = []
 """Connections to files that are no longer in their place, or that a fork inherited. Closing one would delete the log
 that lies under its name, and that may be the log of the file that is there now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """A database as it lies on the disk: device and inode of the file, and of its write-ahead log if it has one."""
 
     file: Inode
@@ -89,7 +98,7 @@ def _inode(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def make_private(path: str) -> None:
+def create_owner_only(path: str) -> None:
     """Make an empty file that only its owner may read, where there is none.
 
     The log and the index of a file that was there before are removed first: processes that still have that file open
@@ -120,57 +129,65 @@ class Setting:
     clock: Callable[[], float]  # Unix seconds
     busy_timeout: float  # seconds to wait for another process's lock
     max_bytes: int  # how large the file may grow
-    shared: SharedFile
-    sweep: Callable[[sqlite3.Connection, float, int], bool]  # deletes so many rows of what is over; are there more?
-
-    @property
-    def usual_bytes(self) -> int:  # how large it may grow by what frees no room
-        return self.max_bytes - self.max_bytes // SHARE
 
 
 class SQLiteFile:
-    """A connection, made when it is needed, for one call at a time."""
+    """A connection, made when it is needed, for one call at a time; it may only read."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, reads: bool = False) -> None:
         self._setting = setting
-        self._shared = setting.shared
+        self._reads = reads
+        self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
-        self._swept_at = -math.inf
+        self._logged_at = -math.inf  # when a missing log was last logged, by the monotonic clock
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self._faults(opening=True):
+        with self._lock, self._faults(opening=True):
             self._current()
 
     def read(self, job: Job[T]) -> T:
         with self._faults():
-            return job(self._current(), self._setting.clock())
+            return job(self._current())
+
+    def read_nowait(self, job: Job[T]) -> T | None:
+        """Return what a job returns, or None where the file has to be opened or waited for."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._connection is None or not self._file_unchanged():
+                return None
+            return job(self._connection)
+        except sqlite3.Error:  # to be tried again by one that can wait, and names the cause
+            return None
+        finally:
+            self._lock.release()
 
     def change(self, job: Job[T], *, deadline: float) -> T:
-        """Return what a job returns, once all that it changed is on the disk.
+        """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
 
-        A job may be called twice; where it raises, nothing changes. `deadline`, by the monotonic clock, is when to
-        stop waiting for a lock.
+        `deadline`, by the monotonic clock, is when to stop waiting for a lock.
         """
-        with suppress(StoreFull):
-            return self.attempt(self._with_sweep(job), deadline=deadline)
-        self._make_room(deadline)  # which can be written again
-        return self.attempt(job, deadline=deadline)
-
-    def attempt(self, job: Job[T], *, deadline: float, frees: bool = False) -> T:
-        """Do as `change` does, once. A job that frees room may take what is kept for that."""
         with self._faults():
-            return self._transact(job, deadline, frees)
-
-    def sweep(self) -> bool:
-        """Delete some of what is over, and return whether there may be more."""
-        deadline = time.monotonic() + self._setting.busy_timeout
-        return self.change(self._sweeping(_SWEPT), deadline=deadline)
+            connection = self._current()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:  # the call before this one in the queue was not served either
+                raise StoreUnavailable(LOCKED)
+            connection.execute(f"PRAGMA busy_timeout = {math.ceil(remaining * 1000)}")
+            with _transaction(connection):
+                result = job(connection)
+            if not self._file_unchanged():
+                raise StoreUnavailable("store_vanished")  # and what was written with it
+            return result
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -178,92 +195,45 @@ class SQLiteFile:
             if self._identity is not None and _inode(self._setting.path) == self._identity.file:
                 connection.close()
                 return
-        _left_behind.append(connection)
+        _abandoned.append(connection)
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
 
-    def leave_behind(self) -> None:
+    def abandon_after_fork(self) -> None:
         """Never touch the connection again: it belongs to the process that this one was forked from."""
-        _left_behind.append(self._connection)
-        self._connection = None
+        _abandoned.append(self._connection)
+        self._connection, self._lock = None, Lock()
 
-    def _transact(self, job: Job[T], deadline: float, frees: bool) -> T:
-        connection = self._current()
-        max_bytes = self._max_bytes(frees)
-        with self._shared.turn():
-            left = deadline - time.monotonic()
-            if left <= 0:  # the call before this one in the queue had no luck either
-                raise StoreUnavailable(LOCKED)
-            connection.execute(f"PRAGMA busy_timeout = {math.ceil(left * 1000)}")
-            with _transaction(connection), self._grown_to(connection, max_bytes):
-                result = job(connection, self._setting.clock())
-        if not self._is_in_place():
-            raise StoreUnavailable("store_vanished")  # and what was written with it
-        self._open_shared()  # or who has opened another one was not told of what has just ended
-        return result
-
-    def _max_bytes(self, frees: bool) -> int:
-        """Return how large the file may grow now: not at all on a full disk, where the log needs what is left."""
-        if frees:
-            self._shared.give_spare()
-            return self._setting.max_bytes
-        return self._setting.usual_bytes if self._shared.fill_spare() else 1
-
-    @contextmanager
-    def _grown_to(self, connection: sqlite3.Connection, max_bytes: int) -> Iterator[None]:
-        usual = self._setting.usual_bytes
-        if max_bytes == usual:
-            yield
-            return
-        _limit_size(connection, max_bytes)
-        try:
-            yield
-        finally:
-            _limit_size(connection, usual)
-
-    def _with_sweep(self, job: Job[T]) -> Job[T]:
-        def both(connection: sqlite3.Connection, now: float) -> T:
-            if not self._swept_at <= now < self._swept_at + _SWEEP_EVERY:
-                more = self._setting.sweep(connection, now, _SWEPT)
-                self._swept_at = -math.inf if more else now
-            return job(connection, now)
-
-        return both
-
-    def _sweeping(self, rows: int) -> Job[bool]:
-        return lambda connection, now: self._setting.sweep(connection, now, rows)
-
-    def _make_room(self, deadline: float) -> None:
-        """Delete some of what is over, with what is kept for that."""
-        self._shared.give_spare()
-        with suppress(StoreFull):
-            with suppress(sqlite3.Error):  # the log gives back the room that it has taken
-                self._current().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self.attempt(self._sweeping(_SWEPT_WHEN_FULL), deadline=deadline, frees=True)
-
-    def _open_shared(self) -> None:
-        if not self._shared.is_in_place():
-            self._shared.open()
+    def limit_size(self, connection: sqlite3.Connection, *, frees: bool) -> None:
+        """Set how large the file may grow; what makes room may take the part that is kept for that."""
+        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+        limit = self._setting.max_bytes
+        usual = limit if frees else limit - limit // _RESERVED
+        connection.execute(f"PRAGMA max_page_count = {max(1, usual // page_bytes)}").fetchone()
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that is in its place now."""
-        if self._connection is not None and not self._is_in_place():
-            logger.error("the session store's file was deleted or replaced: older sessions may be refused")
-            self.close()
-        self._open_shared()
+        if self._connection is not None and not self._file_unchanged():
+            if not self._reads:
+                logger.error("the session store's file was deleted or replaced: older sessions may be refused")
+            self._close()
         if self._connection is None:
             self._connection = self._connected()
         return self._connection
 
-    def _is_in_place(self) -> bool:
+    def _file_unchanged(self) -> bool:
         now = self._setting.clock()
         found = identify(self._setting.path)
         if self._identity is None or found is None or found.file != self._identity.file:
             return False
         if found.log != self._identity.log:
             # Others write a log that this connection does not see, and SQLite would go on with its own.
-            logger.error("the session store's log (-wal) was deleted while in use: restart every server that uses it")
+            if not time.monotonic() < self._logged_at + _MINUTE:
+                self._logged_at = time.monotonic()
+                logger.error(
+                    "the session store's log (-wal) was deleted while in use: restart every server that uses it"
+                )
             raise StoreUnavailable("store_log_vanished")
         self._seen_at = now
         return True
@@ -281,20 +251,43 @@ class SQLiteFile:
 
     def _connect(self) -> sqlite3.Connection:
         path, setting = self._setting.path, self._setting
-        make_private(path)
+        create_owner_only(path)
         before = identify(path)
-        connection = sqlite3.connect(path, timeout=setting.busy_timeout, isolation_level=None, check_same_thread=False)
+        connection = self._open(path, "rw")
         try:
-            check(connection)
-            _configure(connection, setting.usual_bytes, self._shared.spare())
-            self._raise_epoch(connection, before)
+            has_tables(connection)
+            self._configure(connection)
+            self._create(connection, before)
+            if self._reads:
+                with closing(connection):
+                    connection = self._open(path, "ro")
+                    connection.execute(sql.FORMAT_OF).fetchone()  # by which it opens the log
             self._identity, self._seen_at = _same(before, identify(path)), setting.clock()
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _raise_epoch(self, connection: sqlite3.Connection, found: Identity | None) -> None:
+    def _open(self, path: str, mode: str) -> sqlite3.Connection:
+        timeout, uri = self._setting.busy_timeout, f"{Path(path).as_uri()}?mode={mode}"
+        return sqlite3.connect(uri, timeout=timeout, isolation_level=None, check_same_thread=False, uri=True)
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {pragma}")
+        # The log, without which readers and writers would wait for each other.
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise ConfigurationError(
+                "the SQLite file's file system has no shared memory (a network share?); give a path on a local disk"
+            )
+        # Or a lost page might read as "never ended".
+        if not self._reads and connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("the file is malformed")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
+        connection.create_function("checked_sum", 2, _checked_sum)
+        self.limit_size(connection, frees=False)
+
+    def _create(self, connection: sqlite3.Connection, found: Identity | None) -> None:
         """Make the tables; and where the file is not the one that it was, vouch for nothing of this second or before.
 
         This writes in any case, so that a file that can only be read fails here: a connection to it would keep the
@@ -304,15 +297,22 @@ class SQLiteFile:
         replaced = known is not None and found is not None and known.file != found.file
         now = self._setting.clock()
         next_second = math.ceil(now) if known is None else math.floor(now) + 1
-        with self._shared.turn(), _transaction(connection):
-            self._shared.move(None)
-            made = create(connection, epoch=next_second)
+        with _transaction(connection):
+            made = not has_tables(connection)  # another process may have made them just now
+            if made:
+                for text in sql.TABLES:
+                    connection.execute(DIALECT.render(text))
+                connection.execute(sql.FOUND, {"format": sql.FORMAT, "epoch": next_second})
+                connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {sql.FORMAT}")
             # An epoch raised since the old file was last seen was raised by another process for the same reason.
-            if replaced and not made and epoch_of(connection) < self._seen_at:
-                raise_epoch(connection, next_second)
-            connection.execute("UPDATE facts SET value = value")
+            if replaced and not made:
+                (epoch,) = connection.execute("SELECT epoch FROM store").fetchone()
+                if epoch < self._seen_at:
+                    connection.execute(sql.RAISE_EPOCH, {"epoch": next_second})
+            connection.execute("UPDATE store SET format = format")
         if made:
-            logger.warning("the session store's file is new: sessions issued before now may be refused")
+            logger.info("created the session store: it accepts sessions that begin from now on")
 
     @contextmanager
     def _faults(self, *, opening: bool = False) -> Iterator[None]:
@@ -321,7 +321,7 @@ class SQLiteFile:
         except sqlite3.Error as error:
             reason = cause(error)
             if reason not in {LOCKED, FULL}:
-                self.close()
+                self._close()
             raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=str(error)) from error
         except OSError as error:
             raise StoreUnavailable("store_cannot_open", cause=error.strerror or "") from error
@@ -329,6 +329,31 @@ class SQLiteFile:
             if opening:
                 raise
             raise StoreUnavailable("store_misfit", cause=str(error)) from error
+
+
+_OWNER: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FROM sqlite_master)
+    FROM pragma_application_id, pragma_user_version"""
+"""One statement, which sees one moment: between two of them another process may make the tables."""
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether the tables are there; a file that is not ours to write is refused with `ConfigurationError`."""
+    application, version, empty = connection.execute(_OWNER).fetchone()
+    if application == sql.APPLICATION_ID and version != sql.FORMAT:
+        raise ConfigurationError(
+            f"the SQLite file was written by another version (it has format {version}, this one knows {sql.FORMAT}); "
+            "give another path, or delete the file, which ends all sessions"
+        )
+    if application != sql.APPLICATION_ID and not (application == 0 and version == 0 and empty):
+        raise ConfigurationError("the SQLite file belongs to another program; give the path of a file of its own")
+    return bool(application == sql.APPLICATION_ID)
+
+
+def _checked_sum(value: bytes | None, by: int) -> bytes | None:
+    try:
+        return b"%d" % checked_add(value, by)
+    except DataNotInteger:
+        return None
 
 
 def _same(before: Identity | None, after: Identity | None) -> Identity:
@@ -341,27 +366,6 @@ def cause(error: sqlite3.Error) -> str:
     """Return why SQLite refused, as a reason for logs and spans."""
     text = str(error)
     return next((reason for words, reason in CAUSES.items() if words in text), "store_unavailable")
-
-
-def _configure(connection: sqlite3.Connection, max_bytes: int, spare: int) -> None:
-    for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "trusted_schema = OFF"):
-        connection.execute(f"PRAGMA {pragma}")
-    # The log, without which readers and writers would wait for each other.
-    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-        raise ConfigurationError(
-            "the SQLite file's file system has no shared memory (a network share?); give a path on a local disk"
-        )
-    if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":  # or a lost page might read as "never ended"
-        raise sqlite3.DatabaseError("the file is malformed")
-    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
-    # So that on a full disk the spare room takes what the log holds.
-    connection.execute(f"PRAGMA wal_autocheckpoint = {max(8, min(1000, spare // PAGE // 2))}").fetchone()
-    _limit_size(connection, max_bytes)
-
-
-def _limit_size(connection: sqlite3.Connection, max_bytes: int) -> None:
-    page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
-    connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}").fetchone()
 
 
 @contextmanager

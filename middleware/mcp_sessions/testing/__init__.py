@@ -20,6 +20,7 @@ from .._session.claims import SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session, session_variable
 from .._session.state import State, encode_state
+from ..stores._base import Record
 from ..stores._memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class _Opened(RedactedRepr):
 
     async def end(self, reason: str) -> None:
         of = self.claims
-        await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)
+        await self._store.revoke(Record.of(of), reason=reason, lease=0)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from .._errors import DataGone
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import Namespace
-from ..stores._base import Ended, Record, Standing, Store, resolution
+from ..stores._base import Ended, Record, SessionStatus, Store, resolution
 
 START: Final = 1_800_000_000
 HOUR: Final = 3600
@@ -35,7 +35,9 @@ class Clock:
         return self.now
 
 
-def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
+def session(
+    name: str = "a", *, issued_at: float = START, expires_at: int = LATER, subject: str | None = ALICE
+) -> Claims:
     """Return the claims of a session's token."""
     jti = name.ljust(22, "A")
     return Claims(
@@ -62,13 +64,12 @@ async def register(store: Store, *sessions: Claims) -> None:
 
 async def listed(store: Store, subject: str = ALICE, audience: str = AUDIENCE, **options: Any) -> list[Record]:
     """Return a principal's sessions."""
-    return await store.sessions(subject, audience=audience, **options)
+    return await store.list_sessions(subject=subject, audience=audience, **{"limit": 1000, **options})
 
 
-async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease: float = 30) -> bool:
+async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease: float | None = 30) -> bool:
     """End a session."""
-    until = claims.expires_at
-    return await store.revoke(claims.ref, audience=claims.audience, expires_at=until, reason=reason, lease=lease)
+    return await store.revoke(Record.of(claims), reason=reason, lease=lease)
 
 
 async def claim(
@@ -136,22 +137,22 @@ class RevocationContract(Fixtures):
         Opening one twice is the same as once, and loses nothing.
         """
         asked, changed, unused = make_store(), make_store(), make_store()
-        await asked.admit(session())
-        assert await asked.status(session()) is Standing.LIVE
+        await asked.register_at_epoch(session())
+        assert await asked.status(session()) is SessionStatus.LIVE
         assert await revoke(changed, session()) is True
         for _ in range(2):
             await changed.open()
-            assert await changed.status(session()) is Standing.ENDED
+            assert await changed.status(session()) is SessionStatus.ENDED
         for one in (asked, changed, unused):
             await one.close()
 
     async def test_a_revocation_is_seen_as_soon_as_it_returns(self, store: Store) -> None:
         """Nothing is stored for a live session. Many are asked about in one trip, in the order of the questions."""
         a, b = session("a"), session("b")
-        assert await store.statuses([a, b, a]) == [Standing.LIVE] * 3
+        assert await store.statuses([a, b, a]) == [SessionStatus.LIVE] * 3
         assert await revoke(store, b) is True
-        assert await store.statuses([a, b, a]) == [Standing.LIVE, Standing.ENDED, Standing.LIVE]
-        assert [await store.status(one) for one in (a, b)] == [Standing.LIVE, Standing.ENDED]
+        assert await store.statuses([a, b, a]) == [SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.LIVE]
+        assert [await store.status(one) for one in (a, b)] == [SessionStatus.LIVE, SessionStatus.ENDED]
         assert await store.statuses([]) == []
 
     async def test_only_one_call_ends_a_session(self, store: Store) -> None:
@@ -161,7 +162,7 @@ class RevocationContract(Fixtures):
         assert await revoke(store, session("c", expires_at=START - 1)) is True
         many = [session("a"), session("b"), *(session(f"s{n}", expires_at=LATER + n) for n in range(50))]
         await at_once([partial(revoke, store, one) for one in many])
-        assert await store.statuses(many) == [Standing.ENDED] * 52
+        assert await store.statuses(many) == [SessionStatus.ENDED] * 52
 
     async def test_what_ends_a_session_lasts_as_long_as_it_and_the_leeway(self, store: Store, clock: Clock) -> None:
         """What is forgotten too early is a deleted session that works again, for a clock that is behind, too.
@@ -170,12 +171,12 @@ class RevocationContract(Fixtures):
         """
         a, old = session("a"), session("b", issued_at=START - 1, expires_at=LATER + self.leeway)
         await revoke(store, a)
-        await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, until=LATER)
-        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=START + 10)
+        await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, expires_at=LATER)
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=START + 10)
         for now in (*range(START, LATER, 60), LATER + self.leeway - 1):
             clock.now = now
             await revoke(store, session(f"short-{now}", expires_at=now + 1))
-            assert await store.statuses([a, old]) == [Standing.ENDED] * 2
+            assert await store.statuses([a, old]) == [SessionStatus.ENDED] * 2
 
     @pytest.mark.parametrize("subject", [ALICE, None])
     async def test_a_cut_off_ends_what_was_issued_before(self, store: Store, subject: str | None) -> None:
@@ -184,12 +185,12 @@ class RevocationContract(Fixtures):
         What was issued in that second or later lives on, and what others have.
         """
         for moment in (START - 10, START, START - 5):
-            await store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=LATER)
-        await store.revoke_before(START - 20, audience=AUDIENCE, subject=BOB, until=LATER)
+            await store.revoke_before(moment, audience=AUDIENCE, subject=subject, expires_at=LATER)
+        await store.revoke_before(START - 20, audience=AUDIENCE, subject=BOB, expires_at=LATER)
         for whose in (ALICE, BOB, None):
             before, then = (session(issued_at=moment, subject=whose) for moment in (START - 1, START))
-            ended = Standing.ENDED if subject in {None, whose} else Standing.LIVE
-            assert await store.statuses([before, then]) == [ended, Standing.LIVE]
+            ended = SessionStatus.ENDED if subject in {None, whose} else SessionStatus.LIVE
+            assert await store.statuses([before, then]) == [ended, SessionStatus.LIVE]
             assert await store.status(before) is ended
 
 
@@ -198,44 +199,51 @@ class RecordContract(Fixtures):
     """The records of tracked sessions, and the sessions whose `on_end` is due."""
 
     async def test_a_record_is_given_back_as_it_was_noted(self, store: Store, clock: Clock) -> None:
-        """The trace of its start comes back to who lists it, finds it or claims its end."""
+        """The trace of its start comes back to who lists it, gets it or claims its end."""
         bare, trace = session("bare", subject=None), f"00-{'ab' * 16}-{'cd' * 8}-01"
-        noted = replace(Record.of(session("traced")), trace=trace)
+        noted = replace(Record.of(session("traced")), trace=trace, principal_hashes="of alice")
         await store.register(noted)
         await register(store, bare)
-        assert await listed(store) == [await store.find(noted.ref)] == [noted]
-        assert await store.find(bare.ref) == Record.of(bare)
-        assert await store.touch(bare, idle_timeout=None) is Standing.LIVE
+        assert await listed(store) == [await store.get(noted.ref)] == [noted]
+        assert await store.get(bare.ref) == Record.of(bare)
+        assert await store.touch(bare, idle_timeout=None) is SessionStatus.LIVE
         clock.now = LATER
         ended = await claim(store)
         whole = [Ended(Record.of(bare), "expired"), Ended(noted, "expired")]
         assert sorted(ended, key=lambda one: one.record.trace or "") == whole
 
     async def test_sessions_are_listed_in_pages(self, store: Store) -> None:
-        """Oldest first, in whatever order they were recorded, and without those of others.
+        """Oldest first, in whatever order they were recorded; those of one principal, or those of all.
 
-        A page goes on after the last one of the page before, by its `Record.position`, ended or not.
+        A page resumes after the last one of the page before, by its `Record.position`, ended or not.
         """
-        records = [Record.of(session(f"s{n}", issued_at=START + n // 2)) for n in (2, 0, 3, 1, 4)]
+        records = [Record.of(session(f"s{n}", issued_at=START + n // 2 / 1000)) for n in (2, 0, 3, 1, 4)]
         for record in records:
             await store.register(record)
-        await register(store, session("b", subject=BOB))
-        in_order = sorted(records, key=lambda one: one.position)
-        assert await listed(store) == in_order
-        assert await listed(store, limit=2) == in_order[:2]
-        assert await listed(store, after=in_order[3].position) == in_order[4:]
-        for n in (0, 1):
-            await revoke(store, session(f"s{n}", issued_at=START))
-        assert await listed(store, limit=2) == in_order[2:4]
-        assert await listed(store, after=in_order[1].position, limit=2) == in_order[2:4]
+        others = [Record.of(session("b", subject=BOB)), Record.of(session("c", subject=None))]
+        for record in (*others, replace(Record.of(session("x")), audience="other")):
+            await store.register(record)
+        of_all = partial(store.list_sessions, audience=AUDIENCE)
+        pages_of = ((partial(listed, store), records), (of_all, [*records, *others]))
+        for pages, whose in pages_of:
+            in_order = sorted(whose, key=lambda one: one.position)
+            assert await pages(limit=1000) == in_order
+            assert await pages(limit=2) == in_order[:2]
+            assert await pages(after=in_order[3].position, limit=1000) == in_order[4:]
+        for record in records[:2]:
+            await store.revoke(record, reason="deleted", lease=30)
+        for pages, whose in pages_of:
+            left = sorted((one for one in whose if one not in records[:2]), key=lambda one: one.position)
+            assert await pages(limit=2) == left[:2]
+            assert await pages(after=left[0].position, limit=2) == left[1:3]
         assert await listed(store, "unknown") == []
 
     async def test_what_was_cut_off_is_listed_for_who_ends_it_by_name(self, store: Store) -> None:
         """Page by page, until that is done; what was issued later lives on."""
         cut, then = [session(f"s{n}", issued_at=START - 1) for n in range(3)], session("then")
         await register(store, *cut, then)
-        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
-        whole = partial(listed, store, cut_off=True)
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER)
+        whole = partial(listed, store, with_cut_off=True)
         assert await listed(store) == await whole(after=(START, "")) == [Record.of(then)]
         assert {one.ref for one in await whole(limit=3)} == {one.ref for one in cut}
         for one in cut:
@@ -251,7 +259,7 @@ class RecordContract(Fixtures):
         for now, left in ((LATER - 1, Record.of(b)), (LATER, None)):
             clock.now = now
             assert await listed(store) == ([left] if left else [])
-            assert [await store.find(one.ref) for one in (a, b, session("c"))] == [None, left, None]
+            assert [await store.get(one.ref) for one in (a, b, session("c"))] == [None, left, None]
 
     async def test_recording_again_changes_nothing(self, store: Store) -> None:
         """It revives nothing that was ended, before or after it was recorded, and purged or not.
@@ -259,15 +267,15 @@ class RecordContract(Fixtures):
         A session without a record is lost: it was not made there, or its end was long ago.
         """
         a, b = session("a"), session("b")
-        assert await store.touch(a, idle_timeout=None) is Standing.LOST
+        assert await store.touch(a, idle_timeout=None) is SessionStatus.UNKNOWN
         await register(store, a)
         await store.register(replace(Record.of(a), subject=BOB))
-        assert await store.find(a.ref) == Record.of(a)
+        assert await store.get(a.ref) == Record.of(a)
         for one in (a, b):
             await revoke(store, one)
             await register(store, one)
         for _ in range(2):
-            assert [await store.touch(one, idle_timeout=None) for one in (a, b)] == [Standing.ENDED] * 2
+            assert [await store.touch(one, idle_timeout=None) for one in (a, b)] == [SessionStatus.ENDED] * 2
             assert await listed(store) == []
             await store.purge(a.ref)
 
@@ -279,12 +287,12 @@ class RecordContract(Fixtures):
         await register(store, session())
         for part in (0.99, 0.01, 0.5, 0.99):
             clock.now += idle_timeout * part
-            assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
+            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.LIVE
         clock.now += idle_timeout * 0.5
-        assert await store.status(session()) is Standing.LIVE
+        assert await store.status(session()) is SessionStatus.LIVE
         clock.now += idle_timeout * 0.5 + resolution(idle_timeout)
         for _ in range(3):
-            assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.IDLE
+            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.IDLE
 
     @pytest.mark.parametrize("idle_timeout", [None, 59, 300])
     async def test_a_use_is_on_record_within_the_resolution(
@@ -294,12 +302,12 @@ class RecordContract(Fixtures):
         await register(store, session())
         for step in (1, 7, 40, 13, 55):
             clock.now += step
-            assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
-            found = await store.find(session().ref)
+            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.LIVE
+            found = await store.get(session().ref)
             assert found is not None
             assert clock.now - resolution(idle_timeout) <= found.seen_at <= clock.now
         clock.now = LATER - 1
-        assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
+        assert await store.touch(session(), idle_timeout=None) is SessionStatus.LIVE
         assert await claim(store, idle_timeout=None) == []
 
     async def test_an_idle_session_ends_when_it_is_claimed(self, store: Store, clock: Clock) -> None:
@@ -311,10 +319,10 @@ class RecordContract(Fixtures):
         assert await claim(store, idle_timeout=31) == []
         clock.now = START + 31
         assert await claim(store, idle_timeout=31) == [Ended(Record.of(a), "idle")]
-        assert [await store.touch(a, idle_timeout=timeout) for timeout in (31, None)] == [Standing.ENDED] * 2
-        assert await store.status(a) is Standing.ENDED
+        assert [await store.touch(a, idle_timeout=timeout) for timeout in (31, None)] == [SessionStatus.ENDED] * 2
+        assert await store.status(a) is SessionStatus.ENDED
         assert await revoke(store, a) is False
-        assert await store.find(a.ref) is None
+        assert await store.get(a.ref) is None
         with pytest.raises(DataGone):
             await store.write(namespace(a), "k", b"2")
 
@@ -335,6 +343,28 @@ class RecordContract(Fixtures):
             clock.now = lease_ends_at
             assert await claim(store, lease=30) == [Ended(Record.of(session()), "logout")]
 
+    async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store, clock: Clock) -> None:
+        """Where there is no `on_end`: it is refused, its data is gone, and no one claims it. Only one call ends it."""
+        a, b = session("a"), session("b")
+        await register(store, a)
+        for one in (a, b):
+            await store.write(namespace(one), "k", b"1")
+            assert [await revoke(store, one, lease=None) for _ in range(2)] == [True, False]
+            assert await store.status(one) is await store.touch(one, idle_timeout=None) is SessionStatus.ENDED
+            assert await store.read(namespace(one), "k") is None
+            with pytest.raises(DataGone):
+                await store.write(namespace(one), "k", b"2")
+        assert [await listed(store), await store.count(audience=AUDIENCE), await claim(store)] == [[], 0, []]
+        clock.now = LATER
+        assert await claim(store) == []
+
+    async def test_a_lease_that_runs_is_not_cut_short(self, store: Store) -> None:
+        """By a call without one: the first has its `on_end` to run, which may read the data."""
+        await register(store, session())
+        await store.write(namespace(session()), "k", b"1")
+        assert [await revoke(store, session(), lease=lease) for lease in (30, None)] == [True, False]
+        assert await store.read(namespace(session()), "k") == b"1"
+
     async def test_a_lease_of_nothing_leaves_it_to_another_at_once(self, store: Store, clock: Clock) -> None:
         """What was not recorded is never claimed, and what was purged never again; its revocation stays."""
         await register(store, session("a"))
@@ -344,6 +374,6 @@ class RecordContract(Fixtures):
         for _ in range(2):
             await store.purge(session("a").ref)
         assert await claim(store) == []
-        assert await store.status(session("a")) is Standing.ENDED
+        assert await store.status(session("a")) is SessionStatus.ENDED
         clock.now = LATER
         assert await claim(store) == []

@@ -16,7 +16,7 @@ import pytest
 
 from .._errors import DataGone, DataNotInteger, DataTooLarge
 from .._session.claims import AUDIENCE
-from ..stores._base import Ended, Record, Standing, Store
+from ..stores._base import Ended, Record, SessionStatus, Store
 from ._contract import (
     ALICE,
     BOB,
@@ -88,10 +88,10 @@ class SweepingContract(Fixtures):
         """Though the principal is the same one, and whether they are recorded or not."""
         ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
         await register(store, ours, theirs)
-        await store.revoke_before(START, audience="a", subject=subject, until=LATER)
-        assert await store.statuses([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
-        assert await store.touch(theirs, idle_timeout=None) is Standing.LIVE
-        assert [await store.find(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
+        await store.revoke_before(START, audience="a", subject=subject, expires_at=LATER)
+        assert await store.statuses([ours, theirs]) == [SessionStatus.ENDED, SessionStatus.LIVE]
+        assert await store.touch(theirs, idle_timeout=None) is SessionStatus.LIVE
+        assert [await store.get(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
 
     async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
         """Whether they were ended, expired or idle; one that has none is given none."""
@@ -105,12 +105,6 @@ class SweepingContract(Fixtures):
             assert claimed == ([] if expected is None else [Ended(Record.of(ones[name]), expected)])
             for ended in claimed:
                 await store.purge(ended.record.ref)
-
-    async def test_a_worker_leads_for_its_time_and_may_lead_on(self, store: Store, clock: Clock) -> None:
-        """By asking again before it is over."""
-        for _ in range(3):
-            assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
-            clock.now += 29
 
 
 @pytest.mark.anyio
@@ -292,39 +286,37 @@ class SharedStoreContract(StoreContract):
         await register(store, c)
         await store.write(namespace(c), "cart", b"[1]")
         await revoke(store, a)
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, expires_at=LATER)
         await store.close()
         await other.close()
         again = make_store()
-        assert await again.statuses([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
-        assert [await again.find(c.ref), await again.read(namespace(c), "cart")] == [Record.of(c), b"[1]"]
+        assert await again.statuses([a, b, c]) == [SessionStatus.ENDED, SessionStatus.ENDED, SessionStatus.LIVE]
+        assert [await again.get(c.ref), await again.read(namespace(c), "cart")] == [Record.of(c), b"[1]"]
         await again.close()
 
     async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
         """Also where the other one was asked before, and has answered what was right then."""
         a, b = session("a"), session("b", issued_at=START - 1)
         place = namespace(a)
-        assert await other.statuses([a, b]) == [Standing.LIVE] * 2
-        assert [await other.find(a.ref), await other.read(place, "k")] == [None, None]
+        assert await other.statuses([a, b]) == [SessionStatus.LIVE] * 2
+        assert [await other.get(a.ref), await other.read(place, "k")] == [None, None]
         await register(store, a)
-        assert await other.touch(a, idle_timeout=60) is Standing.LIVE
-        assert await other.find(a.ref) == Record.of(a)
+        assert await other.touch(a, idle_timeout=60) is SessionStatus.LIVE
+        assert await other.get(a.ref) == Record.of(a)
         await store.write(place, "k", b"1")
         assert await other.read(place, "k") == b"1"
         assert await other.compare_and_swap(place, "k", b"1", b"2") is True
         assert await store.read(place, "k") == b"2"
         await revoke(store, a)
-        assert await other.status(a) is Standing.ENDED
+        assert await other.status(a) is SessionStatus.ENDED
         assert await revoke(other, a) is False
-        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
-        assert await other.status(b) is Standing.ENDED
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER)
+        assert await other.status(b) is SessionStatus.ENDED
 
     async def test_of_parallel_calls_one_succeeds(self, store: Store, other: Store, clock: Clock) -> None:
-        """On whichever worker they run: one ends a session, one sweeps, and each ended session is claimed once."""
+        """On whichever worker they run: one ends a session, and each ended session is claimed once."""
         both = [store, other] * 10
         assert (await at_once([partial(revoke, one, session()) for one in both])).count(True) == 1
-        asked = [partial(one.elect, f"worker {n}", audience=AUDIENCE, seconds=30) for n, one in enumerate(both)]
-        assert (await at_once(asked)).count(True) == 1
         many = [session(f"s{n}") for n in range(30)]
         await register(store, *many)
         clock.now = LATER
@@ -333,18 +325,6 @@ class SharedStoreContract(StoreContract):
         rest = [ended.record.ref for ended in await claim(store)]
         assert [len(claimed + rest), set(claimed + rest)] == [30, {one.ref for one in many}]
         assert claimed
-
-    async def test_one_worker_leads(self, store: Store, other: Store, clock: Clock) -> None:
-        """Another follows it when its time is over, not before; each audience has one."""
-        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
-        clock.now = START + 29
-        assert await other.elect("two", audience=AUDIENCE, seconds=30) is False
-        assert await other.elect("two", audience="another", seconds=30) is True
-        clock.now = START + 30
-        assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
-        assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
-        assert await other.elect("two", audience=AUDIENCE, seconds=0) is True  # it gives up
-        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
 
     async def test_a_change_and_a_revocation_have_an_order(self, store: Store, other: Store) -> None:
         """What was changed before stays, what comes after is refused, and nothing comes after it unseen."""

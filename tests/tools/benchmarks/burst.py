@@ -15,15 +15,12 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-import timeit
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
-
-from mcp_sessions.stores._sqlite_shared import SharedFile
 
 from . import ours
 from .ours import Record, Store, claims
@@ -152,13 +149,13 @@ async def lists(url: str, many: int) -> list[tuple[str, str]]:
         numbers = range(first, min(first + AT_ONCE, many))
         records = [Record(f"ses_{n:09}", "alice", now - 9 - n // 50, now + ours.WEEK, now) for n in numbers]
         await asyncio.gather(*map(store.register, records))
-    asked = partial(store.sessions, "alice", audience=ours.AUDIENCE, limit=LISTED)
+    asked = partial(store.list_sessions, subject="alice", audience=ours.AUDIENCE, limit=LISTED)
     rows = [(f"a page of {LISTED} of {many:,} sessions", await timed(asked))]
     after = (now - 9 - many // 100, "")
     rows.append(("a page from the middle", await timed(partial(asked, after=after))))
-    cut_off = partial(store.revoke_before, now, audience=ours.AUDIENCE, subject="alice", until=now + ours.WEEK)
+    cut_off = partial(store.revoke_before, now, audience=ours.AUDIENCE, subject="alice", expires_at=now + ours.WEEK)
     rows.append(("end all of them", await timed(cut_off)))
-    rows.append(("a page of what was cut off", await timed(partial(asked, cut_off=True))))
+    rows.append(("a page of what was cut off", await timed(partial(asked, with_cut_off=True))))
     await store.close()
     return rows
 
@@ -205,18 +202,6 @@ async def question(url: str, *, tracked: bool) -> float:
     return statistics.median(times)
 
 
-def counters() -> float:
-    """Return how many microseconds it takes to see that no session has ended since a look at the database."""
-    with tempfile.TemporaryDirectory() as folder:
-        shared = SharedFile(f"{folder}/counters", 0)
-        shared.open()
-        stamp = shared.stamp(1, 2)
-        assert stamp is not None
-        took = timeit.timeit(lambda: shared.is_at(stamp, 1, 2), number=100_000)
-        shared.close()
-        return 1e6 * took / 100_000
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.benchmarks.burst", description=__doc__)
@@ -232,7 +217,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     *cells, number = at_once(stream, options.workers, options.seconds)
     a_second = int(number.replace(",", "")) / options.seconds
     print(f"| a stream | {' | '.join(cells)} | {a_second:,.0f} a second |\n", flush=True)
-    print(f"| `sqlite:` | the counters of ended sessions | {counters():.2f} us |")
     for kind in ("memory:", "sqlite:"):
         with tempfile.TemporaryDirectory() as folder:
             at = [f"{kind}{folder}/{name}" if kind == "sqlite:" else kind for name in ("a", "b")]

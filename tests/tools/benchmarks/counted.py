@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import multiprocessing
 import sys
 import tempfile
@@ -21,8 +20,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Final
-
-from mcp_sessions.stores import _sqlite_shared
 
 from . import apps, ours
 from .apps import PassThrough
@@ -42,8 +39,6 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     found = {name: {"bare": _bare(visits), "ours": visits.serve} for name, visits in rows.items()}
     on_file = ours.wrap(apps.trivial, clock=clock, store=f"sqlite:{tempfile.mkdtemp()}/sessions.db")
     visits = Visits.of(on_file, message(session=await ours.created(on_file)))
-    # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
-    vars(_sqlite_shared)["_LOOK"] = math.inf
     found["session, sqlite:"] = {"bare": _bare(visits), "ours": visits.serve}
     named = message(session=await ours.created(on_file))
     found["session, SDK"] = {way: partial(_within_sdk, named, way) for way in ("bare", "ours")}

@@ -62,8 +62,7 @@ def claims(number: int, lifetime: int = WEEK) -> Claims:
 
 async def revoke(store: Store, session: Claims) -> None:
     """Revoke a session, as `sessions/delete` does."""
-    expires_at, audience = session.expires_at, session.audience
-    await store.revoke(session.ref, audience=audience, expires_at=expires_at, reason="deleted", lease=60)
+    await store.revoke(Record.of(session), reason="deleted", lease=60)
 
 
 async def created(app: ASGIApp, *, modern: bool = True) -> dict[str, str]:

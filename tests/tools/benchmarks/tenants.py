@@ -94,7 +94,7 @@ async def flood(store: Store, creates: int, most: int) -> list[str]:
 
     async def register(name: str, subject: str) -> None:
         record = Record(f"ses_{name}", subject, now, now + ours.WEEK, now, audience="flood")
-        await store.register(record, of_subject=most)
+        await store.register(record, max_sessions=most)
 
     async def create(number: int) -> None:
         nonlocal refused
@@ -149,7 +149,7 @@ async def crowd(app: ASGIApp, store: Store, many: int, seconds: float) -> list[s
     pages = list[float]()
     WHO.set("alice")
     await ours.created(app)
-    (mine, *_), _ = await store.roster(audience=ours.AUDIENCE, limit=1)
+    (mine,) = await store.list_sessions(audience=ours.AUDIENCE, limit=1)
     assert mine.subject is not None
     await fill(store, mine.subject, many)
     usual = await asyncio.create_task(others(app, seconds))
@@ -163,7 +163,7 @@ async def crowd(app: ASGIApp, store: Store, many: int, seconds: float) -> list[s
             await asyncio.sleep(0.005)
         began = time.perf_counter()
         until = int(time.time()) + ours.WEEK
-        await store.revoke_before(time.time(), audience=ours.AUDIENCE, subject=mine.subject, until=until)
+        await store.revoke_before(time.time(), audience=ours.AUDIENCE, subject=mine.subject, expires_at=until)
         ended = time.perf_counter() - began
         meanwhile = await busy
     p99 = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import redis_servers
 from redis_servers import HOST, Server, serving
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Record, Standing, Store
+from mcp_sessions.stores._base import Record, SessionStatus, Store
 
 from .worker import claims
 
@@ -76,7 +74,7 @@ class Traffic:
             name = str(next(self._numbers))
             one = claims(name, self.issued_at)
             try:
-                await store.revoke(one.ref, audience=AUDIENCE, expires_at=one.expires_at, reason="deleted", lease=60)
+                await store.revoke(Record.of(one), reason="deleted", lease=60)
                 self.deleted.append(name)
                 self.uncertain += 1
                 await store.add(self._shelf, "n", 1)
@@ -101,18 +99,18 @@ class Traffic:
         await self.close()
         return {
             "deleted": len(ended),
-            "deletes lost": sum(standing is Standing.LIVE for standing in ended),
+            "deletes lost": sum(standing is SessionStatus.LIVE for standing in ended),
             "counted": self.counted,
             "counts lost or doubled": max(self.counted - kept, kept - self.counted - self.uncertain, 0),
-            "live sessions ended": sum(standing is not Standing.LIVE for standing in live),
+            "live sessions ended": sum(standing is not SessionStatus.LIVE for standing in live),
         }
 
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
 
-    async def _status(self, name: str) -> Standing:
-        status: Standing = await patiently(lambda: self._stores[0].status(claims(name, self.issued_at)))
+    async def _status(self, name: str) -> SessionStatus:
+        status: SessionStatus = await patiently(lambda: self._stores[0].status(claims(name, self.issued_at)))
         return status
 
 
@@ -220,7 +218,6 @@ async def full() -> Found:
         except StoreUnavailable:
             refused = 1
         offset = 1000
-        assert await store.elect("worker", audience=AUDIENCE, seconds=5)
         while batch := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100):
             await asyncio.gather(*(store.purge(ended.record.ref) for ended in batch))
             swept += len(batch)
@@ -230,7 +227,7 @@ async def full() -> Found:
         return {"refused while full": refused, "swept": swept, "works again": 1}
 
 
-async def fail_over(*, lagging: bool, query: str = "") -> Found:
+async def fail_over(*, lagging: bool) -> Found:
     """The primary is killed, and its replica takes over; one that lags has not heard of the last changes."""
     with ExitStack() as stack:
         primary = stack.enter_context(serving(**ON_DISK))
@@ -239,7 +236,7 @@ async def fail_over(*, lagging: bool, query: str = "") -> Found:
         await until(lambda: b"master_link_status:up" in replica.command("INFO", "replication"))
         sentinel = stack.enter_context(watching(primary))
         await until(lambda: sentinel.command("SENTINEL", "REPLICAS", "sessions"))
-        traffic = Traffic(f"redis+sentinel://{HOST}:{sentinel.port}/sessions{query}")
+        traffic = Traffic(f"redis+sentinel://{HOST}:{sentinel.port}/sessions")
         async with traffic.running():
             await traffic.more(20)
             if lagging:
@@ -251,8 +248,7 @@ async def fail_over(*, lagging: bool, query: str = "") -> Found:
             # The replica itself is not asked: it is made to hang up on all clients when it takes over.
             port = str(replica.port).encode()
             await until(lambda: sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "sessions")[1] == port)
-            if not query:  # there is not another replica to confirm a change
-                await traffic.more(10)
+            await traffic.more(10)
         return await traffic.look()
 
 
@@ -291,10 +287,10 @@ def two_nodes(options: dict[str, Any]) -> Iterator[tuple[Server, Server]]:
         yield first, second
 
 
-async def reshard(options: dict[str, Any], *, query: str = "") -> Found:
+async def reshard(options: dict[str, Any]) -> Found:
     """Slots move from one node of a cluster to another."""
     with two_nodes(options) as (first, second):
-        traffic = Traffic(first.cluster_url + query)
+        traffic = Traffic(first.cluster_url)
         async with traffic.running():
             await traffic.more(20)
             names = ["{ses_counted}", "{all}", *first.command("KEYS", "*")[:8]]
@@ -332,21 +328,12 @@ FAULTS: Final[dict[Of, Fault]] = {
     ("one server, noeviction, tracked", "full, until what filled it expires"): full,
     ("Sentinel", "fail-over"): partial(fail_over, lagging=False),
     ("Sentinel", "fail-over to a replica that lags"): partial(fail_over, lagging=True),
-    ("Sentinel, replicas=1", "fail-over to a replica that lags"): partial(fail_over, lagging=True, query="?replicas=1"),
     ("cluster", "slots move"): partial(reshard, ON_DISK),
 }
 SLOW: Final[dict[Of, Fault]] = {
     (ALWAYS, "killed with a slow disk"): partial(slow_sync, ON_DISK, seconds=0.05),
     (EVERYSEC, "killed with a slow disk"): partial(slow_sync, EACH_SECOND, seconds=1.5),
 }
-WAIT: Final = "?durability=wait"
-WAITING: Final[dict[Of, Fault]] = {
-    ("one server, everysec, durability=wait", "killed with a slow disk"): partial(
-        slow_sync, EACH_SECOND, seconds=0.7, query=WAIT
-    ),
-    ("cluster, everysec, durability=wait", "slots move"): partial(reshard, EACH_SECOND, query=WAIT),
-}
-"""For servers that know WAITAOF: Redis 7.2, or Valkey."""
 MAY_LOSE: Final = {
     (EVERYSEC, "killed with a slow disk"),
     (EVICTS, "memory full"),
@@ -356,10 +343,7 @@ MAY_LOSE: Final = {
 
 
 def known() -> dict[Of, Fault]:
-    """Return all faults that the server at hand can be tried with, and print which it cannot."""
-    if redis_servers.shared().did("WAITAOF", 0, 0, 0):  # pragma: no cover  # depends on the server at hand
-        return FAULTS | SLOW | WAITING
-    print(f"left out, for want of WAITAOF (Redis 7.2, Valkey): {'; '.join(map(', '.join, WAITING))}\n", file=sys.stderr)
+    """Return all faults."""
     return FAULTS | SLOW
 
 

@@ -30,7 +30,7 @@ from history import Kind, Operation, Outcome, Recorder, Rule, violations
 
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._base import SessionStatus, Store
 
 from . import faults
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data, deleted
@@ -74,7 +74,7 @@ class Place:
 def sqlite() -> Iterator[Place]:
     """A file."""
     with tempfile.TemporaryDirectory(prefix="mcp-sessions-crash-") as folder:
-        yield Place(f"sqlite:{folder}/sessions.db", hooks=("begun", "begun", "answered", "counted", "committed"))
+        yield Place(f"sqlite:{folder}/sessions.db", hooks=("begun", "begun", "answered", "written", "committed"))
 
 
 @contextmanager
@@ -174,7 +174,7 @@ class Run:
     async def _still_living(self, names: Sequence[str]) -> set[str]:
         """Which sessions a store takes for alive that was open all the time, and saw each of them before it ended."""
         found = await self.living.statuses([claims(name, self.issued_at) for name in names])
-        return {name for name, standing in zip(names, found, strict=True) if standing is Standing.LIVE}
+        return {name for name, standing in zip(names, found, strict=True) if standing is SessionStatus.LIVE}
 
     async def _standings(self, store: Store, names: Sequence[str]) -> set[str]:
         """Which sessions have ended; each is noted as a use that was accepted or refused."""
@@ -182,9 +182,9 @@ class Run:
         found = await store.statuses([claims(name, self.issued_at) for name in names])
         ended = time.monotonic()
         for name, standing in zip(names, found, strict=True):
-            outcome: Outcome = "accepted" if standing is Standing.LIVE else "refused"
+            outcome: Outcome = "accepted" if standing is SessionStatus.LIVE else "refused"
             self.history.append(Operation("use", name, began, ended, outcome))
-        return {name for name, standing in zip(names, found, strict=True) if standing is Standing.ENDED}
+        return {name for name, standing in zip(names, found, strict=True) if standing is SessionStatus.ENDED}
 
     async def _count(self, store: Store, changes: Sequence[Operation]) -> None:
         recorder, kept = Recorder(), data(store, self.issued_at)

@@ -26,10 +26,9 @@ import anyio
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions.stores import make
+from mcp_sessions.stores import _sqlite, make
 from mcp_sessions.stores._base import Record, Store
-from mcp_sessions.stores._sqlite_shared import SharedFile
-from mcp_sessions.stores._sqlite_tables import Transaction
+from mcp_sessions.stores._sqlite_file import SQLiteFile
 
 TASKS: Final = 4
 CHANGES: Final = 200  # after which it ends by itself, where it was not the one that was killed
@@ -37,7 +36,7 @@ LEASE: Final = 1.0  # seconds
 COUNTED: Final = "counted"  # the session whose data is changed, in every process of a run
 COUNTERS: Final = ("increment", "update")
 
-Hook = Literal["begun", "answered", "counted", "committed"]
+Hook = Literal["begun", "answered", "written", "committed"]
 Say = Callable[[dict[str, Any]], object]
 
 
@@ -46,8 +45,8 @@ class Plan:
     """What a process is to do, and when which one is killed.
 
     A hook is `"answered"`: the store has answered the change, which is not said yet; or `"begun"`: some time after it
-    began. On SQLite also, at the next delete, `"counted"`: when it was counted in shared memory, before its commit; and
-    `"committed"`: after that, before the counter says so.
+    began. On SQLite also, at the next change, `"written"`: before its commit; and `"committed"`: after that, before
+    any caller knows.
     """
 
     url: str
@@ -121,9 +120,7 @@ class Worker:
 
     async def _delete(self, name: str) -> None:
         session = claims(name, self._plan.issued_at)
-        revoked = self._store.revoke(
-            session.ref, audience=session.audience, expires_at=session.expires_at, reason="deleted", lease=LEASE
-        )
+        revoked = self._store.revoke(Record.of(session), reason="deleted", lease=LEASE)
         await self._change("delete", name, revoked)
 
     async def _record(self, name: str, *, lifetime: int) -> None:
@@ -152,17 +149,15 @@ class Worker:
         self._durations.append(ended - began)
 
     def _arm(self) -> None:
-        """Kill at the next step that the hook names, between what counts a change and what commits it."""
-        is_before = self._plan.hook == "counted"
-        where, name = (Transaction, "_revoke") if is_before else (SharedFile, "_settle")
+        """Kill after the next step that the hook names: a change is written, or committed."""
+        where, name = (_sqlite, "_execute") if self._plan.hook == "written" else (SQLiteFile, "change")
         really = getattr(where, name)
 
-        def deadly(*given: Any) -> Any:
+        def deadly(*given: Any, **options: Any) -> Any:
             setattr(where, name, really)
-            if is_before:
-                really(*given)
+            result = really(*given, **options)
             self._kill()
-            return really(*given)  # where another process was killed
+            return result  # where another process was killed
 
         setattr(where, name, deadly)
 

@@ -1,0 +1,215 @@
+"""Connections to PostgreSQL, the threads that use them, and why they fail: reached from any event loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+
+from .._errors import StoreUnavailable
+from ._threads import call_suppressed, suppress_instrumentation
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg_pool import ConnectionPool
+
+T = TypeVar("T")
+FULL: Final = "store_full_disk"
+FORBIDDEN: Final = "store_forbidden"
+NO_DATABASE: Final = "store_no_database"
+NO_TABLES: Final = "store_no_tables"
+UNREACHABLE: Final = "store_unreachable"
+_CODES: Final = {  # by the beginning of the SQLSTATE
+    "25006": "store_readonly",
+    "28": FORBIDDEN,
+    "3D": NO_DATABASE,
+    "3F": NO_TABLES,
+    "40P01": "store_locked",
+    "42501": FORBIDDEN,
+    "42P01": NO_TABLES,
+    "53100": FULL,
+    "53200": "store_out_of_memory",
+    "53300": "store_too_many_connections",
+    "55P03": "store_locked",
+    "57014": "store_timeout",
+    "57P": "store_restarting",
+    "58": "store_io_error",
+    "XX": "store_corrupt",
+}
+_WORDS: Final = {  # of errors from before there is a connection, which have no code; the first that is found counts
+    **dict.fromkeys(("certificate", "SSL"), "store_tls"),
+    **dict.fromkeys(("authentication", "password", "pg_hba", "role "), FORBIDDEN),
+    **dict.fromkeys(("starting up", "shutting down"), "store_restarting"),
+    **dict.fromkeys(("too many", "slots"), "store_too_many_connections"),
+    **dict.fromkeys(("read-only", "hot standby", "recovery"), "store_readonly"),
+    "database ": NO_DATABASE,
+    "timeout": "store_timeout",
+}
+CAUSES: Final = {  # in plain words, for the log
+    FORBIDDEN: "it refuses this user: check the user and the password in the URL, and its permissions",
+    FULL: "its disk is full",
+    NO_DATABASE: "it has no such database",
+    "store_locked": "another transaction holds what this one needs",
+    "store_readonly": "this server is a standby, or read-only",
+    "store_restarting": "it starts or stops",
+    "store_timeout": "no answer in time",
+    "store_tls": "TLS: the certificate cannot be verified, or the server does not speak it",
+    "store_too_many_connections": "it has no connection left for this worker (max_connections)",
+    UNREACHABLE: "no connection: is it running, and is the host in the URL right?",
+}
+_NAME: Final = "mcp-sessions"
+_SHARE: Final = 0.8  # of the time of a call, in which it waits for a connection
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why PostgreSQL refused, as a reason for logs and spans."""
+    code, text = getattr(error, "sqlstate", None), str(error)
+    if code is not None:
+        return next((reason for start, reason in _CODES.items() if code.startswith(start)), "store_error")
+    return next((reason for words, reason in _WORDS.items() if words in text), UNREACHABLE)
+
+
+def is_readable(number: int) -> bool:
+    """Whether something waits to be read from a socket."""
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether the driver logs about another pool: its texts may quote a URL, and what matters is logged here."""
+    return not (isinstance(record.args, tuple) and _NAME in record.args)
+
+
+logging.getLogger("psycopg.pool").addFilter(_is_of_others)
+
+
+class Pool:
+    """A pool of connections and the threads that use them, reached from any event loop, and made when it is needed.
+
+    A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        configure: Callable[[Connection[Any]], None],
+        connections: int,
+        patience: float,
+    ) -> None:
+        self._options = options
+        self._configure = configure
+        self._connections = connections
+        self._patience = patience  # seconds that a call waits for a connection
+        self._fault: Exception | None = None  # why the last connection could not be made
+        self._started: tuple[int, ThreadPoolExecutor, ConnectionPool[Any]] | None = None
+
+    def _start(self) -> tuple[ThreadPoolExecutor, ConnectionPool[Any]]:
+        from psycopg_pool import ConnectionPool
+
+        if self._started is None or self._started[0] != os.getpid():  # neither threads nor connections survive a fork
+            pool = ConnectionPool(
+                kwargs={**self._options, "autocommit": True},
+                connection_class=self._connection_class(),
+                min_size=0,
+                max_size=self._connections,
+                reconnect_timeout=0,  # the next call tries again
+                open=True,
+                name=_NAME,
+            )
+            threads = ThreadPoolExecutor(self._connections, thread_name_prefix="mcp-sessions-postgres")
+            self._started = (os.getpid(), threads, pool)
+        return self._started[1:]
+
+    def _connection_class(self) -> type[Connection[Any]]:
+        """Return a class whose connections are set up, and that notes why one could not be made."""
+        from psycopg import Connection
+
+        pool = self
+
+        class Configured(Connection[Any]):
+            @classmethod
+            def connect(cls, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    with suppress_instrumentation():  # this is a thread of the driver's
+                        connection = super().connect(*args, **kwargs)
+                        try:
+                            pool._configure(connection)
+                        except BaseException:
+                            connection.close()
+                            raise
+                except Exception as error:
+                    pool._fault = error
+                    raise
+                pool._fault = None
+                return connection
+
+        return Configured
+
+    def submit(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> Future[T]:
+        """Do work on a thread when it is its turn."""
+        threads, pool = self._start()
+        return threads.submit(call_suppressed, self._attempt, pool, work, repeatable)
+
+    def connect(self) -> Future[None]:
+        """Make a connection of its own, whose error says why it cannot be made."""
+        threads, pool = self._start()
+
+        def work() -> None:
+            pool.connection_class.connect(**self._options, autocommit=True).close()
+
+        return threads.submit(call_suppressed, work)
+
+    async def close(self) -> None:
+        """Close all connections, after the calls so far. A later call makes others."""
+        if self._started is not None and self._started[0] == os.getpid():
+            _, threads, pool = self._started
+            self._started = None
+            await anyio.to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(pool.close, abandon_on_cancel=True)
+
+    def _attempt(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
+        from psycopg import Error
+
+        for is_last in (False, True):
+            connection = self._take(pool)
+            try:
+                return work(connection)
+            except Error as error:
+                if is_last:
+                    raise
+                if reason_of(error) == NO_TABLES:
+                    self._configure(connection)  # which makes them
+                elif not connection.closed or not repeatable:
+                    raise
+            finally:
+                pool.putconn(connection)
+        raise AssertionError  # pragma: no cover  # the last attempt returns or raises
+
+    def _take(self, pool: ConnectionPool[Any]) -> Connection[Any]:
+        """Return a connection that was not found broken, or wait for one that others use."""
+        from psycopg import Error
+        from psycopg_pool import PoolTimeout
+
+        while True:
+            try:
+                connection: Connection[Any] = pool.getconn(_SHARE * self._patience)
+            except PoolTimeout:
+                fault = self._fault
+                if isinstance(fault, Error):
+                    reason = reason_of(fault)
+                    raise StoreUnavailable(reason, cause=CAUSES.get(reason, "")) from None
+                raise fault or StoreUnavailable("store_timeout", cause="all connections are in use") from None
+            if not is_readable(connection.fileno()):  # a server that closed it has said so
+                return connection
+            try:
+                connection.execute("SELECT 1")
+            except Error:
+                pool.putconn(connection)
+            else:
+                return connection

@@ -1,0 +1,299 @@
+"""The tables and statements of the SQL stores, in what SQLite and PostgreSQL have in common.
+
+A row of `sessions` exists for what has a record (`created_at`), has ended (`reason`), has data (`bytes`) or began while
+the store lost data (`at_epoch`). Values are `:name`; what differs is in braces, and each store's `Dialect` fills it in.
+Changes of one session meet at its row, which each of them writes or locks first.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ._base import VALUE_COST
+
+FORMAT: Final = 6  # of the tables
+APPLICATION_ID: Final = 0x6D637073  # "mcps": tells a file of this package from others
+
+
+class Dialect(NamedTuple):
+    """The fragments in which databases differ."""
+
+    text: str  # the type of text that is compared byte by byte
+    blob: str  # the type of bytes
+    asked: str  # the table of what `:asked` asks for, a JSON array of [ref, subject, audience]
+    refs: str  # the names in `:refs`, a JSON array
+    sum: str  # the sum of `old.value` and `:by` as JSON; NULL where they have none of 64 bits
+    lock: str  # locks the rows of a query
+    skip_locked: str  # locks the rows of a query that no other transaction has locked
+
+    def render(self, text: str) -> str:
+        """Return a statement of this file in this dialect."""
+        for name, fragment in self._asdict().items():
+            text = text.replace(f"{{{name}}}", fragment)
+        return text
+
+
+_RECORDED: Final = "created_at IS NOT NULL AND reason IS NULL"
+_LEASED: Final = "created_at IS NOT NULL AND reason IS NOT NULL"
+TABLES: Final = (
+    "CREATE TABLE store (format bigint NOT NULL, epoch double precision NOT NULL)",
+    """CREATE TABLE sessions (
+        ref {text} NOT NULL PRIMARY KEY, audience {text}, subject {text}, created_at double precision,
+        expires_at bigint NOT NULL, seen_at double precision, trace {text}, principal_hashes {text},
+        at_epoch double precision, reason {text}, lease_until double precision, token bigint,
+        account {text}, part bigint NOT NULL, hour bigint, bytes bigint NOT NULL DEFAULT 0
+    )""",
+    f"CREATE INDEX sessions_of_all ON sessions (audience, created_at, ref) WHERE {_RECORDED}",
+    f"CREATE INDEX sessions_of_one ON sessions (subject, audience, created_at, ref) WHERE {_RECORDED}",
+    f"CREATE INDEX sessions_expiring ON sessions (audience, expires_at) WHERE {_RECORDED}",
+    f"CREATE INDEX sessions_seen ON sessions (audience, seen_at) WHERE {_RECORDED}",
+    f"CREATE INDEX sessions_leased ON sessions (audience, lease_until) WHERE {_LEASED}",
+    "CREATE INDEX sessions_swept ON sessions (expires_at) WHERE created_at IS NULL",
+    # A cutoff of all principals has the subject ''.
+    """CREATE TABLE cutoffs (
+        audience {text} NOT NULL, subject {text} NOT NULL, cutoff_time double precision NOT NULL,
+        expires_at bigint NOT NULL, PRIMARY KEY (audience, subject)
+    )""",
+    "CREATE INDEX cutoffs_swept ON cutoffs (expires_at)",
+    """CREATE TABLE items (
+        owner {text} NOT NULL, key {blob} NOT NULL, value {blob} NOT NULL, expires_at double precision,
+        PRIMARY KEY (owner, key)
+    )""",
+    # Bytes of a principal's data, and recorded sessions without a principal by the hour of their beginning; in parts,
+    # so that transactions seldom wait for each other's commits.
+    """CREATE TABLE usage (
+        name {text} NOT NULL, hour bigint NOT NULL, part bigint NOT NULL, amount bigint NOT NULL,
+        PRIMARY KEY (name, hour, part)
+    )""",
+)
+FOUND: Final = "INSERT INTO store (format, epoch) VALUES (:format, :epoch)"
+FORMAT_OF: Final = "SELECT format FROM store"
+RAISE_EPOCH: Final = "UPDATE store SET epoch = :epoch WHERE epoch < :epoch"
+
+# --- revocations ----------------------------------------------------------------------------------
+
+_CUTOFF: Final = """coalesce((
+        SELECT max(cutoff_time) FROM cutoffs WHERE audience = {audience} AND subject IN ('', {subject})
+    ), 0)"""
+
+
+def _cutoff(audience: str, subject: str) -> str:
+    return _CUTOFF.replace("{audience}", audience).replace("{subject}", subject)
+
+
+FACTS: Final = f"""
+    SELECT kept.reason IS NOT NULL, {_cutoff("asked.audience", "asked.subject")}, (SELECT epoch FROM store),
+        coalesce(kept.at_epoch = (SELECT epoch FROM store), 1 = 0),
+        CASE WHEN kept.created_at IS NOT NULL THEN kept.seen_at END
+    FROM {{asked}} AS asked LEFT JOIN sessions AS kept ON kept.ref = asked.ref ORDER BY asked.place
+"""
+TOUCH: Final = """
+    UPDATE sessions SET seen_at = :now WHERE ref = :ref AND created_at IS NOT NULL AND reason IS NULL
+        AND seen_at <= :touched_by AND seen_at > :idle_since
+"""
+REGISTER_AT_EPOCH: Final = """
+    INSERT INTO sessions (ref, expires_at, part, at_epoch) SELECT :ref, :expires_at, 0, epoch FROM store
+        WHERE epoch > :issued_at
+    ON CONFLICT (ref) DO UPDATE SET at_epoch = excluded.at_epoch
+"""
+REVOKE: Final = """
+    INSERT INTO sessions (ref, audience, expires_at, part, reason, token)
+        VALUES (:ref, :audience, :expires_at, :part, :reason, :token)
+    ON CONFLICT (ref) DO UPDATE SET reason = excluded.reason, token = excluded.token, lease_until = :lease_until
+        WHERE sessions.reason IS NULL
+"""
+IS_REVOKED_BY: Final = "SELECT 1 FROM sessions WHERE ref = :ref AND token = :token"
+REVOKE_BEFORE: Final = """
+    INSERT INTO cutoffs (audience, subject, cutoff_time, expires_at)
+        VALUES (:audience, :subject, :cutoff_time, :expires_at)
+    ON CONFLICT (audience, subject) DO UPDATE SET
+        cutoff_time = CASE WHEN excluded.cutoff_time > cutoffs.cutoff_time
+            THEN excluded.cutoff_time ELSE cutoffs.cutoff_time END,
+        expires_at = CASE WHEN excluded.expires_at > cutoffs.expires_at
+            THEN excluded.expires_at ELSE cutoffs.expires_at END
+"""
+
+# --- records --------------------------------------------------------------------------------------
+
+_COUNT_ONE: Final = f"""(
+    SELECT count(*) FROM (
+        SELECT 1 FROM sessions WHERE subject = :subject AND audience = :audience AND {_RECORDED}
+            AND created_at >= {_cutoff(":audience", ":subject")} LIMIT :max_sessions
+    ) AS counted)"""
+_COUNT_ANONYMOUS: Final = f"""(
+    SELECT coalesce(sum(amount), 0) FROM usage
+        WHERE name = :usage AND hour > {_cutoff(":audience", "''")} / 3600 - 1)"""
+
+
+def register(*, anonymous: bool, limited: bool) -> str:
+    """Return what records a session, where there are not too many."""
+    counted = _COUNT_ANONYMOUS if anonymous else _COUNT_ONE
+    condition = f"{counted} < :max_sessions" if limited else "1 = 1"
+    return f"""
+        INSERT INTO sessions (ref, audience, subject, created_at, expires_at, seen_at, trace, principal_hashes,
+            at_epoch, token, part, hour)
+        SELECT :ref, :audience, :subject, :created_at, :expires_at, :seen_at, :trace, :principal_hashes,
+            epoch, :token, :part, :hour FROM store WHERE {condition}
+        ON CONFLICT (ref) DO UPDATE SET audience = excluded.audience, subject = excluded.subject,
+            created_at = excluded.created_at, seen_at = excluded.seen_at, trace = excluded.trace,
+            principal_hashes = excluded.principal_hashes, at_epoch = excluded.at_epoch, token = excluded.token,
+            part = CASE WHEN sessions.bytes > 0 THEN sessions.part ELSE excluded.part END, hour = excluded.hour
+            WHERE sessions.created_at IS NULL AND sessions.reason IS NULL
+    """
+
+
+COUNT_REGISTERED: Final = """
+    INSERT INTO usage (name, hour, part, amount) SELECT :usage, hour, part, 1 FROM sessions
+        WHERE ref = :ref AND token = :token AND subject IS NULL
+    ON CONFLICT (name, hour, part) DO UPDATE SET amount = usage.amount + 1
+"""
+IS_KNOWN: Final = "SELECT 1 FROM sessions WHERE ref = :ref AND (created_at IS NOT NULL OR reason IS NOT NULL)"
+_COLUMNS: Final = "ref, subject, created_at, expires_at, seen_at, trace, audience, principal_hashes"
+_LIVE: Final = f"SELECT {_COLUMNS} FROM sessions AS kept WHERE {_RECORDED} AND expires_at > :now"
+_NOT_CUT_OFF: Final = f"created_at >= {_cutoff('kept.audience', 'kept.subject')}"
+GET: Final = f"{_LIVE} AND ref = :ref AND {_NOT_CUT_OFF}"
+
+
+def list_sessions(*, of_one: bool, with_cut_off: bool) -> str:
+    """Return what lists the sessions of an audience, or of one principal in it."""
+    conditions = ["audience = :audience", "(created_at, ref) > (:after_time, :after_ref)"]
+    if of_one:
+        conditions.append("subject = :subject")
+    if not with_cut_off:  # the first is the same for all rows, and begins the scan of an index
+        conditions += [f"created_at >= {_cutoff(':audience', ':subject' if of_one else chr(39) * 2)}", _NOT_CUT_OFF]
+    return f"{_LIVE} AND {' AND '.join(conditions)} ORDER BY created_at, ref LIMIT :limit"
+
+
+COUNT: Final = f"""
+    SELECT count(*) FROM sessions WHERE audience = :audience AND {_RECORDED}
+        AND created_at >= {_cutoff(":audience", "''")}
+"""
+_DUE: Final = (
+    (f"{_LEASED} AND lease_until <= :now", "lease_until"),
+    (f"{_RECORDED} AND expires_at <= :now", "expires_at"),
+    (f"{_RECORDED} AND seen_at <= :idle_since", "seen_at"),
+)
+_FIRST_DUE: Final = " UNION ".join(
+    f"""SELECT * FROM (
+        SELECT ref FROM sessions WHERE audience = :audience AND {which} ORDER BY {by} LIMIT :limit) AS {by}_"""
+    for which, by in _DUE
+)
+CLAIM: Final = f"""
+    UPDATE sessions SET reason = coalesce(reason, CASE WHEN expires_at <= :now THEN 'expired' ELSE 'idle' END),
+        lease_until = :lease_until, token = :token
+    WHERE ref IN (
+        SELECT ref FROM sessions WHERE ref IN (SELECT ref FROM ({_FIRST_DUE}) AS due) AND (
+            {" OR ".join(which for which, _ in _DUE)}
+        ) LIMIT :limit {{skip_locked}})
+"""
+CLAIMED: Final = f"""
+    SELECT {_COLUMNS}, reason FROM sessions
+        WHERE audience = :audience AND {_LEASED} AND lease_until = :lease_until AND token = :token
+"""
+
+
+def purge(which: str) -> tuple[str, ...]:
+    """Return what deletes the records and the data of sessions, of which only that they ended is kept."""
+    add = "ON CONFLICT (name, hour, part) DO UPDATE SET amount = usage.amount + excluded.amount"
+    return (
+        f"SELECT ref FROM sessions WHERE ref IN {which} ORDER BY ref {{lock}}",
+        f"""INSERT INTO usage (name, hour, part, amount) SELECT 'data ' || account, 0, part, -sum(bytes) FROM sessions
+            WHERE ref IN {which} AND account IS NOT NULL AND bytes > 0 GROUP BY account, part ORDER BY 1, 3 {add}""",
+        f"""INSERT INTO usage (name, hour, part, amount) SELECT 'sessions ' || audience, hour, part, -count(*)
+            FROM sessions WHERE ref IN {which} AND created_at IS NOT NULL AND subject IS NULL
+            GROUP BY audience, hour, part ORDER BY 1, 2, 3 {add}""",
+        f"DELETE FROM items WHERE owner IN {which}",
+        f"DELETE FROM sessions WHERE ref IN {which} AND (reason IS NULL OR expires_at <= :expired_before)",
+        f"""UPDATE sessions SET created_at = NULL, subject = NULL, seen_at = NULL, trace = NULL,
+            principal_hashes = NULL, lease_until = NULL, account = NULL, bytes = 0 WHERE ref IN {which}""",
+    )
+
+
+PURGE: Final = purge("{refs}")
+PURGE_REVOKED: Final = purge("(SELECT ref FROM sessions WHERE ref = :ref AND token = :token)")
+EXPIRED: Final = """
+    SELECT ref FROM sessions WHERE created_at IS NULL AND expires_at <= :expired_before ORDER BY expires_at LIMIT :rows
+"""
+SWEEP: Final = (
+    *PURGE,
+    "DELETE FROM cutoffs WHERE expires_at <= :expired_before",
+    "DELETE FROM usage WHERE amount <= 0 AND hour < :now / 3600 - 2",
+)
+USAGE: Final = """
+    SELECT (SELECT count(*) FROM sessions WHERE created_at IS NOT NULL), (SELECT coalesce(max(number), 0) FROM (
+            SELECT count(*) AS number FROM sessions
+            WHERE subject IS NOT NULL AND created_at IS NOT NULL AND reason IS NULL GROUP BY subject
+        ) AS of_each), (SELECT coalesce(sum(bytes), 0) FROM sessions), (SELECT coalesce(max(number), 0) FROM (
+            SELECT sum(amount) AS number FROM usage WHERE substr(name, 1, 5) = 'data ' GROUP BY name
+        ) AS of_each)
+"""
+
+# --- data -----------------------------------------------------------------------------------------
+
+_NOW: Final = "(expires_at IS NULL OR expires_at > :now)"
+READ: Final = f"SELECT value FROM items WHERE owner = :owner AND key = :key AND {_NOW}"
+LOCK_OWNER: Final = """
+    INSERT INTO sessions (ref, expires_at, account, part) VALUES (:owner, :expires_at, :account, :part)
+    ON CONFLICT (ref) DO UPDATE SET account = coalesce(sessions.account, excluded.account)
+"""
+DROP_EXPIRED: Final = "DELETE FROM items WHERE owner = :owner AND expires_at <= :now"
+_SIZE: Final = "SELECT coalesce(sum(length(key) + length(value)), 0) FROM items WHERE owner = :owner"
+_NUMBER: Final = "SELECT count(*) FROM items WHERE owner = :owner"
+_OF_OTHERS: Final = "(SELECT coalesce(sum(amount), 0) FROM usage WHERE name = :usage) - owner.bytes"
+_OLD: Final = "sessions AS owner LEFT JOIN items AS old ON old.owner = owner.ref AND old.key = :key"
+ITEM: Final = f"""
+    SELECT owner.reason IS NOT NULL, ({_OF_OTHERS}), ({_SIZE} AND key <> :key), ({_NUMBER} AND key <> :key), old.value
+    FROM {_OLD} WHERE owner.ref = :owner
+"""
+
+
+def put(value: str = ":value", condition: str = "1 = 1", ends: str = "old.expires_at") -> str:
+    """Return what keeps a value, where the session lives, a condition is met and there is room for it."""
+    return f"""
+        INSERT INTO items (owner, key, value, expires_at)
+        SELECT :owner, :key, new.value, new.ends FROM (
+            SELECT {value} AS value, {ends} AS ends, old.value AS old, {_OF_OTHERS} AS of_others
+            FROM {_OLD} WHERE owner.ref = :owner AND owner.reason IS NULL AND {condition}
+        ) AS new WHERE new.value IS NOT NULL
+            AND ({_SIZE} AND key <> :key) + length(:key) + length(new.value) <= :max_bytes
+            AND (CAST(:max_subject_bytes AS bigint) IS NULL OR length(new.value) <= length(new.old)
+                OR new.of_others + ({_SIZE} AND key <> :key) + ({_NUMBER} AND key <> :key) * {VALUE_COST}
+                    + length(:key) + length(new.value) + {VALUE_COST} <= :max_subject_bytes)
+        ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
+    """
+
+
+ADD: Final = put("{sum}")
+WRITE: Final = put(ends="CAST(:ends AS double precision)")
+SWAP: Final = {
+    False: put(condition="old.value IS NULL"),
+    True: put(condition="old.value = :old"),
+}  # is there an old one?
+_OWNER_LIVES: Final = "EXISTS (SELECT 1 FROM sessions WHERE ref = :owner AND reason IS NULL)"
+REMOVE: Final = f"DELETE FROM items WHERE owner = :owner AND key = :key AND {_OWNER_LIVES}"
+REMOVE_SAME: Final = f"{REMOVE} AND value = :old"
+_SOURCE: Final = f"owner = :source AND {_NOW}"
+_MERGED: Final = f"""FROM items WHERE {_SOURCE}
+    OR owner = :owner AND key NOT IN (SELECT key FROM items WHERE {_SOURCE})"""
+_MERGED_SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) {_MERGED}"
+_MERGED_NUMBER: Final = f"SELECT count(*) {_MERGED}"
+MERGE: Final = f"""
+    SELECT owner.reason IS NOT NULL, {_OF_OTHERS}, ({_MERGED_SIZE}), ({_MERGED_NUMBER}), owner.bytes
+    FROM sessions AS owner WHERE owner.ref = :owner
+"""
+COPY: Final = f"""
+    INSERT INTO items (owner, key, value, expires_at) SELECT :owner, key, value, expires_at FROM items
+    WHERE {_SOURCE} AND {_OWNER_LIVES} AND ({_MERGED_SIZE}) <= :max_bytes
+        AND (CAST(:max_subject_bytes AS bigint) IS NULL
+            OR ({_MERGED_SIZE}) + ({_MERGED_NUMBER}) * {VALUE_COST} <= (SELECT CASE
+                WHEN owner.bytes > :max_subject_bytes - ({_OF_OTHERS}) THEN owner.bytes
+                ELSE :max_subject_bytes - ({_OF_OTHERS}) END FROM sessions AS owner WHERE ref = :owner))
+    ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
+"""
+_TOTAL: Final = f"(SELECT coalesce(sum(length(key) + length(value) + {VALUE_COST}), 0) FROM items WHERE owner = :owner)"
+SETTLE: Final = (
+    f"""INSERT INTO usage (name, hour, part, amount) SELECT :usage, 0, part, {_TOTAL} - bytes FROM sessions
+        WHERE ref = :owner AND account IS NOT NULL AND bytes <> {_TOTAL}
+        ON CONFLICT (name, hour, part) DO UPDATE SET amount = usage.amount + excluded.amount""",
+    f"UPDATE sessions SET bytes = {_TOTAL} WHERE ref = :owner AND bytes <> {_TOTAL}",
+)

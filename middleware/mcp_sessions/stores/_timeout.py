@@ -1,0 +1,219 @@
+"""Every call of a store ends in time, and raises only errors of this package.
+
+A store across a network may hang, and a foreign one may raise anything: what is not an error of this package becomes
+`StoreUnavailable`, which a caller never takes for "no".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+
+from .._errors import MCPSessionsError, StoreFull, StoreUnavailable
+from .._session.claims import Claims
+from .._session.data import Namespace
+from ._base import FIRST, Ended, Position, Record, SessionStatus, Store, StoreScope, StoreUsage, UsageLog
+from ._threads import suppress_instrumentation
+
+T = TypeVar("T")
+BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
+_STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
+_MINUTE: Final = 60.0  # seconds
+
+_logger: Final = logging.getLogger("mcp_sessions")
+
+
+class TimeoutStore:
+    """Another store, none of whose calls takes longer than it may.
+
+    Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
+    that is not of this package (`store_error`). Whether a change was made is then unknown.
+
+    Args:
+        store: The other store.
+        seconds: For a question, and for a change of data. What may need several answers has three times as long.
+        background_timeout: Seconds for what no request waits for: start, stop, sweeping, and questions from outside.
+    """
+
+    def __init__(self, store: Store, *, seconds: float, background_timeout: float = BACKGROUND_TIMEOUT) -> None:
+        self._store = store
+        self._one, self._three = seconds, 3 * seconds
+        self._background = max(seconds, background_timeout)
+        self._was_opened = False
+        self._usage_log = UsageLog()
+        self.location: str = _optional_attr(store, "location", type(store).__name__)
+        self._logged_at: dict[str, float] = {}  # when each fault was logged last
+
+    @property
+    def scope(self) -> StoreScope:
+        return self._store.scope
+
+    async def open(self) -> None:
+        limit = self._three if self._was_opened else self._background  # a later one is a request's
+        self._was_opened = True
+        await self._within(limit, self._store.open)
+
+    async def close(self) -> None:
+        await self._within(self._background, self._store.close)
+
+    async def status(self, claims: Claims) -> SessionStatus:
+        return await self._within(self._one, partial(self._store.status, claims))
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        return await self._within(self._one, partial(self._store.statuses, claims))
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+        return await self._within(self._one, partial(self._store.touch, claims, idle_timeout=idle_timeout))
+
+    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+        return await self._within(self._three, partial(self._store.revoke, record, reason=reason, lease=lease))
+
+    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
+        call = partial(
+            self._store.revoke_before, cutoff_time, audience=audience, subject=subject, expires_at=expires_at
+        )
+        await self._within(self._background, call)
+
+    async def register_at_epoch(self, claims: Claims) -> None:
+        await self._within(self._three, partial(self._store.register_at_epoch, claims))
+
+    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
+        await self._within(self._three, partial(self._store.register, record, max_sessions=max_sessions))
+
+    async def get(self, ref: str) -> Record | None:
+        return await self._within(self._background, partial(self._store.get, ref))
+
+    async def list_sessions(
+        self,
+        *,
+        audience: str,
+        subject: str | None = None,
+        after: Position = FIRST,
+        limit: int,
+        with_cut_off: bool = False,
+    ) -> list[Record]:
+        call = partial(self._store.list_sessions, audience=audience, subject=subject, after=after, limit=limit)
+        # That of one principal is a request's.
+        limit_of_time = self._background if subject is None else self._three
+        return await self._within(limit_of_time, partial(call, with_cut_off=with_cut_off))
+
+    async def count(self, *, audience: str) -> int:
+        return await self._within(self._background, partial(self._store.count, audience=audience))
+
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        call = partial(self._store.claim_ended, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
+        return await self._within(self._background, call)
+
+    async def purge(self, *refs: str) -> None:
+        limit = self._three if len(refs) == 1 else self._background  # a page of the sweeper's
+        await self._within(limit, partial(self._store.purge, *refs))
+
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        return await self._within(self._one, partial(self._store.read, namespace, key))
+
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
+        await self._within(self._one, partial(self._store.write, namespace, key, value, expires_at=expires_at))
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        return await self._within(self._one, partial(self._store.compare_and_swap, namespace, key, old, new))
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        return await self._within(self._one, partial(self._store.add, namespace, key, by))
+
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        await self._within(self._three, partial(self._store.copy, namespace, target))
+
+    async def _within(self, limit: float, call: Callable[[], Awaitable[T]]) -> T:
+        fault: StoreUnavailable | None = None
+        try:
+            with suppress_instrumentation(), anyio.CancelScope() as scope, _Timeout(scope, limit):
+                return await call()
+        except StoreUnavailable as error:
+            self._log(error)
+            if isinstance(error, StoreFull):
+                await self._log_usage()
+            raise
+        except MCPSessionsError:
+            raise
+        except TimeoutError:
+            """The driver gave up first."""
+        except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
+            kind = type(error)
+            fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
+        fault = fault or StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
+        self._log(fault)
+        raise fault from None
+
+    async def _log_usage(self) -> None:
+        """Log what fills a full store, where the store says so in time."""
+        ask: Callable[[], Awaitable[object]] | None = getattr(self._store, "usage", None)
+        if ask is not None and self._usage_log.is_due():
+            with suppress(Exception), anyio.move_on_after(self._one):
+                usage = await ask()
+                if isinstance(usage, StoreUsage):
+                    self._usage_log.log(usage)
+
+    def _log(self, fault: StoreUnavailable) -> None:
+        """Log a fault with the place and the cause, each kind once a minute."""
+        now = time.monotonic()
+        if not now < self._logged_at.get(fault.reason, -math.inf) + _MINUTE:
+            self._logged_at[fault.reason] = now
+            _logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)
+
+    def __repr__(self) -> str:
+        return f"<TimeoutStore of {type(self._store).__name__}>"
+
+
+def _optional_attr(store: object, name: str, otherwise: T) -> T:
+    """Return an attribute that a store may have, and a foreign one may have with another meaning."""
+    value = getattr(store, name, otherwise)
+    return value if type(value) is type(otherwise) else otherwise
+
+
+class _Timeout:
+    """Cancels a scope when its time is over, counted only while its answer could arrive.
+
+    A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
+    the same moment. So the time is counted in steps, none of which begins before the event loop has come round once
+    more. Trio, which has no timers of this kind, counts it in one.
+    """
+
+    __slots__ = ("_loop", "_remaining", "_scope", "_seconds", "_timer")
+
+    def __init__(self, scope: anyio.CancelScope, seconds: float) -> None:
+        self._scope = scope
+        self._seconds = seconds
+        self._remaining = _STEPS
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._scope.deadline = anyio.current_time() + self._seconds
+        else:
+            self._start()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self) -> None:
+        self._timer = self._loop.call_later(self._seconds / _STEPS, self._step)
+
+    def _step(self) -> None:
+        self._remaining -= 1
+        if self._remaining:
+            self._start()
+        else:
+            self._scope.cancel()
