@@ -29,7 +29,7 @@ NAMES = """
     Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
     DataTooLarge EndedSession Fact Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
     MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
-    SessionDeleted SessionUsed Sessions SessionStatus State StateClosed StateError StateNotJSON StateTooLarge Telemetry
+    SessionDeleted SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge Telemetry
     Tracking TransportSessions Wire add_sessions current_correlation current_session from_env require_session
 """
 

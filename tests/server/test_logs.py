@@ -169,7 +169,7 @@ async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog:
     (path := tmp_path / "sessions.db").write_bytes(b"not a database " * 300)
     answer = await Client(sessions(Server(), store=f"sqlite:{path}")).send("sessions/create")
     assert answer.status == 503
-    (record,) = of(caplog, "the session store fails")
+    (record,) = of(caplog, "session store unavailable")
     assert record.getMessage() == (
         f"session store unavailable (store_corrupt): SQLite file {path}: file is not a database"
     )

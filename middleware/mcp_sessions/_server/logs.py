@@ -60,7 +60,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
         "every path" if path is None else path,
         ascii(runtime.audience),
         ", ".join(clients),
-        getattr(runtime.store, "where", type(runtime.store).__name__),
+        getattr(runtime.store, "location", type(runtime.store).__name__),
         runtime.store.scope.value,
         "tracked" if runtime.tracked else "not tracked",
         signing,
