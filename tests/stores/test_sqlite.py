@@ -280,7 +280,7 @@ async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, c
             await store.write(Namespace(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
         with closing(sqlite3.connect(path)) as connection:
             sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
-    assert sizes[-1] <= sizes[1]
+    assert sizes[-1] <= 2 * sizes[1]  # what is over is deleted in the background
 
 
 async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock) -> None:

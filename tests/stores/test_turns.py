@@ -151,6 +151,7 @@ async def test_updates_that_go_together_fail_each_for_itself() -> None:
             group.start_soon(update, caller, fn)
             await anyio.wait_all_tasks_blocked()
     assert outcomes == {"a": ["a"], "b": ZeroDivisionError, "c": DataTooLarge, "d": ["a", "d"]}
+    assert await data.get("n") == ["a", "d"]  # what was returned is stored, whoever else failed
     with pytest.raises(ZeroDivisionError):
         await data.update("n", lambda _: 1 / 0)
 

@@ -71,7 +71,7 @@ _CONFIGURE: Final = (
 )
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _DIALECT: Final = sql.Dialect(
-    text='text COLLATE "C"',
+    sorted_text='text COLLATE "C"',
     blob="bytea",
     asked="""(SELECT place, one ->> 0 AS ref, one ->> 1 AS subject, one ->> 2 AS audience
         FROM jsonb_array_elements(CAST(:asked AS jsonb)) WITH ORDINALITY AS each (one, place))""",

@@ -18,7 +18,7 @@ APPLICATION_ID: Final = 0x6D637073  # "mcps": tells a file of this package from 
 class Dialect(NamedTuple):
     """The fragments in which databases differ."""
 
-    text: str  # the type of text that is compared byte by byte
+    sorted_text: str  # the type of text that is compared byte by byte
     blob: str  # the type of bytes
     asked: str  # the table of what `:asked` asks for, a JSON array of [ref, subject, audience]
     refs: str  # the names in `:refs`, a JSON array
@@ -38,10 +38,10 @@ _LEASED: Final = "created_at IS NOT NULL AND reason IS NOT NULL"
 TABLES: Final = (
     "CREATE TABLE store (format bigint NOT NULL, epoch double precision NOT NULL)",
     """CREATE TABLE sessions (
-        ref {text} NOT NULL PRIMARY KEY, audience {text}, subject {text}, created_at double precision,
-        expires_at bigint NOT NULL, seen_at double precision, trace {text}, principal_hashes {text},
-        at_epoch double precision, reason {text}, lease_until double precision, token bigint,
-        account {text}, part bigint NOT NULL, hour bigint, bytes bigint NOT NULL DEFAULT 0
+        ref {sorted_text} NOT NULL PRIMARY KEY, audience {sorted_text}, subject {sorted_text},
+        created_at double precision, expires_at bigint NOT NULL, seen_at double precision, trace {sorted_text}, principal_hashes {sorted_text},
+        at_epoch double precision, reason {sorted_text}, lease_until double precision, token bigint,
+        account {sorted_text}, part bigint NOT NULL, hour bigint, bytes bigint NOT NULL DEFAULT 0
     )""",
     f"CREATE INDEX sessions_of_all ON sessions (audience, created_at, ref) WHERE {_RECORDED}",
     f"CREATE INDEX sessions_of_one ON sessions (subject, audience, created_at, ref) WHERE {_RECORDED}",
@@ -51,18 +51,18 @@ TABLES: Final = (
     "CREATE INDEX sessions_swept ON sessions (expires_at) WHERE created_at IS NULL",
     # A cutoff of all principals has the subject ''.
     """CREATE TABLE cutoffs (
-        audience {text} NOT NULL, subject {text} NOT NULL, cutoff_time double precision NOT NULL,
+        audience {sorted_text} NOT NULL, subject {sorted_text} NOT NULL, cutoff_time double precision NOT NULL,
         expires_at bigint NOT NULL, PRIMARY KEY (audience, subject)
     )""",
     "CREATE INDEX cutoffs_swept ON cutoffs (expires_at)",
     """CREATE TABLE items (
-        owner {text} NOT NULL, key {blob} NOT NULL, value {blob} NOT NULL, expires_at double precision,
+        owner {sorted_text} NOT NULL, key {blob} NOT NULL, value {blob} NOT NULL, expires_at double precision,
         PRIMARY KEY (owner, key)
     )""",
     # Bytes of a principal's data, and recorded sessions without a principal by the hour of their beginning; in parts,
     # so that transactions seldom wait for each other's commits.
     """CREATE TABLE usage (
-        name {text} NOT NULL, hour bigint NOT NULL, part bigint NOT NULL, amount bigint NOT NULL,
+        name {sorted_text} NOT NULL, hour bigint NOT NULL, part bigint NOT NULL, amount bigint NOT NULL,
         PRIMARY KEY (name, hour, part)
     )""",
 )

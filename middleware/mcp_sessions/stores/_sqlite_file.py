@@ -39,7 +39,7 @@ CAUSES: Final = {  # by words of SQLite's own messages: its codes cannot be read
     "disk I/O": "store_io_error",
 }
 DIALECT: Final = sql.Dialect(
-    text="text",
+    sorted_text="text",
     blob="blob",
     asked="""(SELECT key AS place, json_extract(value, '$[0]') AS ref, json_extract(value, '$[1]') AS subject,
         json_extract(value, '$[2]') AS audience FROM json_each(:asked))""",
