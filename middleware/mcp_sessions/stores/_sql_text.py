@@ -39,9 +39,9 @@ TABLES: Final = (
     "CREATE TABLE store (format bigint NOT NULL, epoch double precision NOT NULL)",
     """CREATE TABLE sessions (
         ref {sorted_text} NOT NULL PRIMARY KEY, audience {sorted_text}, subject {sorted_text},
-        created_at double precision, expires_at bigint NOT NULL, seen_at double precision, trace {sorted_text}, principal_hashes {sorted_text},
-        at_epoch double precision, reason {sorted_text}, lease_until double precision, token bigint,
-        account {sorted_text}, part bigint NOT NULL, hour bigint, bytes bigint NOT NULL DEFAULT 0
+        created_at double precision, expires_at bigint NOT NULL, seen_at double precision, trace {sorted_text},
+        principal_hashes {sorted_text}, at_epoch double precision, reason {sorted_text}, lease_until double precision,
+        token bigint, account {sorted_text}, part bigint NOT NULL, hour bigint, bytes bigint NOT NULL DEFAULT 0
     )""",
     f"CREATE INDEX sessions_of_all ON sessions (audience, created_at, ref) WHERE {_RECORDED}",
     f"CREATE INDEX sessions_of_one ON sessions (subject, audience, created_at, ref) WHERE {_RECORDED}",
