@@ -1,4 +1,4 @@
-"""Commit and tag a release: `make release VERSION=0.2.0`, then push what it names.
+"""Commit and tag a release: `.venv/bin/python .ci/release.py 0.2.0`, then push what it names.
 
 The version goes into `pyproject.toml` and the package, and what stands under `Unreleased` in `CHANGELOG.md` becomes its
 entry. A version whose entry is there already is only tagged. The pushed tag starts `.github/workflows/release.yml`.
@@ -61,8 +61,8 @@ def entered(changelog: str, version: str, day: str) -> str:
 
 def main() -> None:
     """Write the version and the entry, commit where that changed anything, and tag."""
-    parser = argparse.ArgumentParser(prog="make release", description=__doc__)
-    parser.add_argument("version", help="as in VERSION=0.2.0")
+    parser = argparse.ArgumentParser(prog=".ci/release.py", description=__doc__)
+    parser.add_argument("version", help="such as 0.2.0")
     version = parser.parse_args().version
     tag = f"v{version}"
     if (why := fault(version, tag)) is not None:

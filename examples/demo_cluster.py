@@ -1,4 +1,4 @@
-"""`make demo-cluster`: sessions on several workers behind a balancer, which are replaced while clients go on calling.
+"""Sessions on several workers behind a balancer, which are replaced while clients go on calling.
 
 Two servers with two workers each, or as many as you say, and one store, behind nginx, which hands every request to the
 next server. Four clients call without a pause while both servers are replaced, one after the other, and the keys are

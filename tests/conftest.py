@@ -1,6 +1,6 @@
 """Shared by all tests: async tests run on asyncio and on trio, and a leaked credential fails the run.
 
-Hypothesis draws the same examples in every run and has no deadline; randomness is for `make fuzz`.
+Hypothesis draws the same examples in every run and has no deadline; randomness is for `make nightly`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ settings.register_profile(
     "suite", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
-
-SLOW = {"tools", "examples", "test_javascript_clients.py", "test_packaging.py", "test_types.py"}
-"""Folders and files that take longest: they start first, so that no process is left alone with one at the end."""
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -1,16 +1,17 @@
-"""Programs that tests start as real peers, such as a Redis server, from Debian's packages where they are missing.
+"""Programs that tests start as real peers, such as a Redis server, and the Debian package of each.
 
-A program that is there is used. A missing one is installed by root, by one process at a time, and never started as a
-service: each test starts its own, in its own folder. Anyone else gets an error that names the package.
+Tests only look for them. `make test` and `make check` run this file, which as root on Debian installs the packages that
+are missing, and says so; they are never started as services, since each test starts its own server.
+
+    python tests/debian.py [PROGRAM ...]        # all of them if none is named
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 # The package of each program.
 PACKAGES = {
     "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "nginx": "nginx",
     "npm": "npm",
     "postgres": "postgresql",
@@ -26,51 +28,30 @@ PACKAGES = {
     "redis-server": "redis-server",
     "systemd-analyze": "systemd",
     "valgrind": "valgrind",
-    "wrk": "wrk",
 }
 SYSTEM = "/usr/sbin:/sbin"  # where servers are, and where the path of an ordinary user does not look
 VERSIONS = Path("/usr/lib/postgresql")  # which has a folder for each version of that server
-LOCK = Path(tempfile.gettempdir()) / "mcp-sessions-tests-apt.lock"
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian's packages ask it before they start a service
-OPTIONS = ("--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
+APT_GET = ("apt-get", "--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
 
 
 class NotInstalled(Exception):
-    """A program is missing and could not be installed here; the message names the remedy."""
+    """A program is missing; the message names the remedy."""
 
 
 def install(program: str) -> Path:
-    """Return the path of a program, after its package has been installed if need be.
+    """Return the path of an installed program.
 
     Args:
-        program: The file name, such as `"redis-server"`; a package that is not in the table has the same name.
+        program: The file name, such as `"redis-server"`.
 
     Raises:
-        NotInstalled: It is missing, and this is not root, or apt-get failed.
+        NotInstalled: It is missing.
     """
     found = _find(program)
-    if found is not None:
-        return found
-    package = PACKAGES.get(program, program)
-    if os.geteuid() != 0:
-        raise NotInstalled(f"{program} is missing and only root can install it: apt-get install {package}")
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _find(program) or _installed(package, program)
-
-
-def apt_get(action: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run apt-get without questions; both of its outputs are in `stdout`."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(
-        ["apt-get", action, *OPTIONS, *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    if found is None:
+        raise NotInstalled(f"{program} is missing: apt-get install {PACKAGES.get(program, program)}")
+    return found
 
 
 def _find(program: str) -> Path | None:
@@ -79,21 +60,24 @@ def _find(program: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _installed(package: str, program: str) -> Path:
+def main(programs: list[str]) -> None:
+    """Install the packages of missing programs where that is possible, and print what is done."""
+    missing = sorted({PACKAGES[program] for program in programs or PACKAGES if _find(program) is None})
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(f"tests that need these packages are skipped: {' '.join(missing)}")
+        return
+    print(f"installing for the tests: {' '.join(missing)}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _no_services():
-        done = apt_get("install", package)
-        if done.returncode != 0:  # the lists of packages are missing, or older than the archive
-            apt_get("update")
-            done = apt_get("install", package)
-    found = _find(program)
-    if done.returncode == 0 and found is not None:
-        return found
-    raise NotInstalled(f"apt-get install {package} did not bring {program}:\n{done.stdout[-2000:]}")
+        for words in (["update"], ["install", *missing]):
+            subprocess.run([*APT_GET, *words], env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 @contextmanager
 def _no_services() -> Iterator[None]:
-    """Keep packages from starting what they bring; a policy that is there already is left alone."""
+    """Keep packages from starting what they bring; an existing policy is left alone."""
     if POLICY.exists():
         yield
         return
@@ -103,3 +87,7 @@ def _no_services() -> Iterator[None]:
         yield
     finally:
         POLICY.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -2,7 +2,8 @@
 
 A comment before a block names its needs, as in `<!-- run: mcp>=2; keeps -->`. Its words are a distribution that must be
 installed, `counts` and `keeps` (its `app` counts the calls of each session, or keeps its cart), `serves` (the README's
-app is at the address that the block calls) and `prints` (its output). `<!-- client: ... -->` is for `make clients`.
+app is at the address that the block calls) and `prints` (its output). `<!-- client: ... -->` is for
+`python -m tests.tools.frameworks`.
 """
 
 from __future__ import annotations

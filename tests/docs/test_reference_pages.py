@@ -136,13 +136,7 @@ class TestDependenciesPage:
         assert all(row)
         assert all(float(cost) > 0 for cost in row[4:])
 
-    @pytest.mark.parametrize("extra", sorted(set(ASKED_FOR) - {"", "dev"}))
+    @pytest.mark.parametrize("extra", sorted(set(ASKED_FOR) - {""}))
     def test_an_extra_is_listed_with_its_requirements(self, extra: str) -> None:
         """The row of an extra names exactly its requirements."""
         assert listed(CELLS[extra]) == ASKED_FOR[extra]
-
-    def test_the_development_extra_is_listed(self) -> None:
-        """The row of `dev` names its requirements beside those of the other extras."""
-        cell = CELLS["dev"]
-        assert cell.startswith("all of these, ")
-        assert ASKED_FOR["dev"] == listed(cell) | {"mcp-sessions", "fastmcp"}

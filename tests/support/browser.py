@@ -81,7 +81,7 @@ class Browser:
         """Return what a script returns, as soon as that is true."""
         return until(lambda: self.run(script, *arguments))
 
-    def picture(self) -> bytes:  # pragma: no cover  # run by `make observe`
+    def picture(self) -> bytes:  # pragma: no cover  # run by `python -m tests.tools.observe`
         """Return what the window shows, as a PNG."""
         return b64decode(self._call("GET", f"{self._session}/screenshot"))
 

@@ -1,19 +1,21 @@
 """What is installed beside the package, and which tests need what.
 
-The suite runs in several environments (see `tests/noxfile.py`). A test names its requirement with `needs`, a file with
-`require`; a test that is skipped in every environment shows up as lines that coverage misses. Requirements are read
-from metadata instead of tried imports: a broken install must fail, not skip.
+The suite runs in several environments (see `noxfile.py`). A test names its requirement with `needs`, a file with
+`require`. Requirements are read from metadata instead of tried imports: a broken install must fail, not skip.
 """
 
 from __future__ import annotations
 
 import os
 from importlib.metadata import distributions
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import debian
 
 INSTALLED: dict[str, str] = {canonicalize_name(d.name): d.version for d in distributions()}
 
@@ -45,3 +47,11 @@ def go_without(what: str, why: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"{what} cannot be tested: {why}")
     pytest.skip(f"{what} cannot be tested: {why}")
+
+
+def program(name: str) -> Path:
+    """Return the path of an installed program, or skip the test; in CI it fails."""
+    try:
+        return debian.install(name)
+    except debian.NotInstalled as missing:
+        go_without(name, str(missing))

@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 from clients import SECRET
+from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
 
 from cluster import Nginx, Program, Redis, Replica, free_port
-from debian import install
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent
@@ -62,14 +62,14 @@ async def test_servers_of_the_recipe_serve_and_tell_their_health(
 ) -> None:
     """A client counts through nginx and two workers; without the store the server is alive and not ready."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # which a killed worker cannot save
-    redis = Redis(install("redis-server"), tmp_path)
+    redis = Redis(program("redis-server"), tmp_path)
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
         await redis.launch()
         await redis.ready()
         server = Server(tmp_path, command, redis.url)
         await stack.enter_async_context(server.running())
         await server.ready()
-        nginx = Nginx(install("nginx"), tmp_path, [server])
+        nginx = Nginx(program("nginx"), tmp_path, [server])
         await stack.enter_async_context(nginx.running())
         await nginx.ready()
         async with Client(nginx.url) as client:
@@ -93,7 +93,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         text.replace("/opt/mcp-server/.venv/bin", str(BIN)).replace("User=mcp-server", "User=root"), "utf-8"
     )
     done = subprocess.run(
-        [install("systemd-analyze"), "verify", "--man=no", unit],
+        [program("systemd-analyze"), "verify", "--man=no", unit],
         capture_output=True,
         text=True,
         timeout=60,

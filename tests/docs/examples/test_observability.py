@@ -16,11 +16,11 @@ import anyio
 import httpx
 import pytest
 from clients import SECRET
+from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
 
 from cluster import Program, free_port
-from debian import install
 
 FOLDER = EXAMPLES / "observability"
 PAGE = EXAMPLES.parent / "docs" / "on-call.md"
@@ -47,7 +47,7 @@ def of_the_page() -> list[str]:
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])
 def test_promtool_takes_the_alert_rules(arguments: tuple[str, ...]) -> None:
     """They are valid, and fire where their tests say so."""
-    done = subprocess.run([install("promtool"), *arguments], cwd=FOLDER, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([program("promtool"), *arguments], cwd=FOLDER, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -67,7 +67,7 @@ class Prometheus(Program):
             for job, replicas in jobs.items()
         ]
         config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}), "utf-8")
-        command: list[str | Path] = [install("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
+        command: list[str | Path] = [program("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
         super().__init__("prometheus", folder, [*command, f"--web.listen-address=127.0.0.1:{port}"], port)
 
 
@@ -138,6 +138,7 @@ async def forge(url: str, times: int) -> None:
             assert (await http.post(url, json=ping, headers={"mcp-session-id": forged})).status_code == 404
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the SDK's client runs on asyncio alone
 async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
     """Each query is understood and, after some calls, answered; the first burst of refusals is an increase.
@@ -164,6 +165,7 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
                 assert found or "store_" in query or "session_duration" in query or "ended" in query, query
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_live_sessions_are_right_while_replicas_are_replaced(tmp_path: Path) -> None:
     """Two of one store, one after the other, and sessions that end meanwhile; untracked, there is no number."""

@@ -12,11 +12,11 @@ from unittest import mock
 
 import pytest
 from clients import SECRET
+from environments import program
 from example_servers import EXAMPLES, fresh
 from mcp import Client
 
 from cluster import Program, free_port
-from debian import install
 from integration.serving import serving
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
@@ -37,7 +37,7 @@ class Nginx(Program):
     def __init__(self, folder: Path, *servers: int) -> None:
         port, conf = free_port(), folder / "nginx.conf"
         conf.write_text(written(port, *servers), "utf-8")
-        super().__init__("nginx", folder, [install("nginx"), "-p", folder, "-e", "stderr", "-c", conf], port)
+        super().__init__("nginx", folder, [program("nginx"), "-p", folder, "-e", "stderr", "-c", conf], port)
 
 
 def written(*ports: int) -> str:

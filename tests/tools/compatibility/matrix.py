@@ -23,7 +23,7 @@ from .visit import UNCHANGED, Result
 
 ROOT: Final = generated.DOCS.parent
 PAGE: Final = generated.DOCS / "compatibility.md"
-COMMAND: Final = "make compatibility"
+COMMAND: Final = "python -m tests.tools.compatibility"
 PYTHONS: Final = (ROOT / ".nox/legacy/bin/python", ROOT / ".venv/bin/python")
 JAVASCRIPT: Final = {
     "typescript 1": "@modelcontextprotocol/sdk",

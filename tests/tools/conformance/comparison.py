@@ -18,7 +18,7 @@ from . import suite
 from .columns import COLUMNS, ECHOED, Column
 from .suite import Outcome
 
-COMMAND: Final = "make conformance ARGS=--write-docs"
+COMMAND: Final = "python -m tests.tools.conformance --write-docs"
 PAGE: Final = "project/conformance.md"
 Results = Mapping[str, Mapping[str, Mapping[str, Outcome]]]
 """Outcomes by requirement set, column and scenario."""

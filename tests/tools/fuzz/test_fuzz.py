@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from random import Random
 
 import pytest
 from environments import require
@@ -153,61 +150,3 @@ def test_a_key_of_no_caller_hides_nobody() -> None:
 
 
 # --- the campaign --------------------------------------------------------------------------------
-
-
-def test_a_campaign_counts_and_tells_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By number, in a process of its own; and the outcome of each trial is in the table."""
-    monkeypatch.setattr(campaign, "TELL", 5_000)
-    assert campaign.main(["--target", "sse", "--tokens", "12000", "--seed", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "sse: 12,000 trials" in said
-    assert "... 10,000" in said
-    assert "1 events" in said
-
-
-def test_a_campaign_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """For each target, and with none left no trial begins."""
-    assert campaign.main(["--seconds", "0", "--seed", "1"]) == 0
-    assert capsys.readouterr().out.count(": 0 trials") == len(campaign.TARGETS)
-
-
-def test_a_batch_can_be_run_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """Alone, by the number that was printed."""
-    assert campaign.main(["--target", "sse", "--seed", "1", "--batch", "5"]) == 0
-    assert f"{trials.BATCH:,} trials" in capsys.readouterr().out
-
-
-def test_a_disagreement_ends_a_campaign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the exit code 1 and the input, from whichever process it comes."""
-    monkeypatch.setattr(campaign, "do_round", disagree)
-    assert campaign.main(["--target", "sse", "--tokens", "100000000", "--seed", "1"]) == 1
-    assert "DISAGREEMENT\nsse: made up" in capsys.readouterr().out
-
-
-def disagree(target: str, seed: int, batches: list[int]) -> campaign.Outcome:
-    """A round that finds one."""
-    return Counter(found=len(batches)), f"{target}: made up"
-
-
-def test_a_round_hands_a_disagreement_back_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error would have to be sent between processes with all that it holds."""
-
-    def trial(random: Random) -> str:
-        raise Disagreement("made up")
-
-    monkeypatch.setitem(campaign.TARGETS, "sse", trial)
-    outcomes, found = campaign.do_round("sse", 1, [4])
-    assert not outcomes
-    assert found == "made up\nagain: python -m tests.tools.fuzz --target sse --seed 1 --batch 4"
-    monkeypatch.undo()
-    assert campaign.do_round("sse", 1, [4])[1] is None
-
-
-def test_a_campaign_is_one_command() -> None:
-    """From the root of the repository."""
-    command = [sys.executable, "-m", "tests.tools.fuzz", "--target", "sse", "--tokens", "2000", "--seed", "1"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "sse: 2,000 trials" in ended.stdout

@@ -1,4 +1,4 @@
-"""`make observe`: see sessions in real tools, asserted and left open to look at.
+"""`python -m tests.tools.observe`: see sessions in real tools, asserted and left open to look at.
 
 For each tool, two replicas of four kinds of server share nothing but their keys, and a client of each calls both in
 turn; then the tool is asked through its own API whether it shows their sessions with the right turns in each, by name,
@@ -31,7 +31,7 @@ LOGFIRE = "logfire"
 
 def main() -> int:
     """Run the command, and return the exit status."""
-    parser = argparse.ArgumentParser("make observe", description="See sessions in real tools.")
+    parser = argparse.ArgumentParser("python -m tests.tools.observe", description="See sessions in real tools.")
     parser.add_argument("--only", nargs="+", choices=[*TOOLS, LOGFIRE], default=[*TOOLS, LOGFIRE])
     parser.add_argument("--no-pictures", action="store_true")
     parser.add_argument("--no-wait", action="store_true")

@@ -1,7 +1,7 @@
-"""The environments in which the tests run; `.venv/bin/nox -f tests/noxfile.py --list` names them, and make calls them.
+"""The environments in which the tests run; `.venv/bin/nox --list` names them, and the Makefile calls them.
 
-One SDK and one FastMCP fit into one environment, so the tests need two: `main` (mcp 2.x with FastMCP 4) is the one that
-nox itself is in, `legacy` (mcp 1.x with FastMCP 3) is made by nox. uv installs where it is available, else pip does.
+One SDK and one FastMCP fit into one environment, so the tests need two: `.venv`, which nox itself is in (mcp 2.x with
+FastMCP 4), and `legacy` (mcp 1.x with FastMCP 3), which nox creates.
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from pathlib import Path
 
 import nox
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent
 COVERAGE = ROOT / ".nox" / "coverage"
-PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
-PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
 WORKERS = 2 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers, kills and clocks
+LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 
-REQUIREMENTS = {
-    "main": ("-e", ".[dev]"),
-    "legacy": ("-e", ".[fastapi,postgres,redis,test]", "mcp>=1.27,<2", "fastmcp>=3,<4"),
-}
-# Demos, campaigns, kills, other programs' clients: they take minutes, so `make test` leaves them to `make check`.
+# These take longest. `make test` leaves them to `make check`, which leaves the tests marked `nightly` to the night.
 SLOW = (
     "tests/client/test_real_clients.py",
     "tests/client/test_transports.py",
+    "tests/corpus",
     "tests/docs/examples",
     "tests/integration/test_clients.py",
     "tests/integration/test_javascript_clients.py",
@@ -39,25 +35,21 @@ SLOW = (
     "tests/stores/test_loss.py",
     "tests/stores/test_redis_durability.py",
     "tests/stores/test_tenants.py",
-    "tests/support/test_leaks.py",
     "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_recipes.py",
     "tests/test_advisories.py",
-    "tests/test_noxfile.py",
     "tests/test_packaging.py",
     "tests/test_types.py",
     "tests/tools",
 )
-# What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
+# What meets a framework. The rest is the same code on the same libraries, so `legacy` leaves it to `main`.
 FRAMEWORKS = (
     "tests/client",
-    "tests/conformance",
     "tests/docs/test_handles_page.py",
     "tests/docs/test_pages.py",
     "tests/integration",
     "tests/integrations",
     "tests/session/test_current.py",
-    "tests/support/test_environments.py",
     "tests/telemetry/test_conventions.py",
     "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_handler_context.py",
@@ -71,27 +63,22 @@ JAVASCRIPT = (
     "tests/integration/test_typescript_sessions.py",
 )
 
-# pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
-os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
-
 nox.options.default_venv_backend = "uv|venv"
 nox.options.download_python = "never"
-nox.options.envdir = str(ROOT / ".nox")
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["legacy", "main"]
 
 
 @nox.session(python=False)
 def quick(session: nox.Session) -> None:
-    """The tests with the newest SDK and FastMCP, but for what takes minutes."""
+    """The tests with the newest SDK and FastMCP, except what takes minutes."""
     run_pytest(session, sys.executable, without=SLOW)
 
 
 @nox.session
 def legacy(session: nox.Session) -> None:
     """The tests that meet a framework, with the older SDK and FastMCP; branches are measured."""
-    session.chdir(ROOT)
-    session.install(*REQUIREMENTS["legacy"])
+    install_legacy(session)
     run_pytest(session, "python", only=FRAMEWORKS, without=JAVASCRIPT, measured=True)
 
 
@@ -103,8 +90,7 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["legacy", "main"])
 def coverage(session: nox.Session) -> None:
-    """Combine the branch coverage of the two; below 100 % is a failure."""
-    session.chdir(ROOT)
+    """Combine the branch coverage of the two; below 100 % of the package is a failure."""
     folders = [str(COVERAGE / name) for name in ("legacy", "main")]
     for command in (["combine", "--quiet", *folders], ["report"]):
         session.run(sys.executable, "-m", "coverage", *command, env={"COVERAGE_FILE": str(ROOT / ".coverage")})
@@ -113,20 +99,15 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """All tests with every dependency of the package at its lower bound."""
-    session.chdir(ROOT)
     listed = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["dependencies"]
-    bounds = [re.sub(r">=([\d.]+).*", r"==\1", dependency) for dependency in listed]
-    session.install(*REQUIREMENTS["legacy"], *bounds)
+    install_legacy(session, *(re.sub(r">=([\d.]+).*", r"==\1", dependency) for dependency in listed))
     run_pytest(session, "python", "-W", "ignore")  # old versions warn of what has changed since
 
 
-@nox.session(python=PYTHONS)
-@nox.parametrize("generation", list(REQUIREMENTS))
-def pythons(session: nox.Session, generation: str) -> None:
-    """All tests with one Python that is found on this machine and one generation of the SDK and FastMCP."""
-    session.chdir(ROOT)
-    session.install(*REQUIREMENTS[generation])
-    run_pytest(session, "python")
+def install_legacy(session: nox.Session, *bounds: str) -> None:
+    """Install the older SDK and FastMCP with what the tests need."""
+    groups = nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), "test")
+    session.install(*LEGACY, *groups, *bounds)
 
 
 def run_pytest(
@@ -147,14 +128,13 @@ def run_pytest(
         without: The paths to leave out.
         measured: Whether to measure the branches that run, into a folder of the session's own.
     """
-    session.chdir(ROOT)
     if missing := [path for path in (*only, *without) if not (ROOT / path).exists()]:
-        session.error(f"tests/noxfile.py names what is not there: {' '.join(missing)}")
+        session.error(f"noxfile.py names what does not exist: {' '.join(missing)}")
     if any((ROOT / argument.partition("::")[0]).exists() for argument in session.posargs):
         selection = ["-n0"]
     else:
         ignored = [f"--ignore={path}" for path in without]
-        selection = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", *only, *ignored]
+        selection = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", "-m", "not nightly", *only, *ignored]
     variables: dict[str, str | None] = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"))
     variables["PYTHONHASHSEED"] = "0"  # the processes have to agree on the order of what a set holds
     command = ["pytest", "-q", "-p", "no:cacheprovider", *options, *selection, *session.posargs]
@@ -164,5 +144,5 @@ def run_pytest(
         variables["COVERAGE_FILE"] = str(COVERAGE / session.name / ".coverage")
         command = ["coverage", "run", "-m", *command]
     # Exit code 5: no test ran. Where ARGS choose some, the older generation may have none of them.
-    fine = [0, 5] if session.posargs and session.name == "legacy" else [0]
-    session.run(python, "-m", *command, env=variables, success_codes=fine)
+    success = [0, 5] if session.posargs and session.name == "legacy" else [0]
+    session.run(python, "-m", *command, env=variables, success_codes=success)

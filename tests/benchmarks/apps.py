@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Final
 
 import anyio
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_sessions import MCPSessionMiddleware
 
 TEXT: Final = "how much is the fish?"
 _JSON: Final = (b"content-type", b"application/json")
-_EVENTS: Final = (b"content-type", b"text/event-stream")
-_EVENT: Final = b"event: message\r\ndata: %b\r\n\r\n"
-_NOTE: Final = _EVENT % b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 _CONTENT: Final = {"content": [{"type": "text", "text": TEXT}], "isError": False}
-DONE: Final = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
-LAST: Final = _EVENT % DONE
 
 
 async def trivial(scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,26 +58,6 @@ async def respond(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def tools(scope: Scope, receive: Receive, send: Send) -> None:
-    """A server with three tools: `echo` answers, `watch` streams, and `wait` runs until its client is gone."""
-    params = json.loads((await receive())["body"])["params"]
-    match params.get("name"):
-        case "watch":
-            await _watch(send, **params["arguments"])
-        case "wait":
-            await receive()  # nothing but a disconnect comes after a body
-        case _:
-            await respond(send, json.dumps({"jsonrpc": "2.0", "id": 7, "result": _CONTENT}).encode())
-
-
-async def _watch(send: Send, events: int, pause: float) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS]})
-    for _ in range(events):
-        await send({"type": "http.response.body", "body": _NOTE, "more_body": True})
-        await anyio.sleep(pause)
-    await send({"type": "http.response.body", "body": LAST})
-
-
 class PassThrough:
     """The least that a middleware can be."""
 
@@ -105,6 +83,61 @@ def sdk(*, json_response: bool) -> Any:
 
 @asynccontextmanager
 async def started(app: Any) -> AsyncIterator[ASGIApp]:
-    """Keep a Starlette application up for as long as the block lasts."""
+    """Keep a Starlette application up within the block."""
     async with app.router.lifespan_context(app):
         yield app
+
+
+class Alive:
+    """An application with a lifespan, which one that only answers requests lacks."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.app(scope, receive, send)
+            return
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+
+@asynccontextmanager
+async def running(app: MCPSessionMiddleware) -> AsyncIterator[None]:
+    """Run an application's lifespan around the block, as a server does."""
+    ends, up = anyio.Event(), anyio.Event()
+    events = iter([_at_once, ends.wait])
+
+    async def receive() -> Message:
+        await next(events)()
+        return {"type": "lifespan.shutdown" if ends.is_set() else "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        assert message["type"].endswith(".complete"), message
+        up.set()
+
+    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(app, scope, receive, send)
+        await up.wait()
+        yield
+        ends.set()
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""
+
+
+@cache
+def record_spans() -> None:
+    """Record every span of this process from now on, with the processor that the documentation asks for."""
+    # Imported here: what is counted before runs where OpenTelemetry's SDK was never imported.
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from mcp_sessions.telemetry import SessionSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(SessionSpanProcessor())
+    trace.set_tracer_provider(provider)

@@ -1,4 +1,4 @@
-"""`python -m tests.tools.benchmarks`."""
+"""`python -m tests.benchmarks`."""
 
 import sys
 

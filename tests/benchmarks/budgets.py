@@ -1,0 +1,13 @@
+"""The budgets of the gate: instructions per request beyond a pass-through that serves the same body, pure Python."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BUDGETS: Final = {
+    "ours, no session": 45_000,
+    "ours, session": 115_000,
+    "ours, session, state changed": 170_000,
+    "ours, forged session refused": 280_000,
+    "ours, session, traced": 310_000,
+}

@@ -1,0 +1,52 @@
+"""The command line: `python -m tests.benchmarks`.
+
+Every section prints its table as soon as it is done. Times belong to a machine and are never judged; `--check` compares
+instruction counts with their budgets, and fails above them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from . import instructions, page, races, stores
+from .timing import Report, Size
+
+SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
+    "trivial": races.trivial,
+    "sdk-json": races.sdk_json,
+    "sdk-sse": races.sdk_sse,
+    "stores": stores.stores,
+    "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
+    "instructions": instructions.instructions,
+}
+SIZES: Final = {
+    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=5, counted=5),
+    "quick": Size(rounds=61, store_requests=300),
+    "full": Size(),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line names; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; all of these where none is named")
+    parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
+    parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
+    parser.add_argument("--write-docs", action="store_true", help="put the summary and the plot into the documentation")
+    parser.add_argument("--check", action="store_true", help="count instructions, and fail above the budgets")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.section if name not in SECTIONS]:
+        parser.error(f"no section is called {', '.join(unknown)}")
+    size = SIZES[options.size]
+    if options.check:
+        return instructions.gate(size)
+    figures: dict[str, float] = {}
+    for name in options.section or SECTIONS:
+        report = SECTIONS[name](size)
+        print(report.text(), end="\n\n", flush=True)
+        figures |= report.figures
+    if options.write_docs:
+        page.write(figures, f"size {options.size}")
+    return 0

@@ -1,0 +1,95 @@
+"""The middleware and its peers around the trivial application, where costs stand out, and around the SDK's server."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+from starlette.types import ASGIApp
+
+from . import apps, ours, peers
+from .apps import PassThrough
+from .kinds import kinds
+from .peers import PEERS
+from .timing import ECHOED, NONE, PASS, PLAIN, Report, Row, Size, run
+from .traffic import Visits, message
+
+
+def trivial(size: Size) -> Report:
+    """Race everything around the trivial application."""
+    return anyio.run(_trivial, size)
+
+
+async def _trivial(size: Size) -> Report:
+    app, cookie, plain = apps.trivial, await peers.cookie(), message()
+    named = message(session=await ours.created(ours.wrap(app)))
+    rows = [
+        Row(NONE, Visits.of(app, named)),
+        Row(PASS, Visits.of(PassThrough(app), named)),
+        Row(PLAIN, Visits.of(PassThrough(app), plain), base=PLAIN),
+        *await kinds(),
+        Row(peers.READ, Visits.of(peers.cookies(apps.cookie_reading), plain, headers=cookie), base=PLAIN),
+        Row(peers.WRITE, Visits.of(peers.cookies(apps.cookie_writing), plain, headers=cookie), base=PLAIN),
+        *(Row(name, Visits.of(make(app), named)) for name, make in PEERS.items()),
+    ]
+    title = "Around a trivial application, in process"
+    return await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests)
+
+
+def sdk_json(size: Size) -> Report:
+    """Race around the SDK's server: the modern era, answers in JSON."""
+    return anyio.run(partial(_sdk, size, "sdk-json", modern=True))
+
+
+def sdk_sse(size: Size) -> Report:
+    """Race around the SDK's server: the legacy era, answers as event streams."""
+    return anyio.run(partial(_sdk, size, "sdk-sse", modern=False))
+
+
+async def _sdk(size: Size, prefix: str, *, modern: bool) -> Report:
+    async with apps.started(apps.sdk(json_response=modern)) as server:
+        app, plain = ours.wrap(server), message(modern=modern)
+        named = message(session=await ours.created(app, modern=modern), modern=modern)
+        rows = [
+            *_around(server, named, modern=modern),
+            Row("ours, no session", Visits.of(app, plain, modern=modern), base=NONE),
+            Row("ours, session", Visits.of(app, named, modern=modern), ECHOED, NONE),
+            Row(
+                peers.READ,
+                Visits.of(peers.cookies(server), plain, headers=await peers.cookie(), modern=modern),
+                base=NONE,
+            ),
+            *(Row(name, Visits.of(make(server), named, modern=modern), base=NONE) for name, make in PEERS.items()),
+        ]
+        title = f"Around the official SDK's server, {'modern era, JSON' if modern else 'legacy era, SSE'}"
+        return await run(title, prefix, rows, rounds=size.rounds, requests=size.sdk_requests)
+
+
+def _around(server: ASGIApp, body: bytes, *, modern: bool = True) -> list[Row]:
+    """Return the rows without a middleware; the second pass-through shows what is noise."""
+    around: dict[str, ASGIApp] = {
+        NONE: server,
+        PASS: PassThrough(server),
+        "pass-through again, as a control": PassThrough(server),
+    }
+    return [Row(name, Visits.of(app, body, modern=modern), base=NONE) for name, app in around.items()]
+
+
+def traced(size: Size) -> Report:
+    """Race with recorded spans around the SDK's server and the trivial application."""
+    return anyio.run(_traced, size)
+
+
+async def _traced(size: Size) -> Report:
+    body = message(session=await ours.created(ours.wrap(apps.trivial), modern=False))
+    apps.record_spans()
+    async with apps.started(apps.sdk(json_response=True)) as server:
+        rows = [
+            *_around(apps.trivial, body),
+            Row("ours, session", Visits.of(ours.wrap(apps.trivial), body), ECHOED, NONE),
+            *(Row(name, Visits.of(make(apps.trivial), body), base=NONE) for name, make in PEERS.items()),
+            Row("SDK: none", Visits.of(server, body), base="SDK: none"),
+            Row("SDK: ours, session", Visits.of(ours.wrap(server), body), ECHOED, "SDK: none"),
+        ]
+        title = "With recorded spans, in process"
+        return await run(title, "traced", rows, rounds=size.rounds, requests=size.sdk_requests)

@@ -1,7 +1,0 @@
-"""What the middleware costs, measured side by side with what others cost: `make bench`."""
-
-import sys
-from pathlib import Path
-
-TESTS = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS / folder) for folder in ("", "support", "tools")]  # as pytest finds the tests' modules
