@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from mcp_sessions._errors import MCPSessionsError
-from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._protocol import draft
 from mcp_sessions._server import request
 from mcp_sessions._server.logs import Facts
 from mcp_sessions._tokens import seal
@@ -122,7 +122,7 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield KeyRing, "__init__", ring_made
     yield MCPSessionsError, "__init__", lambda _, error, *args: recorder.text("error", f"{error} {error.args!r}")
     yield request, "Session", lambda session, *_: recorder.text("repr of a session", repr(session))
-    yield jsonrpc, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
+    yield request, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
     yield draft, "parse_metadata", lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
     yield Facts, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
