@@ -19,7 +19,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import Fact, RequestRefused, Session, SessionDeleted, Telemetry, add_sessions, require_session
+from mcp_sessions import RequestRefused, Session, SessionDeleted, SessionEvent, Telemetry, add_sessions, require_session
 
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}
 
@@ -73,7 +73,7 @@ def begun(session: Session, _params: dict[str, Any], _scope: Any) -> None:
     write_of(session, "begin")
 
 
-def heard(fact: Fact) -> None:
+def heard(fact: SessionEvent) -> None:
     """Log what no tool sees: ends of sessions, and refused requests."""
     if isinstance(fact, SessionDeleted):
         write("end", session=fact.ref, reason=fact.reason)

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "integrations": ("_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
+CORE = {"_errors", "_refusals", "_session", "_tokens", "_protocol", "_server"}
 PURE = {"_errors", "_refusals", "_session", "_protocol"}
 IMPURE = {
     *"anyio asgiref asyncio concurrent http importlib io logging multiprocessing opentelemetry os pathlib".split(),
@@ -55,14 +56,14 @@ def imports(file: tuple[str, ...], nodes: Iterator[ast.AST]) -> Imports:
             yield from ((min(node.level, 1), (*path, alias.name)) for alias in node.names)
 
 
-def at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported."""
+def at_import(node: ast.AST, *, typing: bool = False) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported, or with `typing` also those that only type checkers read."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        if not typing and isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from child.orelse
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
-            yield from at_import(child)
+            yield from at_import(child, typing=typing)
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -79,17 +80,29 @@ def test_every_package_has_a_row() -> None:
     assert {file[0] for file in FILES} == {*MAY_IMPORT, "__init__", "__main__"}
 
 
-def test_files_stand_on_floors() -> None:
-    """No file imports itself by way of others, and no chain of imports is longer than a reader can follow."""
+def graph(typed: set[str]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return the files that each file imports; in the packages of `typed`, also those that only type checkers read."""
     modules = {file[:-1] if file[-1] == "__init__" else file: file for file in FILES}
-    floors: dict[tuple[str, ...], int] = {}
     graph = {}
     for file, text in FILES.items():
-        paths = [path for own, path in imports(file, at_import(ast.parse(text))) if own]
+        nodes = at_import(ast.parse(text), typing=file[0] in typed)
+        paths = [path for own, path in imports(file, nodes) if own]
         ends = [max((end for end in range(1, len(path) + 1) if path[:end] in modules), default=0) for path in paths]
         graph[file] = {modules[path[:end]] for path, end in zip(paths, ends, strict=True) if end} - {file}
-    for file in TopologicalSorter(graph).static_order():
-        floors[file] = 1 + max((floors[lower] for lower in graph[file]), default=0)
+    return graph
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """In the core, imports for types alone count, too."""
+    assert [*TopologicalSorter(graph(CORE)).static_order()]
+
+
+def test_files_stand_on_floors() -> None:
+    """No chain of imports is longer than a reader can follow."""
+    floors: dict[tuple[str, ...], int] = {}
+    below = graph(set())
+    for file in TopologicalSorter(below).static_order():
+        floors[file] = 1 + max((floors[lower] for lower in below[file]), default=0)
     assert max(floors.values()) <= MAX_FLOORS
 
 

@@ -27,10 +27,11 @@ from mcp_sessions._session.data import Data
 
 NAMES = """
     Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
-    DataTooLarge EndedSession Fact Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
+    DataTooLarge EndedSession Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
     MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
-    SessionDeleted SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge Telemetry
-    Tracking TransportSessions Wire add_sessions current_correlation current_session from_env require_session
+    SessionDeleted SessionEvent SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON
+    StateTooLarge Telemetry Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
+    require_session
 """
 
 MEMBERS = {
@@ -115,8 +116,8 @@ HARMLESS = """
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
-    Limits SEP1364Create SEP1364Initialize SessionUsed Form Conversation Terminator Sweeper Services NewSession _Way
-    PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
+    Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
+    _Way PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
-    from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+    from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
     from ._tokens.keys import Key
     from .handles import Handle, HandleError, HandleOf, Handles
     from .integrations._starlette import add_sessions
@@ -55,7 +55,6 @@ __all__ = [
     "DataNotJSON",
     "DataTooLarge",
     "EndedSession",
-    "Fact",
     "Handle",
     "HandleError",
     "HandleOf",
@@ -73,6 +72,7 @@ __all__ = [
     "Session",
     "SessionCreated",
     "SessionDeleted",
+    "SessionEvent",
     "SessionStatus",
     "SessionUsed",
     "Sessions",
@@ -104,7 +104,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "_server.options": ("Limits", "Telemetry", "Tracking", "TransportSessions", "Wire", "from_env"),
         "_session.claims": ("Claims",),
         "_session.data": ("Data",),
-        "_session.events": ("Fact", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
+        "_session.events": ("SessionEvent", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
         "_tokens.keys": ("Key",),
         "handles": ("Handle", "HandleError", "HandleOf", "Handles"),
         "integrations._starlette": ("add_sessions",),

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from ._errors import ConfigurationError, MCPSessionsError
 from ._server import forms
-from ._server.current import from_scope
 from ._server.forms import Seconds
+from ._server.principal import from_scope
 from ._session.claims import Principal
 from ._session.session import Session, find_session, framework_scope
 from ._tokens.keyfile import Keys, key_source

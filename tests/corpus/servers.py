@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Session, current_correlation
-from mcp_sessions._server.current import ABSENCE_KEY
+from mcp_sessions._server.current import MISSING_SESSION_KEY
 from mcp_sessions._session.session import find_session
 
 JSON = (b"content-type", b"application/json")
@@ -243,7 +243,7 @@ def _seen(scope: Scope, body: bytes) -> dict[str, Any]:
         "path": scope["path"],
         "headers": scope["headers"],
         "body": body,
-        "scope": sorted(name for name in scope if name.startswith("mcp") and name != ABSENCE_KEY),
+        "scope": sorted(name for name in scope if name.startswith("mcp") and name != MISSING_SESSION_KEY),
         "session": None if session is None else _facts(session),
         "is_current": find_session() is session,
         "in_state": scope.get("state", {}).get("mcp_session") is session,

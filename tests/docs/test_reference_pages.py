@@ -19,7 +19,7 @@ from generated import DOCS
 from lifecycle import LIVE, WAYS, names, ways
 from packaging.requirements import Requirement
 
-from mcp_sessions._session.events import Fact
+from mcp_sessions._session.events import SessionEvent
 from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._postgres import PostgresStore
@@ -90,9 +90,11 @@ class TestAPIPage:
         assert missing == []
 
     def test_every_store_and_every_fact_is_on_the_page(self) -> None:
-        """Stores and facts are documented, though they have no name in `mcp_sessions`."""
+        """Stores and events are documented, though they have no name in `mcp_sessions`."""
         stores = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
-        assert stores | set(get_args(Fact)) <= {thing for thing in map(found, DOCUMENTED) if isinstance(thing, type)}
+        assert stores | set(get_args(SessionEvent)) <= {
+            thing for thing in map(found, DOCUMENTED) if isinstance(thing, type)
+        }
 
     def test_every_name_has_one_entry(self) -> None:
         assert len(DOCUMENTED) == len(set(DOCUMENTED))

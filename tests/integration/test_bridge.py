@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import SessionCreated, SessionDeleted, SessionEvent
 
 from .event_store import KEPT, with_events
 from .servers import DEADLINE, STATEFUL, Cell, Hall, running, wrapped
@@ -34,7 +34,7 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
 
 @stateful
 async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) -> None:
-    facts: list[Fact] = []
+    facts: list[SessionEvent] = []
     async with connected(cell, listen=facts.append) as [one, two]:
         mine, yours = await one.tool("whoami"), await two.tool("whoami")
         assert mine.startswith("ses_")

@@ -25,7 +25,7 @@ from leaks import RECORDER
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import decision, jsonrpc
-from mcp_sessions._session.events import Fact, RequestRefused
+from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
 from .wire import SESSION_KEY, Client, Reply, lifespan
@@ -170,7 +170,7 @@ class Pair:
     modern: bool
     bare: Recorder = field(default_factory=Recorder)
     inside: Recorder = field(default_factory=Recorder)
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[SessionEvent] = field(default_factory=list)
     refs: dict[str, str] = field(default_factory=dict)
 
     @asynccontextmanager

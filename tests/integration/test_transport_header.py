@@ -13,7 +13,7 @@ import pytest
 
 from mcp_sessions import Session
 from mcp_sessions._errors import CreateRefused
-from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import SessionCreated, SessionDeleted, SessionEvent
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
@@ -58,7 +58,7 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
 
 @stateless
 async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
-    facts: list[Fact] = []
+    facts: list[SessionEvent] = []
     async with connected(cell, listen=facts.append) as client:
         mine = await client.tool("whoami")
     assert [fact.ref for fact in facts if isinstance(fact, SessionCreated)] == [mine]

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message
 from integration.servers import FRAMEWORKS
 from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
-from mcp_sessions._server import placement
+from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -142,7 +142,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
     make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The application's own start-up fails, and without one every request does."""
-    monkeypatch.setattr(placement, "workers", lambda: 2)
+    monkeypatch.setattr(startup_checks, "workers", lambda: 2)
     app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
     message = await started(app)
     assert message["type"] == "lifespan.startup.failed"
@@ -160,7 +160,7 @@ async def test_shared_keys_with_several_workers_need_a_shared_store(
     options: dict[str, Any], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As long as there are sessions whose state the store has: those of clients without session support."""
-    monkeypatch.setattr(placement, "workers", lambda: 2)
+    monkeypatch.setattr(startup_checks, "workers", lambda: 2)
     options = {name: value.format(tmp_path) for name, value in options.items()}
     message = await started(
         add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, **options)

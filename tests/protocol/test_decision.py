@@ -14,7 +14,6 @@ from reasons import refused
 from mcp_sessions._errors import EraRefused, Refusal
 from mcp_sessions._protocol import decision
 from mcp_sessions._protocol.decision import (
-    ABOUT_SESSIONS,
     EXTENSIONS,
     LISTS,
     NEEDS_LIVE_SESSION,
@@ -26,7 +25,6 @@ from mcp_sessions._protocol.decision import (
     Lists,
     Rules,
     Step,
-    Subject,
     check_envelope,
     decide,
     list_step,
@@ -38,6 +36,7 @@ from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders, single_header
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
+from mcp_sessions._protocol.subjects import ABOUT_SESSIONS, Subject
 from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing

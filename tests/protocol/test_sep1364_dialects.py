@@ -10,10 +10,11 @@ from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import SessionNotFound
-from mcp_sessions._protocol.decision import Subject, subject
+from mcp_sessions._protocol.decision import subject
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
+from mcp_sessions._protocol.subjects import Subject
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)

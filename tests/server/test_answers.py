@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Scope, Send
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import StoreFull, StoreUnavailable
-from mcp_sessions._server.logs import Facts
+from mcp_sessions._server.logs import EventSink
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import Fact, SessionUsed
+from mcp_sessions._session.events import SessionEvent, SessionUsed
 from mcp_sessions.stores._base import Record
 
 
@@ -265,7 +265,7 @@ class TestAdmission:
                 await reply(send, b"who are you?", status=401)
             return shut
 
-        facts: list[Fact] = []
+        facts: list[SessionEvent] = []
         client = Client(sessions(Server(guard=guard), listen=facts.append), modern=modern)
         session = None if method == "sessions/create" else await client.create()
         facts.clear()
@@ -314,5 +314,5 @@ class TestTheLog:
 
     def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
-            Facts(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
+            EventSink(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
         assert not caplog.records

@@ -17,9 +17,9 @@ from stateful import HEADER, Stateful
 
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
-from mcp_sessions._server.context import Bridged as Crossing
+from mcp_sessions._server.active import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
+from mcp_sessions._session.events import RequestRefused, SessionDeleted, SessionEvent
 
 DEADLINE = 30  # seconds after which a test that hangs fails
 
@@ -38,7 +38,7 @@ class Bridged:
 
     server: Stateful
     app: MCPSessionMiddleware
-    facts: list[Fact]
+    facts: list[SessionEvent]
     answers: list[Answer] = field(default_factory=list)
 
     async def opens(self, *headers: Header) -> str:
@@ -66,7 +66,7 @@ class Bridged:
 
 
 def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
-    server, facts = server or Stateful(), list[Fact]()
+    server, facts = server or Stateful(), list[SessionEvent]()
     app = sessions(server, bridge=True, listen=facts.append, principal=by_user, **options)
     return Bridged(server, app, facts)
 

@@ -18,7 +18,7 @@ from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.events import Fact, SessionDeleted
+from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
@@ -82,7 +82,7 @@ class Worker:
 
     def __init__(self, store: Store, on_end: Callable[..., Any] | None = None, **options: float) -> None:
         self.steps: list[str] = []
-        self.facts: list[Fact] = []
+        self.facts: list[SessionEvent] = []
         self.store = store
         self.streams = Streams(store)
         self.terminator = Terminator(
@@ -213,7 +213,7 @@ class TestAHookThat:
         await worker.end()
         assert worker.store.finished == [CLAIMS.ref]
         assert caplog.messages == [f"on_end of session {CLAIMS.ref} cancelled after 0.01 s"]
-        assert room.PATIENCE < room.LEASE
+        assert room.HOOK_TIMEOUT < room.LEASE
 
     async def test_is_cancelled_with_its_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without a word about patience; the next worker runs it."""
@@ -259,16 +259,16 @@ class TestForgetting:
 
     async def test_it_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By then its lease has run out, and another worker has it."""
-        monkeypatch.setattr(room, "TRIES", 2)
+        monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.terminator._insist(partial(worker.store.purge, CLAIMS.ref))
+        await worker.terminator._retry(partial(worker.store.purge, CLAIMS.ref))
         assert (worker.store.away, worker.store.finished) == (1, [])
 
     async def test_nor_is_an_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A record that is left is freed when it expires."""
-        monkeypatch.setattr(room, "TRIES", 2)
+        monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.terminator._insist(partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted"))
+        await worker.terminator._retry(partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted"))
         assert worker.store.away == 1

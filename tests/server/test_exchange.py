@@ -16,7 +16,7 @@ from streaming import Streaming
 
 from mcp_sessions import Session, current_session
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._session.events import Fact, SessionUsed
+from mcp_sessions._session.events import SessionEvent, SessionUsed
 
 LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 
@@ -85,7 +85,7 @@ class TestWithASession:
     @pytest.mark.parametrize("sse", [False, True])
     async def test_it_is_attached_and_echoed(self, modern: bool, sse: bool) -> None:
         """On the scope, on `request.state`, as a fact, and in the result, under the identical id."""
-        facts: list[Fact] = []
+        facts: list[SessionEvent] = []
         server = Server(sse=sse)
         client = Client(sessions(server, listen=facts.append), modern=modern, state={"lifespan": 1})
         session = await client.create()

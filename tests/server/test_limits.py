@@ -22,9 +22,9 @@ from mcp_sessions._errors import CreateLimited, Refusal, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
 from mcp_sessions._server.body import read_body
-from mcp_sessions._server.runtime import CreateLimit
+from mcp_sessions._server.callers import CreateLimit
 from mcp_sessions._session.claims import MAX_TOKEN_BYTES
-from mcp_sessions._session.events import Fact, RequestRefused
+from mcp_sessions._session.events import RequestRefused, SessionEvent
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions._tokens.seal import sealed_size
@@ -116,7 +116,7 @@ async def token(size: int) -> bool:
 
 async def named(size: int) -> bool:
     """Whether a session id of that length is looked into, through the whole middleware."""
-    heard: list[Fact] = []
+    heard: list[SessionEvent] = []
     client = Client(sessions(Server(), max_token_bytes=600, listen=heard.append))
     await client.tool(session={"sessionId": "a" * size})
     return [fact.reason for fact in heard if isinstance(fact, RequestRefused)] != ["token_size"]

@@ -18,8 +18,8 @@ from mcp_sessions._errors import (
 )
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import minting
+from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.options import HOUR
-from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import TRANSPORT, Principal, utc
 
 

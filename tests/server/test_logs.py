@@ -22,7 +22,7 @@ from started import start
 
 from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.logs import MANY, Facts
+from mcp_sessions._server.logs import MANY, EventSink
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionLogFilter
@@ -113,7 +113,7 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     await client.create()
     (created,) = of(caplog, "created")
     assert extras(created)[0] == made[0].ref
-    Facts(None, bool, pytest.fail)(SessionDeleted(made[0].ref, "idle", 1, made[0].traceparent))
+    EventSink(None, bool, pytest.fail)(SessionDeleted(made[0].ref, "idle", 1, made[0].traceparent))
     (ended,) = of(caplog, "ended: idle")
     assert made[0].traceparent is not None
     assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")
@@ -138,7 +138,7 @@ def test_the_filter_of_handlers_takes_the_session_of_a_line(caplog: pytest.LogCa
     """Which may be written outside of a request of that session."""
     caplog.handler.addFilter(session_filter := SessionLogFilter())
     try:
-        Facts(None, bool, pytest.fail)(SessionDeleted("ses_a", "idle", 1))
+        EventSink(None, bool, pytest.fail)(SessionDeleted("ses_a", "idle", 1))
     finally:
         caplog.handler.removeFilter(session_filter)
     assert [getattr(record, "session", None) for record in caplog.records] == ["ses_a"]
@@ -217,7 +217,7 @@ async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
     """For as long as it goes on; what begins anew is a warning at once again, and a few of the other kind are none."""
     minute = Minutes()
     monkeypatch.setattr(anyio, "sleep", minute.sleep)
-    facts = Facts(None, bool, pytest.fail)
+    facts = EventSink(None, bool, pytest.fail)
     stolen = [RequestRefused("token_principal", -32043, "ping", f"ses_{n}") for n in range(3)]
     counts = []
     for fact in (*stolen, None, None, stolen[0], None, None):

@@ -19,7 +19,7 @@ from mcp_sessions._server import minting
 from mcp_sessions._server.minting import _warn_of_unseen_principals
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.events import Fact
+from mcp_sessions._session.events import SessionEvent
 from mcp_sessions._session.session import Session
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -92,7 +92,7 @@ class TestOnCreate:
         self, tracked: bool, error: Exception, caplog: pytest.LogCaptureFixture
     ) -> None:
         """No data, no record and no fact is left, and `on_end` has nothing to free. A bug stands in the log."""
-        clock, facts, ended, refused = Clock(), list[Fact](), list[str](), list[Session]()
+        clock, facts, ended, refused = Clock(), list[SessionEvent](), list[str](), list[Session]()
         store = MemoryStore(clock=clock)
 
         async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:

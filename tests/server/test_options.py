@@ -14,8 +14,8 @@ from clients import SECRET, START
 from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
-from mcp_sessions._server.current import from_scope
 from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
+from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -68,13 +68,13 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
     app, name = sessions(Server(), **{option: value}), option.removeprefix("max_")
-    places = app, app._options, app._options.rules, app._options.limits
+    places = app, app._options, app._options.rules, app._options.limits, app._options.transport
     assert next(getattr(place, name) for place in places if hasattr(place, name)) == kept
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
     """Of all that a session keeps, and of one value."""
-    data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
+    data = options_of(max_data_bytes=20, max_value_bytes=10).places.data("ses_a", START + 60)
     await data.set("a", "x" * 8)
     with pytest.raises(DataTooLarge, match=r"Limits\.value_bytes"):
         await data.set("a", "x" * 9)

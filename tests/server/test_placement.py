@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
-from mcp_sessions._server.placement import MISPLACED, TWICE, authenticates, repeats, unserved
+from mcp_sessions._server.startup_checks import MISPLACED, TWICE, authenticates, repeats, unserved
 
 
 class Header(AuthenticationBackend):

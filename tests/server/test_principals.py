@@ -18,7 +18,7 @@ from stateful import Stateful
 from mcp_sessions import SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._server import minting
-from mcp_sessions._server.current import from_scope, reader
+from mcp_sessions._server.principal import from_scope, reader
 from mcp_sessions._session.claims import Kind, Principal
 
 

@@ -18,11 +18,11 @@ from starlette.types import Message, Send
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
+from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.answers import respond, send_refusal
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import Events, StreamGuard, StreamRequest, Streams
-from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore

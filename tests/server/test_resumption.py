@@ -17,7 +17,7 @@ from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.resumption import Events, StreamRequest
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated
+from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionEvent
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 DEADLINE = 30  # seconds after which a test that hangs fails
@@ -28,7 +28,7 @@ class Broken:
 
     def __init__(self, **options: Any) -> None:
         self.clock = Clock()
-        self.facts: list[Fact] = []
+        self.facts: list[SessionEvent] = []
         self.server = Streaming()
         self.app = sessions(self.server, clock=self.clock, listen=self.facts.append, **options)
         self.client = Client(self.app, modern=False)

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
-from mcp_sessions._server.context import PendingInitialized
+from mcp_sessions._server.callers import PendingInitialized
 
 HEADER = b"mcp-session-id"
 

@@ -11,9 +11,9 @@ from apps import Server, sessions
 from clients import START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.lifecycle import AT_ONCE, LEASE, SWEEP_BATCH, Sweeper
+from mcp_sessions._server.lifecycle import BATCH_SIZE, LEASE, SWEEP_BATCH, Sweeper
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.events import Fact, SessionDeleted
+from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
@@ -65,7 +65,7 @@ class Worker:
         interval: float = 0.001,
     ) -> None:
         self.ran: list[tuple[str, str]] = []
-        self.facts: list[Fact] = []
+        self.facts: list[SessionEvent] = []
         self.fails = False
         self.store = Store(clock)
         app = sessions(
@@ -81,7 +81,7 @@ class Worker:
         assert app._options.sweeper is not None
         self.sweeper = app._options.sweeper
 
-    def emit(self, fact: Fact) -> None:
+    def emit(self, fact: SessionEvent) -> None:
         """Hear a fact, and fail once where that is asked for."""
         if self.fails:
             self.fails = False
@@ -148,13 +148,13 @@ class TestOneLook:
 
         worker = Worker(clock, on_end=on_end)
         others = [Sweeper(worker.store, worker.sweeper.terminator, AUDIENCE, None, HOUR) for _ in range(3)]
-        for number in range(3 * AT_ONCE):
+        for number in range(3 * BATCH_SIZE):
             await worker.record(f"session {number}")
         clock.now += HOUR
         async with anyio.create_task_group() as group:
             for sweeper in (worker.sweeper, *others):
                 group.start_soon(sweeper.sweep)
-        assert [len(ran), len(set(ran))] == [3 * AT_ONCE, 3 * AT_ONCE]
+        assert [len(ran), len(set(ran))] == [3 * BATCH_SIZE, 3 * BATCH_SIZE]
 
     async def test_many_are_taken_in_parts(self) -> None:
         """So that each is begun well within its lease, side by side with the others of its part."""
@@ -179,12 +179,12 @@ class TestOneLook:
         """Or its `on_end` would wait for the lease to run out."""
         clock = Clock()
         worker = Worker(clock)
-        for number in range(2 * AT_ONCE):
+        for number in range(2 * BATCH_SIZE):
             await worker.record(f"session {number}")
         clock.now += HOUR
         worker.store.claims = 1
         await worker.sweeper.sweep()
-        assert len(worker.ran) == AT_ONCE
+        assert len(worker.ran) == BATCH_SIZE
         with pytest.raises(StoreUnavailable):
             await worker.sweeper.sweep()
 

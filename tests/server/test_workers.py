@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 from started import start
 
-from mcp_sessions._server import placement
-from mcp_sessions._server.placement import fault, workers
+from mcp_sessions._server import startup_checks
+from mcp_sessions._server.startup_checks import fault, workers
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(
 ) -> None:
     """Refused is what gives a client nothing; a warning is what forgets that a session was deleted."""
     random_keys, memory_store, keeps_state = given
-    with patch.object(placement, "workers", lambda: count):
+    with patch.object(startup_checks, "workers", lambda: count):
         reason = fault(random_keys=random_keys, memory_store=memory_store, keeps_state=keeps_state)
     logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert (reason is not None, len(logged)) == (refused != [], int(warned != []))

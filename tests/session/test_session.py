@@ -11,7 +11,7 @@ import pytest
 from sources import Made, no_data
 
 from mcp_sessions._session.claims import Principal, utc
-from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from mcp_sessions._session.session import EndedSession, Session
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
@@ -85,7 +85,7 @@ def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
     assert TOKEN not in repr(ended)
 
 
-FACTS: list[Fact] = [
+FACTS: list[SessionEvent] = [
     SessionCreated("ses_a", 60),
     SessionUsed("ses_a", "tools/call"),
     SessionDeleted("ses_a", "deleted", 60),
@@ -94,13 +94,13 @@ FACTS: list[Fact] = [
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
-def test_a_fact_cannot_be_changed(fact: Fact) -> None:
+def test_a_fact_cannot_be_changed(fact: SessionEvent) -> None:
     """Several listeners get the same object."""
     with pytest.raises(AttributeError):
         fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
-def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
+def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: SessionEvent) -> None:
     allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace"}
     assert {*fact.__struct_fields__} <= allowed

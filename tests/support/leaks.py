@@ -20,7 +20,7 @@ import pytest
 from mcp_sessions._errors import MCPSessionsError
 from mcp_sessions._protocol import draft
 from mcp_sessions._server import request
-from mcp_sessions._server.logs import Facts
+from mcp_sessions._server.logs import EventSink
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import Key, KeyRing, base64url
@@ -124,7 +124,7 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield request, "Session", lambda session, *_: recorder.text("repr of a session", repr(session))
     yield request, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
     yield draft, "parse_metadata", lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
-    yield Facts, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
+    yield EventSink, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
         yield logger, level, logged
 

@@ -9,9 +9,10 @@ from clients import Clock, http
 
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import minting
+from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Runtime
-from mcp_sessions._server.sessions import ActiveSession, open_session
+from mcp_sessions._server.sessions import open_session
 from mcp_sessions._session.claims import Principal
 
 ALICE = Principal(subject="alice")

@@ -17,7 +17,7 @@ import generated
 
 from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions._server import options
-from mcp_sessions._server.forms import DURATION, Form
+from mcp_sessions._server.forms import DURATION, OptionType
 from mcp_sessions._server.options import GROUPS, SETTINGS, variable
 
 COMMAND = "python tests/support/settings_page.py"
@@ -58,7 +58,7 @@ def _first(text: str) -> str:
     return sentence if sentence.startswith("`") else sentence.partition(": ")[0]
 
 
-def default(setting: str, form: Form) -> str:
+def default(setting: str, form: OptionType) -> str:
     """Return a setting's default, as written in the variable."""
     group, _, field = setting.rpartition(".")
     value: Any = getattr(GROUPS[group](), field) if group else PARAMETERS[setting].default

@@ -156,4 +156,4 @@ async def test_what_is_remembered_of_the_server_s_sessions_is_bounded(
     client = Client(app, modern=False)
     for name in (b"a", b"b", b"c"):
         await client.tool("whoami", (HEADER, name))
-    assert [*app._options.telemetry()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]
+    assert [*app._options.telemetry.recorder()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]

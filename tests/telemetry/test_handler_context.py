@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span,
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import parse
-from mcp_sessions._server.placement import reachable
+from mcp_sessions._server.routing import reachable
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY, store_context, wrap_handlers
 from mcp_sessions.telemetry._recorder import Telemetry
 

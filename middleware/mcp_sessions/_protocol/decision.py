@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -25,6 +25,7 @@ from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .policy import Policy
 from .strict_json import string
+from .subjects import ABOUT_SESSIONS, Subject
 
 if TYPE_CHECKING:
     from .sep1364 import Sep1364
@@ -32,28 +33,7 @@ if TYPE_CHECKING:
 Lists = Literal["stable", "session", "untouched"]
 
 
-class _Word(Enum):
-    """An entry of the table. Enum hashes by name in Python code, which costs 0.3 us at each look-up."""
-
-    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
-
-
-class Subject(_Word):
-    """What a message is about."""
-
-    CREATE = "sessions/create"
-    DELETE = "sessions/delete"
-    FORK = "sessions/fork"
-    SESSIONS = "sessions/list"
-    TERMINATE = "SEP-1364's terminate"
-    OPEN = "SEP-1364's create, which may name a session to renew"
-    MISPLACED = "one of the above without an id"
-    LIST = "a list"
-    REPLY = "a posted response"
-    OTHER = "anything else"
-
-
-class Carries(_Word):
+class Carries(Enum):
     """What a message carries, against what the policy requires."""
 
     NOTHING = "no session, and none is required"
@@ -61,7 +41,7 @@ class Carries(_Word):
     SESSION = "a session"
 
 
-class Step(_Word):
+class Step(Enum):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
@@ -117,9 +97,6 @@ CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to 
 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
-
-ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, REPLY, OTHER}
-"""What concerns the session that the message names, whatever the header names."""
 
 LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
 

@@ -52,7 +52,7 @@ Rule: TypeAlias = Callable[[str, Target, bool], bool]
 Summary: TypeAlias = Literal["never", "some", "always"]
 Require: TypeAlias = Literal["never", "always"] | Mapping[str, bool | Collection[str]] | Collection[str] | Judge
 
-_FORMS: Final = (
+_OPTION_TYPES: Final = (
     'require= takes "never", "always", a set of methods such as {"tools/call"}, a mapping such as '
     '{"tools/call": ["checkout"], "resources/read": True}, or a function of PolicyRequest that returns a bool'
 )
@@ -100,7 +100,7 @@ def _compile(require: object) -> tuple[Rule, Summary]:
         if require in _WORDS:
             return _WORDS[require]
         raise ConfigurationError(
-            f"require={require!r} is not a rule; one method goes into a set: require={{{require!r}}}. {_FORMS}"
+            f"require={require!r} is not a rule; one method goes into a set: require={{{require!r}}}. {_OPTION_TYPES}"
         )
     if isinstance(require, Mapping):
         return _named(require.items())
@@ -108,7 +108,7 @@ def _compile(require: object) -> tuple[Rule, Summary]:
         return _named((method, True) for method in require)
     if callable(require) and not inspect.iscoroutinefunction(require):
         return _judged(require), "some"
-    raise ConfigurationError(f"{_FORMS}, not {require!r}")
+    raise ConfigurationError(f"{_OPTION_TYPES}, not {require!r}")
 
 
 def _always(method: str, _target: Target, notification: bool) -> bool:

@@ -18,10 +18,10 @@ from .._errors import ConfigurationError, SessionNotFound
 from .._refusals import refusal
 from .._session.claims import BESIDE, Kind
 from . import rewrite
-from .decision import ABOUT_SESSIONS, Subject
 from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft
 from .jsonrpc import NOTIFICATION, REQUEST, Message
 from .strict_json import join, last_members, string
+from .subjects import ABOUT_SESSIONS, Subject
 
 FIELD_NAME: Final = "sessionId"
 TERMINATE: Final = "terminate"

@@ -27,9 +27,10 @@ from .._protocol.strict_json import join, members
 from .._session.claims import Claims, RedactedRepr
 from .._session.events import RequestRefused
 from ..telemetry import is_traced
+from .active import ActiveSession
 from .body import replay
 from .context import RequestContext
-from .sessions import ActiveSession, refused_claims
+from .sessions import refused_claims
 
 Method = Callable[[], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
@@ -111,9 +112,9 @@ def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
     """Record that a request without a message is refused, and return the JSON-RPC code."""
     runtime = ctx.runtime
     code = refusal.code
-    runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
-    if runtime.is_recording():
-        runtime.telemetry().refuse_request(refusal, code, claims, ctx.scope)
+    runtime.telemetry.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
+    if runtime.telemetry.is_recording():
+        runtime.telemetry.recorder().refuse_request(refusal, code, claims, ctx.scope)
     return code
 
 
@@ -126,7 +127,7 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
     """Record that a message is refused, and return the error as JSON."""
     code = refusal.code
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
     if ctx.telemetry is not None:
         ctx.telemetry.refuse(refusal, code)
     return rewrite.error(message.id, code, refusal.client_message, _data(ctx, message, refusal))
@@ -176,7 +177,7 @@ def _extra_statuses(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
     return (
         MISSING_SESSION_STATUSES
-        if ctx.runtime.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
+        if ctx.runtime.transport.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
         else frozenset()
     )
 
@@ -284,5 +285,5 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     async def relay(self, ctx: RequestContext) -> None:
         """Give the caller the server's answer, as it came but for the ids of the bridge."""
         for message in self.messages:
-            is_translated = ctx.runtime.bridges and message["type"] == "http.response.start"
+            is_translated = ctx.runtime.transport.bridges and message["type"] == "http.response.start"
             await ctx.send(ctx.translated(message) if is_translated else message)

@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import Context
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -46,6 +46,14 @@ async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
         await work()
     except Exception as error:  # noqa: BLE001  # whatever it is, the server goes on
         _log.error("background work stopped: %s", type(error).__name__)
+
+
+class Background(Protocol):
+    """What runs next to the application, from its start to its stop."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class Service(ABC):

@@ -6,7 +6,6 @@ The scope is the request's own copy of the facts that the wrapped application se
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,22 +21,14 @@ from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
 from .._session.session import Session
 from ..telemetry import attributes_of
+from .active import ActiveSession, Bridged
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
-    from .sessions import ActiveSession
 
 # ASGI extensions by which a body would leave without passing here
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
-
-
-class Bridged(RedactedRepr, msgspec.Struct, frozen=True):
-    """A request of a transport session that is sealed in one of ours."""
-
-    client_id: str  # a credential
-    server_id: str
 
 
 class BridgedInitialize(RedactedRepr, msgspec.Struct):
@@ -68,21 +59,21 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         Raises:
             Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
         """
-        headers, name = self.headers, self.runtime.cookie_name
+        headers, name = self.headers, self.runtime.transport.cookie_name
         if name is not None and COOKIE in headers.by_name:
             value, self.scope["headers"] = cookies.take(self.scope["headers"], name, secure=self.is_secure)
             if self.accepts_cookies:
                 headers.cookie = value
         if SESSION_HEADER in headers.by_name:
             session_id = single_header(headers.all(SESSION_HEADER))
-            if self.runtime.bridges or looks_like_session_id(session_id):
+            if self.runtime.transport.bridges or looks_like_session_id(session_id):
                 headers.session_id = session_id
                 self.edit_headers({SESSION_HEADER})
 
     @property
     def accepts_cookies(self) -> bool:
         """Whether a cookie of ours counts in this request: in the modern era, and not from other sites."""
-        has_cookies = self.runtime.cookie_name is not None and self.headers.is_modern
+        has_cookies = self.runtime.transport.cookie_name is not None and self.headers.is_modern
         return has_cookies and not cookies.is_cross_site(self.headers)
 
     @property
@@ -137,27 +128,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 def session_header_values(start: ASGIMessage) -> list[str]:
     """Return the transport sessions that the start of a response names."""
     return [value.decode("latin-1") for name, value in start.get("headers", ()) if name.lower() == SESSION_HEADER]
-
-
-class PendingInitialized:
-    """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
-
-    def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
-        self._max_waiting: Final = max_waiting
-        self._waiting: Final[OrderedDict[str, None]] = OrderedDict()
-
-    def __contains__(self, transport: str | None) -> bool:
-        return transport in self._waiting
-
-    def add(self, transport: str) -> None:
-        """Remember a transport session whose client need not confirm it."""
-        self._waiting[transport] = None
-        if len(self._waiting) > self._max_waiting:
-            self._waiting.popitem(last=False)
-
-    def remove(self, transport: str) -> None:
-        """Forget a transport session that was confirmed."""
-        self._waiting.pop(transport, None)
 
 
 def label(ctx: RequestContext, message: Message, session: Session | None) -> None:

@@ -1,10 +1,7 @@
-"""The session and the principal of a request: `current_session()`, `require_session()`, and `principal=`.
+"""The session of a request: `current_session()` and `require_session()`. The log says why a request has none.
 
-The principal is read from what an authentication middleware left on the scope: the user of the official SDK and FastMCP
-(client id, issuer, subject), and Starlette's. The log says why a request has no session.
-
-An `Absence` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives its
-handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
+A `MissingSession` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives
+its handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
 read only where a handler asks for a session without success.
 """
 
@@ -12,29 +9,27 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
-from starlette.authentication import SimpleUser
-from starlette.types import Scope
 
-from .._errors import ConfigurationError, SessionRequired
+from .._errors import SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
-from .._session.claims import MAX_CLIENT_CHARS, Principal, RedactedRepr
+from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
 
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-ABSENCE_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
+MISSING_SESSION_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
 NEEDED: Final = (
     "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
@@ -56,17 +51,17 @@ def warn_once(reason: str, text: str, *values: object) -> None:
         _log.warning(text, *values)
 
 
-Why = Literal["unnamed", "list", "handshake"]
+MissingReason = Literal["unnamed", "list", "handshake"]
 """The request names no session, or its handler gets none by design."""
 
 
-class Absence(RedactedRepr, msgspec.Struct, frozen=True):
-    """What tells why a request has no session."""
+class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
+    """The reason why a request has no session."""
 
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch, and for a handshake, whose scope a connection may keep
-    why: Why = "unnamed"
+    why: MissingReason = "unnamed"
 
     @property
     def client(self) -> str:
@@ -91,7 +86,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
             )
         if speaks_draft(message):
             return "it names sessions itself and named none", "let it call sessions/create first"
-        if not self.runtime.keys_persistent:
+        if not self.runtime.transport.keys_persistent:
             return (
                 "with keys=None, keys die with the process, and clients without session support get no session",
                 'set keys="env:MCP_SESSIONS_KEYS"',
@@ -100,7 +95,7 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
 
     @property
     def _modern_cause(self) -> tuple[str, str]:
-        if self.runtime.cookie_name is None:
+        if self.runtime.transport.cookie_name is None:
             return "cookies are off", 'set transport="auto"'
         if cookies.is_cross_site(self.headers):
             return "a page of another site sent the request, so its cookies are ignored", WITH_SESSIONS
@@ -108,14 +103,14 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
 
     @property
     def _legacy_cause(self) -> tuple[str, str]:
-        if not self.runtime.transport and not self.runtime.bridges:
+        if not self.runtime.transport.header and not self.runtime.transport.bridges:
             return "sessions by the transport header are off", 'set transport="auto"'
         if SESSION_HEADER in self.headers.by_name:
             return "the wrapped server keeps transport sessions of its own", STATELESS
         return "it sent no Mcp-Session-Id", WITH_SESSIONS
 
 
-absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_absence", default=None)
+missing_session_variable: Final[ContextVar[MissingSession | None]] = ContextVar("mcp_session_absence", default=None)
 """Set by the middleware around each request that it forwards without a session."""
 
 
@@ -158,12 +153,12 @@ def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
 
 
 def _explain(scope: Mapping[str, Any] | None) -> None:
-    absence: Absence | None = absence_variable.get() if scope is None else scope.get(ABSENCE_KEY)
-    if absence is None:
+    missing: MissingSession | None = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
+    if missing is None:
         warn_once(UNSEEN, UNSEEN)
-    elif (cause := absence.cause) is not None:
+    elif (cause := missing.cause) is not None:
         why, remedy = cause
-        warn_once(why, "%s has no session: %s; %s", absence.client, why, remedy)
+        warn_once(why, "%s has no session: %s; %s", missing.client, why, remedy)
 
 
 @cache
@@ -182,76 +177,3 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere
-
-
-# --- the principal ---
-
-PrincipalOf = Callable[[Scope], "Principal | str | None"]
-"""The `principal=` option: returns who a request is authenticated as, given its scope."""
-
-ReadPrincipal = Callable[[Scope], "Principal | None"]
-
-
-def from_scope(scope: Scope) -> Principal | None:
-    """Return the principal that an authentication middleware left on the scope, or None.
-
-    Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
-    """
-    user = scope.get("user")
-    if user is None or not getattr(user, "is_authenticated", True):
-        return None
-    token = getattr(user, "access_token", None)
-    found = _from_user(user) if token is None else _from_token(token)
-    if found == Principal():
-        raise ConfigurationError(
-            f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
-            "scope that returns who the caller is"
-        )
-    return found
-
-
-def _from_token(token: Any) -> Principal:
-    claims = getattr(token, "claims", None) or {}
-    subject = getattr(token, "subject", None)
-    return Principal(
-        client_id=_text(getattr(token, "client_id", None)),
-        issuer=_text(claims.get("iss")),
-        subject=_text(claims.get("sub") if subject is None else subject),  # FastMCP 3 has it in the claims only
-    )
-
-
-def _from_user(user: Any) -> Principal:
-    if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
-        return Principal(subject=user.username)
-    try:
-        return Principal(subject=_text(user.identity))
-    except (NotImplementedError, AttributeError):
-        return Principal()
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def reader(principal: PrincipalOf | None) -> ReadPrincipal:
-    """Return the function that reads the principal of every request."""
-    if principal is None:
-        return from_scope
-    if not callable(principal):
-        raise ConfigurationError(
-            "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
-        )
-
-    def read(scope: Scope) -> Principal | None:
-        given: Any = principal(scope)
-        if given is None:
-            return None
-        found = given if isinstance(given, Principal) else Principal(subject=str(given))
-        if not given or given is True or not (found.client_id or found.subject):
-            raise ConfigurationError(
-                f"principal= returned {given!r}, which would make all callers the same; return what identifies "
-                "the caller, or None for an anonymous one"
-            )
-        return found
-
-    return read

@@ -30,7 +30,7 @@ _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": Fal
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OptionType:
     """How the value of an option may be given."""
 
     words: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
@@ -38,10 +38,10 @@ class Form:
     read: Callable[[str], Any] = str  # what a variable's text stands for; raises `ValueError` where it is nothing
 
 
-def form_of(owner: type, field: str) -> Form:
-    """Return the form of a field of an option object."""
+def option_type(owner: type, field: str) -> OptionType:
+    """Return the type of a field of an option object."""
     (found,) = (one.type for one in fields(owner) if one.name == field)
-    form: Form = cast(Any, found).__metadata__[0]
+    form: OptionType = cast(Any, found).__metadata__[0]
     return form
 
 
@@ -63,7 +63,7 @@ def application(app: Any) -> ASGIApp:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _must_be(what: str, accepts: Callable[[Any], bool], plain: Callable[[Any], Any] = lambda value: value) -> Check:
+def _validator(what: str, accepts: Callable[[Any], bool], plain: Callable[[Any], Any] = lambda value: value) -> Check:
     """Return the check that a value is accepted, which returns it in its plainest form."""
 
     def check(option: str, value: Any) -> Any:
@@ -92,7 +92,7 @@ def _function(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
 
 
-def taking(*arguments: str) -> Form:
+def callable_with(*arguments: str) -> OptionType:
     """Return the form of a function that is called with these, which a wrong one would be refused by only later."""
 
     def check(option: str, value: Any) -> Any:
@@ -106,7 +106,7 @@ def taking(*arguments: str) -> Form:
                 raise ConfigurationError(f"{option}= takes a function that can be called as {call}") from None
         return value
 
-    return Form(check=check)
+    return OptionType(check=check)
 
 
 def _number(value: Any) -> Any:
@@ -119,12 +119,12 @@ def _at_least(least: float) -> Check:
         return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY
 
     what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
-    return _must_be(what, accepts, lambda value: float(_number(value)))
+    return _validator(what, accepts, lambda value: float(_number(value)))
 
 
 def _whole(least: float) -> Check:
     bound = "" if least == -math.inf else f" of at least {least}"
-    return _must_be(
+    return _validator(
         f"a whole number{bound}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
     )
@@ -185,66 +185,68 @@ def _secret(option: str, value: Any) -> Any:
 # --- forms ---------------------------------------------------------------------------------------
 
 
-def word(literal: Any, *, or_none: bool = False) -> Form:
+def word(literal: Any, *, or_none: bool = False) -> OptionType:
     allowed = get_args(literal)
     *others, last = (f"`{one}`" for one in allowed)
-    check = _must_be(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
-    return Form(f"{', '.join(others)} or {last}", _or_none(check) if or_none else check)
+    check = _validator(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
+    return OptionType(f"{', '.join(others)} or {last}", _or_none(check) if or_none else check)
 
 
-def words(allowed: tuple[str, ...]) -> Form:
+def words(allowed: tuple[str, ...]) -> OptionType:
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
-    check = _must_be(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts, tuple)
-    return Form("names, separated by commas, or `none`", check, _read_words)
+    check = _validator(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts, tuple)
+    return OptionType("names, separated by commas, or `none`", check, _read_words)
 
 
-def _duration(least: float) -> Form:
-    return Form("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _at_least(least), _read_seconds)
+def _duration(least: float) -> OptionType:
+    return OptionType("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _at_least(least), _read_seconds)
 
 
-def whole(least: float) -> Form:
-    return Form("a whole number", _whole(least), int)
+def whole(least: float) -> OptionType:
+    return OptionType("a whole number", _whole(least), int)
 
 
-NAME: Final = Form(
+NAME: Final = OptionType(
     "text",
-    _must_be(
+    _validator(
         "printable ASCII, as in {option}='https://api.example/mcp'",
         lambda value: isinstance(value, str) and value != "" and value.isascii() and value.isprintable(),
     ),
 )
-PATH: Final = Form("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
-KEYS: Final = Form(
+PATH: Final = OptionType("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
+KEYS: Final = OptionType(
     "secrets, separated by commas or lines, or `file:PATH`",
     # Where the keys are, and never the keys: what is read may be shown.
     read=lambda text: text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS",
 )
-FLAG: Final = Form("`true` or `false`", _must_be("True or False", lambda value: isinstance(value, bool)), _read_flag)
+FLAG: Final = OptionType(
+    "`true` or `false`", _validator("True or False", lambda value: isinstance(value, bool)), _read_flag
+)
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
-COOKIES: Final = Form(
+COOKIES: Final = OptionType(
     "`true`, `false` or `shared`",
-    _must_be("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
+    _validator("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
     lambda text: _FLAGS.get(text.lower(), text),
 )
-FUNCTION: Final = Form(check=_function)
-OBJECT: Final = Form()
+FUNCTION: Final = OptionType(check=_function)
+OBJECT: Final = OptionType()
 
 Name = Annotated[str, NAME]
 Flag = Annotated[bool, FLAG]
 Whole = Annotated[int, whole(1)]
-WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), int)]
+WholeOrNone = Annotated[int | None, OptionType("a whole number", _or_none(_whole(1)), int)]
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
-LifetimeOrNone = Annotated[Seconds | None, Form(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
-Address = Annotated[str | None, Form("an address and a port, as in `127.0.0.1:8787`", _or_none(_address))]
-Secret = Annotated[str | None, Form("at least 16 characters", _or_none(_secret))]
-REQUIRE: Final = Form(
+LifetimeOrNone = Annotated[Seconds | None, OptionType(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
+Address = Annotated[str | None, OptionType("an address and a port, as in `127.0.0.1:8787`", _or_none(_address))]
+Secret = Annotated[str | None, OptionType("at least 16 characters", _or_none(_secret))]
+REQUIRE: Final = OptionType(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )
-STORE: Final = Form("`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`")
-CORRELATE: Final = Form(
+STORE: Final = OptionType("`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`")
+CORRELATE: Final = OptionType(
     "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
 )

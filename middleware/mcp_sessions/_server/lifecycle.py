@@ -24,16 +24,15 @@ from starlette.types import Message as ASGIMessage
 from .._errors import StoreFull, StoreUnavailable
 from .._session.claims import Claims, utc
 from .._session.data import Data
-from .._session.events import Fact, SessionDeleted
+from .._session.events import SessionDeleted, SessionEvent
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
 from ..telemetry import hook
-from .background import Service, start
-from .logs import about
+from .background import Background, Service, start
+from .logs import log_extra
 from .resumption import Streams
 
 if TYPE_CHECKING:
-    from .operator import Watched
     from .options import OnEnd
 
 # Reasons that `on_end` gets.
@@ -42,10 +41,10 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
-PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
-TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
+HOOK_TIMEOUT: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
+MAX_ATTEMPTS: Final = 50  # to end or purge a session while the store does not answer, a second apart
 SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
-AT_ONCE: Final = 50  # of them that the store is asked for, so that requests have their turn
+BATCH_SIZE: Final = 50  # of them that the store is asked for, so that requests have their turn
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -57,10 +56,10 @@ class Terminator:
     store: Store
     streams: Streams
     on_end: OnEnd | None
-    emit: Callable[[Fact], None]
+    emit: Callable[[SessionEvent], None]
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
-    patience: float = PATIENCE  # seconds that the hook may take
+    patience: float = HOOK_TIMEOUT  # seconds that the hook may take
     hook: Callable[..., AbstractContextManager[object]] = hook  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
@@ -75,7 +74,7 @@ class Terminator:
                 await self.end_record(Record.of(claims), reason)
             except StoreUnavailable as error:
                 if not isinstance(error, StoreFull):
-                    start(partial(self._insist, partial(self.end_record, Record.of(claims), reason)))
+                    start(partial(self._retry, partial(self.end_record, Record.of(claims), reason)))
                 raise
 
     async def end_record(self, one: Record, reason: str) -> bool:
@@ -88,9 +87,9 @@ class Terminator:
             await self.finish(Ended(one, reason))
         return is_first
 
-    async def _insist(self, change: Callable[[], Awaitable[object]]) -> None:
+    async def _retry(self, change: Callable[[], Awaitable[object]]) -> None:
         """Make a change that the store did not answer, as soon as it does."""
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             await anyio.sleep(self.pause)
             with suppress(StoreUnavailable):
                 await change()
@@ -153,13 +152,13 @@ class Terminator:
             if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
                 raise
         if scope.cancelled_caught:
-            _log.error("on_end of session %s cancelled after %g s", ref, self.patience, extra=about(ref))
+            _log.error("on_end of session %s cancelled after %g s", ref, self.patience, extra=log_extra(ref))
 
     async def forget(self, *refs: str) -> None:
         """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
-            for first in range(0, len(refs), AT_ONCE):
-                await self._purge(refs[first : first + AT_ONCE])
+            for first in range(0, len(refs), BATCH_SIZE):
+                await self._purge(refs[first : first + BATCH_SIZE])
 
     async def _purge(self, refs: Sequence[str]) -> None:
         try:
@@ -167,8 +166,8 @@ class Terminator:
         except StoreUnavailable:
             text = "data of ended session %s not deleted yet: store unavailable"
             for ref in refs:
-                _log.warning(text, ref, extra=about(ref))
-            start(partial(self._insist, partial(self.store.purge, *refs)))
+                _log.warning(text, ref, extra=log_extra(ref))
+            start(partial(self._retry, partial(self.store.purge, *refs)))
 
 
 @contextmanager
@@ -176,7 +175,7 @@ def _logging_errors(ref: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  # the session has ended all the same
-        _log.exception("on_end of session %s raised %s", ref, type(error).__name__, extra=about(ref))
+        _log.exception("on_end of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
 
 
 @dataclass(eq=False)
@@ -221,10 +220,10 @@ class Sweeper(Service):
         try:
             while len(batch) < SWEEP_BATCH:
                 found = await self.store.claim_ended(
-                    audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=AT_ONCE
+                    audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=BATCH_SIZE
                 )
                 batch += found
-                if len(found) < AT_ONCE:
+                if len(found) < BATCH_SIZE:
                     break
         except StoreUnavailable:
             if not batch:  # what was claimed must be finished
@@ -242,7 +241,7 @@ class Services:
     """
 
     store: Store
-    beside: Sequence[Service | Watched]
+    beside: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
@@ -293,13 +292,13 @@ class Services:
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the start and stop on to an application, with ours around them. The store is open by then."""
 
-        async def hear() -> ASGIMessage:
+        async def receive_wrapper() -> ASGIMessage:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
                 await self.stopping()
             return message
 
-        async def say(message: ASGIMessage) -> None:
+        async def send_wrapper(message: ASGIMessage) -> None:
             if message["type"] in {"lifespan.shutdown.complete", "lifespan.shutdown.failed"}:
                 await self.stopped()
             await send(message)
@@ -307,4 +306,4 @@ class Services:
                 self.check()
                 self.started()
 
-        await app(scope, hear, say)
+        await app(scope, receive_wrapper, send_wrapper)

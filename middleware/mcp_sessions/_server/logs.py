@@ -1,4 +1,4 @@
-"""The log: a line for each fact, a warning where refusals may indicate an attack, and what joins a line with its trace.
+"""The log: a line for each event, a warning where refusals may indicate an attack, and the ids of session and trace.
 
 Every line of the package has the session that it concerns as `session.id`, which is the name on spans. No line holds a
 credential or a client's words but for the method, quoted.
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from .._refusals import REFUSALS, Reason
-from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
+from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.session import find_session
 from ..telemetry import START_TRACE, running_hook
 from .background import start
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
-    from .runtime import Runtime
 
 SESSION_ID: Final = "session.id"
 MINUTE: Final = 60.0  # seconds between two warnings of one kind
@@ -30,7 +29,7 @@ _MAX_METHOD: Final = 64  # characters of a client's method name
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-def about(ref: str | None, trace: str | None = None) -> dict[str, str]:
+def log_extra(ref: str | None, trace: str | None = None) -> dict[str, str]:
     """Return the `extra=` of a line: its session, and that session's start."""
     known = {} if ref is None else {SESSION_ID: ref}
     return known if trace is None else {**known, START_TRACE: trace}
@@ -46,30 +45,8 @@ def _join(record: logging.LogRecord) -> bool:
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
 
 
-def log_start(path: str | None, runtime: Runtime) -> None:
-    clients = [
-        "by _meta",
-        *(["by Mcp-Session-Id"] if runtime.transport or runtime.bridges else []),
-        *([] if runtime.cookie_name is None else ["by cookie"]),
-        *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
-    ]
-    signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
-    verifying = "".join(f", {kid} verifies" for kid in others)
-    _log.info(
-        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
-        "every path" if path is None else path,
-        ascii(runtime.audience),
-        ", ".join(clients),
-        getattr(runtime.store, "location", type(runtime.store).__name__),
-        runtime.store.scope.value,
-        "tracked" if runtime.tracked else "not tracked",
-        signing,
-        verifying,
-    )
-
-
-class Facts:
-    """Takes each fact to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
+class EventSink:
+    """Takes each event to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
 
     Creations, ends and refusals are lines at INFO; refusals that may indicate an attack are warnings, too.
     """
@@ -88,31 +65,31 @@ class Facts:
         self._seconds: Final = seconds
         self._floods: Final[dict[str, _Flood]] = {}
 
-    def __call__(self, fact: Fact) -> None:
-        if isinstance(fact, RequestRefused):
-            if _log.isEnabledFor(logging.INFO):  # else its words would take a third of the time of a call
-                of, extra = ("", None) if fact.ref is None else (f" of session {fact.ref}", {SESSION_ID: fact.ref})
-                method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
-                _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code, extra=extra)
-            reason = REFUSALS.get(fact.reason)
+    def __call__(self, event: SessionEvent) -> None:
+        if isinstance(event, RequestRefused):
+            if _log.isEnabledFor(logging.INFO):  # formatting is expensive
+                of, extra = ("", None) if event.ref is None else (f" of session {event.ref}", {SESSION_ID: event.ref})
+                method = "a body that was not read" if event.method is None else ascii(event.method[:_MAX_METHOD])
+                _log.info("refused %s%s: %s (%d)", method, of, event.reason, event.code, extra=extra)
+            reason = REFUSALS.get(event.reason)
             if reason is not None and reason.suspicion != "no":
-                self._track_suspicious(fact, reason)
-        elif isinstance(fact, SessionCreated):
-            _log.info("session %s created", fact.ref, extra={SESSION_ID: fact.ref})
-        elif isinstance(fact, SessionDeleted):
-            _log.info("session %s ended: %s", fact.ref, fact.reason, extra=about(fact.ref, fact.trace))
+                self._track_suspicious(event, reason)
+        elif isinstance(event, SessionCreated):
+            _log.info("session %s created", event.ref, extra={SESSION_ID: event.ref})
+        elif isinstance(event, SessionDeleted):
+            _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
         if self._is_recording():
-            self._telemetry().observe(fact)
+            self._telemetry().observe(event)
         if self._listen is not None:
-            self._listen(fact)
+            self._listen(event)
 
-    def _track_suspicious(self, fact: RequestRefused, reason: Reason) -> None:
+    def _track_suspicious(self, event: RequestRefused, reason: Reason) -> None:
         flood = self._floods.get(reason.remedy)
         if flood is None:
             flood = self._floods[reason.remedy] = _Flood(reason.remedy)
             start(partial(self._watch, flood))
-        flood.counts[fact.reason] = flood.counts.get(fact.reason, 0) + 1
-        flood.refs.add(fact.ref if len(flood.refs) < MANY else None)
+        flood.counts[event.reason] = flood.counts.get(event.reason, 0) + 1
+        flood.refs.add(event.ref if len(flood.refs) < MANY else None)
         if not flood.is_warned and (reason.suspicion == "yes" or sum(flood.counts.values()) >= MANY):
             flood.warn()
 
@@ -141,7 +118,7 @@ class _Flood:
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())
         text = "refused %d request%s%s that may indicate an attack (%s): %s"
         plural = "" if requests == 1 else "s"
-        _log.warning(text, requests, plural, of, reasons, self.remedy, extra=about(ref))
+        _log.warning(text, requests, plural, of, reasons, self.remedy, extra=log_extra(ref))
         self.is_warned = True
         self.counts.clear()
         self.refs.clear()

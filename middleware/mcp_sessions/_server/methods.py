@@ -27,8 +27,8 @@ from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal, RedactedR
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
 from . import minting
+from .active import ActiveSession
 from .context import RequestContext
-from .sessions import ActiveSession
 
 
 class MethodCall(RedactedRepr, msgspec.Struct):

@@ -18,14 +18,12 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
 from ..stores._base import Store, StoreScope
-from . import forms, placement
+from . import forms, startup_checks
 from .answers import refuse_without_body
 from .body import read_body
 from .context import RequestContext
-from .current import PrincipalOf, from_scope
 from .forms import Seconds
 from .lifecycle import Services
-from .logs import log_start
 from .options import (
     DAY,
     Admission,
@@ -41,9 +39,11 @@ from .options import (
     Wire,
     from_env,
 )
-from .placement import Place, Routing
+from .principal import PrincipalOf, from_scope
 from .request import handle_post
+from .routing import Place, Routing
 from .runtime import Runtime, make_runtime
+from .startup_checks import log_start
 from .transport import call_upstream, handle_without_body
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class MCPSessionMiddleware:
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.security_sensitive)
-        services = (self._options.sweeper, self._options.census, self._options.watched)
+        services = (self._options.sweeper, self._options.counter, self._options.watched)
         beside = [service for service in services if service is not None]
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
@@ -165,9 +165,9 @@ class MCPSessionMiddleware:
     @property
     def fault(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
-        if self._options.principal is from_scope and placement.authenticates(self.app, self.path):
-            return placement.MISPLACED
-        return placement.TWICE if placement.repeats(self.app, self.path) else self._fault_of_workers()
+        if self._options.principal is from_scope and startup_checks.authenticates(self.app, self.path):
+            return startup_checks.MISPLACED
+        return startup_checks.TWICE if startup_checks.repeats(self.app, self.path) else self._fault_of_workers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -180,7 +180,7 @@ class MCPSessionMiddleware:
         self._check_ready()
         runtime, headers = self._options, RequestHeaders(scope["headers"])
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
-        if runtime.bridges:
+        if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
         may_be_mcp = scope["method"] == "POST" and (ctx.at_endpoint or headers.is_json)
         body = b""
@@ -204,11 +204,11 @@ class MCPSessionMiddleware:
         return self._routing.place(scope) if place == "elsewhere" else place
 
     def _check_started(self) -> None:
-        if self._options.metrics_enabled:
-            self._options.telemetry()  # now, so that its counters begin before the first request
+        if self._options.telemetry.metrics_enabled:
+            self._options.telemetry.recorder()  # now, so that its counters begin before the first request
         log_start(self.path, self._options)
-        if self._options.transport and not self._options.bridges:
-            placement.log_stateful(self.app, self.path)
+        if self._options.transport.header and not self._options.transport.bridges:
+            startup_checks.log_stateful(self.app, self.path)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self.fault
@@ -221,15 +221,17 @@ class MCPSessionMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": fault})
             raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
-        placement.log_unserved(self.app, self.path)
+        startup_checks.log_unserved(self.app, self.path)
         self._is_checked = False  # the application may add routes while it starts: look again
         await self.services.run(self.app, scope, receive, send)
 
 
 def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
-    keeps_state = runtime.transport or runtime.bridges or runtime.cookie_name or runtime.rules.sep1364
+    keeps_state = (
+        runtime.transport.header or runtime.transport.bridges or runtime.transport.cookie_name or runtime.rules.sep1364
+    )
     in_memory = runtime.store.scope is StoreScope.PROCESS
-    return placement.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
+    return startup_checks.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
 
 
 def place_of(scope: Scope, endpoint: str | None) -> Place:

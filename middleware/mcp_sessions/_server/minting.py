@@ -25,11 +25,13 @@ from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
 from ..stores._base import LIVE, Record
+from ..telemetry import hook
+from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN
-from .logs import about
+from .logs import log_extra
 from .runtime import Runtime
-from .sessions import RECHECK_AFTER, ActiveSession, check_capabilities, end_of, refusal_of
+from .sessions import RECHECK_AFTER, refusal_of
 
 if TYPE_CHECKING:
     from ..telemetry._spans import Start
@@ -54,9 +56,9 @@ class NewSession:
 
     def commit(self) -> None:
         claims, runtime = self.active.claims, self.active.runtime
-        runtime.emit(SessionCreated(claims.ref, claims.expires_at))
+        runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at))
         if self.start is not None:
-            runtime.telemetry().created(claims, self.start)
+            runtime.telemetry.recorder().created(claims, self.start)
 
     def abort(self, error: BaseException) -> None:
         if self.start is not None:
@@ -85,7 +87,7 @@ async def mint(
         _warn_of_unseen_principals()
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
+    lasts = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = runtime.clock()
     given = {"kind": kind, "expires_at": int(now) + int(lasts), "client": client}
     if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
@@ -158,7 +160,7 @@ def _make(
         )
     issuer, audience = runtime.tokens.issuer, runtime.audience
     new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
-    start = runtime.telemetry().start(new) if runtime.is_recording() else None
+    start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)
     ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, int(now))
@@ -176,7 +178,7 @@ async def _register(new: ActiveSession) -> None:
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
     """Let the application fill a new session; where its client carries no state, that is kept."""
     try:
-        with made.active.runtime.hook(made.session.ref):
+        with hook(made.session.ref):
             outcome = on_create(made.session, params, scope)
             if inspect.isawaitable(outcome):
                 await outcome
@@ -186,7 +188,7 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
         raise
     except Exception as error:
         ref = made.active.claims.ref
-        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=about(ref))
+        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
         raise CreateFailed(ref=ref) from error
 
 
@@ -234,7 +236,7 @@ async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
     runtime = parent.runtime
     child.session.state.update(parent.session.state)
     source, target = (
-        runtime.namespace(one.ref, one.expires_at, subject=one.subject) for one in (parent.claims, child.claims)
+        runtime.places.namespace(one.ref, one.expires_at, subject=one.subject) for one in (parent.claims, child.claims)
     )
     try:
         await runtime.store.copy(source, target)

@@ -24,8 +24,8 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from ..telemetry import Redact, Spans, Trace, User
 from . import forms
-from .current import PrincipalOf
-from .forms import Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
+from .forms import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Seconds, Whole, WholeOrNone
+from .principal import PrincipalOf
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,7 +61,7 @@ class _Checked:
     def __post_init__(self) -> None:
         prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
         for one in fields(self):  # type: ignore[arg-type]  # each option object is a dataclass
-            checked = forms.form_of(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
+            checked = forms.option_type(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
             object.__setattr__(self, one.name, checked)
 
 
@@ -168,7 +168,7 @@ class Telemetry(_Checked):
     trace: Annotated[Trace, forms.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace whose messages link to their callers' traces."""
-    metrics: Annotated["SessionMetrics | None", Form(check=_metrics)] = None
+    metrics: Annotated["SessionMetrics | None", OptionType(check=_metrics)] = None
     """A `SessionMetrics`, or None for no metrics."""
     redact: Annotated[Redact | None, forms.FUNCTION] = None
     """Records the arguments and results of tool calls on our spans, redacted by this function: it is called with
@@ -257,21 +257,21 @@ class Options(_Checked):
     admission: Annotated[Admission, forms.word(Admission)]
     store: Annotated[str | Store, forms.STORE]
     on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
-    tracked: Annotated[Tracking | None, Form(check=_one_of(Tracking, {True: Tracking(), False: None}))]
+    tracked: Annotated[Tracking | None, OptionType(check=_one_of(Tracking, {True: Tracking(), False: None}))]
     on_create: Annotated[OnCreate | None, forms.FUNCTION]
-    on_end: Annotated[OnEnd | None, forms.taking("session", "reason")]
+    on_end: Annotated[OnEnd | None, forms.callable_with("session", "reason")]
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,
-        Form(
+        OptionType(
             check=_one_of(
                 TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)}
             )
         ),
     ]
-    wire: Annotated[Wire, Form(check=_one_of(Wire, {}))]
-    limits: Annotated[Limits, Form(check=_one_of(Limits, {}))]
-    telemetry: Annotated[Telemetry, Form(check=_one_of(Telemetry, {}))]
+    wire: Annotated[Wire, OptionType(check=_one_of(Wire, {}))]
+    limits: Annotated[Limits, OptionType(check=_one_of(Limits, {}))]
+    telemetry: Annotated[Telemetry, OptionType(check=_one_of(Telemetry, {}))]
     clock: Annotated[Callable[[], float], forms.OBJECT]
 
     def __post_init__(self) -> None:
@@ -291,17 +291,17 @@ MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be pa
 # What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
 
-_FORMS: Final[Mapping[str, Form]] = {
-    **{field.name: forms.form_of(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
+_OPTION_TYPES: Final[Mapping[str, OptionType]] = {
+    **{field.name: forms.option_type(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
     "transport": forms.word(Literal["auto", "off"]),
     "tracked": forms.FLAG,
     **{
-        f"{name}.{field.name}": forms.form_of(kind, field.name)
+        f"{name}.{field.name}": forms.option_type(kind, field.name)
         for name, kind in GROUPS.items()
         for field in fields(kind)
     },
 }
-SETTINGS: Final[Mapping[str, Form]] = {path: form for path, form in _FORMS.items() if form.words}
+SETTINGS: Final[Mapping[str, OptionType]] = {path: form for path, form in _OPTION_TYPES.items() if form.words}
 """Every option that a variable can hold, by its path, and how it is written there."""
 
 
@@ -342,7 +342,7 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         if not inner:
             continue
         given = merged.get(group, False if kind is Tracking else kind())
-        base = forms.form_of(Options, group).check(group, given)
+        base = forms.option_type(Options, group).check(group, given)
         if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return cast(MiddlewareOptions, merged)
@@ -353,7 +353,7 @@ def _setting(name: str) -> str:
     if setting is not None:
         return setting
     option = name.removeprefix(PREFIX).lower()
-    if (path := next((path for path in _FORMS if variable(path) == name), None)) is not None:
+    if (path := next((path for path in _OPTION_TYPES if variable(path) == name), None)) is not None:
         group, _, option = path.rpartition(".")
         code = f"{group}={GROUPS[group].__name__}({option}=...)" if group else f"{option}=..."
         raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")

@@ -31,14 +31,15 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
+from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
-from .current import ABSENCE_KEY, Absence, absence_variable
+from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
 from .methods import METHODS, MethodCall
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
-from .sessions import ActiveSession, open_sessions, refused_claims
+from .sessions import open_sessions, refused_claims
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
@@ -65,7 +66,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
             ctx.session = session = await open_sessions(ctx, decision)
     except Refusal as refusal:
         refused = refusal.with_traceback(None)  # which would be a circle, since it has this frame
-    is_recording = ctx.runtime.is_recording()
+    is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
         if refused is not None:
             await _refuse(ctx, message, decision, refused)
@@ -117,8 +118,8 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
     correlation_token = None if ctx.correlation is None else correlation_variable.set(ctx.correlation)
     missing_token = None
     if session is None or is_handshake:
-        scope[ABSENCE_KEY] = missing = _missing_session(ctx, message)
-        missing_token = absence_variable.set(missing)
+        scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
+        missing_token = missing_session_variable.set(missing)
     try:
         await ctx.app(scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except Exception as error:
@@ -132,7 +133,7 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         if correlation_token is not None:
             correlation_variable.reset(correlation_token)
         if missing_token is not None:
-            absence_variable.reset(missing_token)
+            missing_session_variable.reset(missing_token)
         if is_handshake:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
         close(response, ctx.session)
@@ -141,8 +142,8 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
     """Return the body as the application gets it: without what it must not see, and labelled."""
     runtime = ctx.runtime
-    if attached is not None and runtime.listen is not None:
-        runtime.listen(SessionUsed(attached.ref, message.label))
+    if attached is not None and runtime.telemetry.listen is not None:
+        runtime.telemetry.listen(SessionUsed(attached.ref, message.label))
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
@@ -168,10 +169,10 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
     return standard
 
 
-def _missing_session(ctx: RequestContext, message: Message | None) -> Absence:
+def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession:
     if message is not None and message.method in ADVERTISING:
-        return Absence(ctx.runtime, ctx.headers, None, "handshake")
-    return Absence(ctx.runtime, ctx.headers, message, "unnamed" if ctx.session is None else "list")
+        return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
+    return MissingSession(ctx.runtime, ctx.headers, message, "unnamed" if ctx.session is None else "list")
 
 
 @contextmanager
@@ -184,9 +185,9 @@ def _recorded(
     if refused is not None:
         named = () if decision.metadata is None else (decision.metadata.session_id,)
         claims = refused_claims(ctx, refused, *named, decision.transport_id)
-    if claims is None and not ctx.runtime.bridges:
+    if claims is None and not ctx.runtime.transport.bridges:
         server_id = ctx.server_id
-    begin, send = ctx.runtime.telemetry().begin, ctx.send
+    begin, send = ctx.runtime.telemetry.recorder().begin, ctx.send
     ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if not is_forwarded and ctx.telemetry is not None and ctx.telemetry.observer is not None:
         ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True).send

@@ -29,7 +29,7 @@ from .resumption import StreamGuard
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
-    from .sessions import ActiveSession
+    from .active import ActiveSession
 
 MAX_OBSERVED_BYTES: Final = 1 << 20  # of one message that telemetry reads: an error has no more
 _OK: Final = 200
@@ -84,7 +84,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_to_server(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        if self.may_name or self.ctx.runtime.bridges:
+        if self.may_name or self.ctx.runtime.transport.bridges:
             start = self._read_start(start)
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))

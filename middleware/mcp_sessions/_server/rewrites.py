@@ -28,12 +28,13 @@ from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
+from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
-from .context import Bridged, BridgedInitialize, RequestContext, session_header_values
+from .context import BridgedInitialize, RequestContext, session_header_values
 from .minting import initialize_session
 from .response import Response, Rewrite
 from .resumption import StreamGuard, StreamRequest
-from .sessions import ActiveSession, open_session
+from .sessions import open_session
 
 INTERNAL_ERROR: Final = -32603
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
@@ -112,7 +113,7 @@ class NameTransport(Rewrite, kw_only=True):
                 response.name((await initialize_session(self.ctx, self.message, TRANSPORT)).token)
             except Refusal as refusal:
                 code = refusal.code
-                self.ctx.runtime.emit(RequestRefused(refusal.reason, code, INITIALIZE))
+                self.ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, code, INITIALIZE))
         return None
 
 
@@ -182,7 +183,7 @@ class Sep1364Field(Rewrite, kw_only=True):
         elif isinstance(bridge, BridgedInitialize) and bridge.session is not None:
             session = bridge.session
         else:
-            alone = TRANSPORT if ctx.runtime.transport else FIELD
+            alone = TRANSPORT if ctx.runtime.transport.header else FIELD
             session = await begin_session(ctx, self.message, alone if own is None else BESIDE)
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
@@ -225,7 +226,7 @@ def passing_response(ctx: RequestContext) -> Response | None:
 
 
 def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:
-    return (TranslateIds(ctx=ctx),) if ctx.runtime.bridges else ()
+    return (TranslateIds(ctx=ctx),) if ctx.runtime.transport.bridges else ()
 
 
 def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
@@ -271,7 +272,7 @@ def _handshake_rewrites(ctx: RequestContext, message: Message, echoed: ActiveSes
     runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     naming, rewrites = _naming(ctx, message), list[Rewrite]()
-    if message.method == INITIALIZE and ctx.bridge is None and runtime.bridges:
+    if message.method == INITIALIZE and ctx.bridge is None and runtime.transport.bridges:
         ctx.bridge = BridgedInitialize()
         mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
         rewrites.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
@@ -297,7 +298,7 @@ def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
     else:
         begins_otherwise = sep1364 is not None and sep1364.initializes is not None
         is_new = ctx.bridge is None  # else it goes on with a session that it has
-        may_name = ctx.runtime.transport and is_new and not begins_otherwise and not ctx.headers.is_modern
+        may_name = ctx.runtime.transport.header and is_new and not begins_otherwise and not ctx.headers.is_modern
         naming = NameTransport
     if not may_name or speaks_draft(message):
         return []
@@ -315,7 +316,7 @@ async def begin_session(
 
 async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
     """Return the cookie that the answer to `server/discover` sets, or None where its client keeps what it has."""
-    held, shares = ctx.headers.cookie, ctx.runtime.shares_cookies
+    held, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
     if held == SHARED_JAR and not shares:
         return None
     if held is None or not await _is_live(ctx, held):
@@ -334,7 +335,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     try:
         session = await initialize_session(ctx, message, COOKIE)
     except Refusal as refusal:
-        ctx.runtime.emit(RequestRefused(refusal.reason, refusal.code, message.label))
+        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label))
         return None
     return _header(ctx, session.token)
 
@@ -351,7 +352,7 @@ async def _is_live(ctx: RequestContext, held: str) -> bool:
 
 
 def _header(ctx: RequestContext, value: str) -> Header:
-    name = ctx.runtime.cookie_name
+    name = ctx.runtime.transport.cookie_name
     assert name is not None
     return cookies.set_cookie(name, value, path=_path(ctx.scope), secure=ctx.is_secure)
 

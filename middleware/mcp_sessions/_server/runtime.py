@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,6 @@ import msgspec
 from starlette.types import ASGIApp
 
 from .. import stores
-from .._errors import CreateLimited
 from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
@@ -25,21 +23,20 @@ from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
 from .._session.claims import Claims, Kind, RedactedRepr
 from .._session.data import Data, Namespace
-from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
 from ..stores._turns import Turns
-from ..telemetry import hook, is_traced
-from . import current, placement
+from ..telemetry import is_traced
+from . import principal, routing
 from .background import LiveSessionCounter
-from .context import PendingInitialized
-from .current import ReadPrincipal
+from .callers import CreateLimit, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
-from .logs import Facts
+from .logs import EventSink
 from .options import Limits, OnCreate, Options
+from .principal import ReadPrincipal
 from .resumption import Events, Streams
 
 if TYPE_CHECKING:
@@ -51,49 +48,118 @@ if TYPE_CHECKING:
 _PROCESS: Final = secrets.token_bytes(16)
 
 
-class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
+class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
+    """How clients that do not name sessions themselves get one."""
+
+    header: bool  # whether clients whose server names no transport session get one of ours
+    cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
+    shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
+    lifetime: float
+    bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
+    keys_persistent: bool  # whether the keys outlive this process
+
+    @classmethod
+    def of(cls, options: Options, *, keys_persistent: bool) -> TransportRules:
+        given = options.transport
+        # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
+        return cls(
+            header=given.header and keys_persistent,
+            cookie_name=cookie_name(options.audience) if given.cookie and keys_persistent else None,
+            shares_cookies=given.cookie == "shared",
+            lifetime=as_seconds(given.lifetime),
+            bridges=given.bridge,
+            keys_persistent=keys_persistent,
+        )
+
+
+class Recording:
+    """Where events and spans go: the log, telemetry, and the application's `listen`."""
+
+    def __init__(self, app: ASGIApp, options: Options) -> None:
+        given = options.telemetry
+        self.feed: Final = _feed(options)
+        self.listen: Final = given.listen
+        self.metrics_enabled: Final = given.metrics is not None
+        self._always: Final = self.metrics_enabled or self.feed is not None
+        self._traces: Final = given.spans != "off"
+        self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
+        self.emit: Final = EventSink(given.listen, self.is_recording, self.recorder)
+
+    def is_recording(self) -> bool:
+        """Whether telemetry records anything now."""
+        return self._always or (self._traces and is_traced())
+
+
+def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemetry:
+    from ..telemetry._attributes import CallerAttributes
+    from ..telemetry._recorder import Telemetry
+
+    given = options.telemetry
+    return Telemetry(
+        partial(routing.reachable, app, options.path),
+        spans=given.spans,
+        trace=given.trace,
+        metrics=given.metrics,
+        redact=given.redact,
+        feed=feed,
+        tracked=options.tracked is not None,
+        caller=None if given.user is None else CallerAttributes(given.user, principal.reader(options.principal)),
+    )
+
+
+class Places:
+    """Where each session's data is kept, within the limits of the deployment."""
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self._store: Final = store
+        self._limits: Final = options.limits
+        self._clock: Final = options.clock
+        self._turns: Final = Turns()
+
+    def namespace(self, owner: str, until: int, subject: str | None = None) -> Namespace:
+        """Return a session's place in the store, given its `ref`, its end in Unix seconds, and its subject."""
+        limits = self._limits
+        if subject is None:
+            return Namespace(owner, until, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
+        return Namespace(owner, until, limits.data_bytes, subject, limits.data_bytes_per_principal)
+
+    def data(self, owner: str, until: int, subject: str | None = None) -> Data:
+        """Return a session's data, given the same."""
+        place, limit = self.namespace(owner, until, subject=subject), self._limits.value_bytes
+        return Data(self._store, place, clock=self._clock, max_value_bytes=limit, turns=self._turns)
+
+
+class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
     """What every request of one middleware shares."""
 
     rules: Rules
     ring: Callable[[float], KeyRing]  # the keys in force at a moment, Unix seconds
     tokens: Tokens
     principal: ReadPrincipal
-    audience: str
     lifetime: float
     idle_timeout: float | None
-    preflight: bool  # whether the wrapped server is asked before we answer ourselves
-    store: Store
     tracked: bool
-    streams: Streams
-    events: Events
-    terminator: Terminator
-    sweeper: Sweeper | None  # only where sessions are tracked
-    watched: Watched | None  # only where the options say so
-    census: LiveSessionCounter | None  # only where they are counted, too
-    on_create: OnCreate | None
-    namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
-    status_nowait: Callable[[Claims], SessionStatus | None] | None  # what the store answers without a wait, or None
-    data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
-    origin: str | None  # names the store where no other process sees what it holds, else None
-    keys_persistent: bool  # whether the keys outlive this process
-    transport: bool  # whether clients whose server names no transport session get one of ours
-    cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
-    shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
-    transport_lifetime: float
-    bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
-    unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
-    capability: bytes  # `capabilities.sessions`, as JSON
-    settings: bytes  # `capabilities.experimental.sessions`, as JSON
+    preflight: bool  # whether the wrapped server is asked before we answer ourselves
     limits: Limits
     body_timeout: float
     create_limit: CreateLimit | None
+    on_create: OnCreate | None
+    transport: TransportRules
     correlate: tuple[str, ...]  # where clients put their names for conversations
-    is_recording: Callable[[], bool]  # whether telemetry records anything now
-    metrics_enabled: bool  # whether there are metrics
-    telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
-    hook: Callable[..., AbstractContextManager[object]]  # the block in which a hook of a session runs
-    listen: Listener | None
-    emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
+    unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
+    capability: bytes  # `capabilities.sessions`, as JSON
+    settings: bytes  # `capabilities.experimental.sessions`, as JSON
+    store: Store
+    origin: str | None  # names the store where no other process sees what it holds, else None
+    status_nowait: Callable[[Claims], SessionStatus | None] | None  # what the store answers without a wait, or None
+    places: Places
+    streams: Streams
+    events: Events = msgspec.field(default_factory=Events)
+    terminator: Terminator
+    sweeper: Sweeper | None  # only where sessions are tracked
+    watched: Watched | None  # only where the options say so
+    counter: LiveSessionCounter | None  # only where sessions are tracked and there are metrics
+    telemetry: Recording
     clock: Callable[[], float]
 
     def status(self, claims: Claims) -> Awaitable[SessionStatus]:
@@ -102,69 +168,83 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True):
         return self.store.status(claims)
 
     @property
+    def audience(self) -> str:
+        return self.tokens.audience
+
+    @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     """Return what the requests of a middleware share, for the wrapped application and the checked options."""
-    limits, transport, wire, clock = options.limits, options.transport, options.wire, options.clock
-    ring = key_source(options.keys)
-    tokens = Tokens(
-        issuer=wire.issuer, audience=options.audience, cache_entries=limits.token_cache, max_bytes=limits.token_bytes
-    )
-    # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-    lasts = not ring(clock()).ephemeral
-    names_transport = transport.header and lasts
-    correlate = correlation_sources(options.telemetry.correlate)
+    limits, clock, tracked = options.limits, options.clock, options.tracked is not None
+    ring, tokens = key_source(options.keys), _tokens(options)
+    transport = TransportRules.of(options, keys_persistent=not ring(clock()).ephemeral)
+    offered = decision.offered(options.wire.extensions, tracked=tracked)
+    sep1364, unconfirmed, capability = _sep1364(options)
+    rules = _rules(options, offered, transport, sep1364, lambda token: tokens.kind(ring(clock()), token))
+    recording, idle_timeout = Recording(app, options), _idle_timeout(options)
+    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
+    places, streams = Places(store, options), Streams(store)
+    terminator = _terminator(options, store, streams, places, recording)
     return Runtime(
-        **_wire(
-            options,
-            reads_transport=names_transport or transport.bridge,
-            kind_of=lambda token: tokens.kind(ring(clock()), token),
-        ),
-        **_lifecycle(app, options),
+        rules=rules,
         ring=ring,
         tokens=tokens,
-        principal=current.reader(options.principal),
-        audience=options.audience,
+        principal=principal.reader(options.principal),
         lifetime=as_seconds(options.lifetime),
+        idle_timeout=idle_timeout,
+        tracked=tracked,
         preflight=options.admission == "ask",
-        keys_persistent=lasts,
-        on_create=options.on_create,
-        transport=names_transport,
-        cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
-        shares_cookies=transport.cookie == "shared",
-        transport_lifetime=as_seconds(transport.lifetime),
-        bridges=transport.bridge,
         limits=limits,
         body_timeout=as_seconds(limits.body_timeout),
         create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
-        correlate=correlate,
+        on_create=options.on_create,
+        transport=transport,
+        correlate=correlation_sources(options.telemetry.correlate),
+        unconfirmed=unconfirmed,
+        capability=capability,
+        settings=decision.settings(rules.policy.summary, offered),
+        store=store,
+        origin=_origin(store, options.store),
+        status_nowait=_status_nowait(store, options),
+        places=places,
+        streams=streams,
+        terminator=terminator,
+        sweeper=_sweeper(options, terminator, idle_timeout),
+        watched=_watched(options, terminator, recording.feed),
+        counter=_counter(options, store, recording),
+        telemetry=recording,
         clock=clock,
     )
 
 
-def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: bool) -> dict[str, Any]:
-    policy, wire = Policy(options.require), options.wire
-    offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
-    sep1364, unconfirmed, capability = _sep1364(options)
-    return {
-        "rules": Rules.of(
-            subjects=decision.subjects(offered),
-            policy=policy,
-            lists=wire.lists,
-            legacy_only=wire.era == "legacy",
-            fail_open=options.on_store_error == "allow",
-            bridges=options.transport.bridge,
-            kind_of=kind_of,
-            sep1364=sep1364,
-            **rules,
-        ),
-        "unconfirmed": unconfirmed,
-        "capability": capability,
-        "settings": decision.settings(policy.summary, offered),
-    }
+def _tokens(options: Options) -> Tokens:
+    limits, issuer = options.limits, options.wire.issuer
+    return Tokens(
+        issuer=issuer, audience=options.audience, cache_entries=limits.token_cache, max_bytes=limits.token_bytes
+    )
+
+
+def _rules(
+    options: Options,
+    offered: Any,
+    transport: TransportRules,
+    sep1364: Sep1364 | None,
+    kind_of: Callable[[str], Kind | None],
+) -> Rules:
+    return Rules.of(
+        subjects=decision.subjects(offered),
+        policy=Policy(options.require),
+        lists=options.wire.lists,
+        legacy_only=options.wire.era == "legacy",
+        fail_open=options.on_store_error == "allow",
+        bridges=transport.bridges,
+        reads_transport=transport.header or transport.bridges,
+        kind_of=kind_of,
+        sep1364=sep1364,
+    )
 
 
 def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
@@ -178,74 +258,51 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     return sep1364, PendingInitialized() if confirms else None, capability
 
 
-def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
-    """Return the fields of the store, of what ends sessions, and of where facts go."""
-    given, feed = options.telemetry, None
-    if given.inspector is not None:
-        from ..telemetry._feed import Feed
-
-        feed = Feed(given.inspector, options.clock)
-    is_recording, telemetry = _telemetry(app, options, feed)
-    emit = Facts(given.listen, is_recording, telemetry).__call__
-    store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
-    namespace, data = _places(store, options)
-    streams = Streams(store)
-
-    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
-    at_once = "status_nowait" in vars(type(store))  # a subclass may answer otherwise
-    return {
-        **_services(options, terminator, feed, lambda number: telemetry().alive(options.audience, number)),
-        "store": store,
-        "origin": _origin(store, options.store),
-        "tracked": options.tracked is not None,
-        "streams": streams,
-        "events": Events(),
-        "terminator": terminator,
-        "namespace": namespace,
-        "data": data,
-        "status_nowait": getattr(store, "status_nowait", None) if at_once and options.tracked is None else None,
-        "is_recording": is_recording,
-        "metrics_enabled": given.metrics is not None,
-        "telemetry": telemetry,
-        "hook": hook,
-        "listen": given.listen,
-        "emit": emit,
-    }
+def _idle_timeout(options: Options) -> float | None:
+    given = (options.idle_timeout, None if options.tracked is None else options.tracked.silence)
+    return next((as_seconds(one) for one in given if one is not None), None)
 
 
-def _places(store: Store, options: Options) -> tuple[Callable[..., Namespace], Callable[..., Data]]:
-    """Return what gives a session's place in the store, and its data there, for its `ref`, end and subject."""
-    limits, turns = options.limits, Turns()
-
-    def namespace(owner: str, until: int, subject: str | None = None) -> Namespace:
-        if subject is None:
-            return Namespace(owner, until, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
-        return Namespace(owner, until, limits.data_bytes, subject, limits.data_bytes_per_principal)
-
-    def data(owner: str, until: int, subject: str | None = None) -> Data:
-        place = namespace(owner, until, subject=subject)
-        return Data(store, place, clock=options.clock, max_value_bytes=limits.value_bytes, turns=turns)
-
-    return namespace, data
+def _status_nowait(store: Store, options: Options) -> Callable[[Claims], SessionStatus | None] | None:
+    # A subclass may answer otherwise, and where sessions are tracked each request is recorded.
+    answers = "status_nowait" in vars(type(store)) and options.tracked is None
+    return getattr(store, "status_nowait", None) if answers else None
 
 
-def _services(
-    options: Options, terminator: Terminator, feed: Feed | None, report: Callable[[int | None], object]
-) -> dict[str, Any]:
-    tracked, store, audience = options.tracked, terminator.store, options.audience
-    silence = None if tracked is None else tracked.silence
-    idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
-    sweeper = census = watched = None
-    if tracked is not None:
-        whole, interval = None if idle is None else int(idle), as_seconds(tracked.sweep_interval)
-        sweeper = Sweeper(store, terminator, audience, whole, interval)
-        if options.telemetry.metrics is not None:
-            census = LiveSessionCounter(store, audience, report)
-    if feed is not None:
-        from .operator import Watched
+def _terminator(options: Options, store: Store, streams: Streams, places: Places, recording: Recording) -> Terminator:
+    return Terminator(store, streams, on_end=options.on_end, emit=recording.emit, data=places.data, clock=options.clock)
 
-        watched = Watched(options, feed, terminator)
-    return {"idle_timeout": idle, "sweeper": sweeper, "census": census, "watched": watched}
+
+def _sweeper(options: Options, terminator: Terminator, idle_timeout: float | None) -> Sweeper | None:
+    if options.tracked is None:
+        return None
+    whole, interval = None if idle_timeout is None else int(idle_timeout), as_seconds(options.tracked.sweep_interval)
+    return Sweeper(terminator.store, terminator, options.audience, whole, interval)
+
+
+def _counter(options: Options, store: Store, recording: Recording) -> LiveSessionCounter | None:
+    if options.tracked is None or not recording.metrics_enabled:
+        return None
+    return LiveSessionCounter(
+        store, options.audience, lambda number: recording.recorder().alive(options.audience, number)
+    )
+
+
+def _feed(options: Options) -> Feed | None:
+    where = options.telemetry.inspector
+    if where is None:
+        return None
+    from ..telemetry._feed import Feed
+
+    return Feed(where, options.clock)
+
+
+def _watched(options: Options, terminator: Terminator, feed: Feed | None) -> Watched | None:
+    if feed is None:
+        return None
+    from .operator import Watched
+
+    return Watched(options, feed, terminator)
 
 
 def _origin(store: Store, given: str | Store) -> str | None:
@@ -254,53 +311,3 @@ def _origin(store: Store, given: str | Store) -> str | None:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
-
-
-def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
-    """Return what says whether anything is to be recorded now, and what makes the recorder at its first call."""
-    given = options.telemetry
-
-    @cache
-    def telemetry() -> Telemetry:
-        from ..telemetry._attributes import CallerAttributes
-        from ..telemetry._recorder import Telemetry
-
-        return Telemetry(
-            partial(placement.reachable, app, options.path),
-            spans=given.spans,
-            trace=given.trace,
-            metrics=given.metrics,
-            redact=given.redact,
-            feed=feed,
-            tracked=options.tracked is not None,
-            caller=None if given.user is None else CallerAttributes(given.user, current.reader(options.principal)),
-        )
-
-    if given.metrics is not None or feed is not None:
-        return lambda: True, telemetry
-    return bool if given.spans == "off" else is_traced, telemetry
-
-
-WINDOW: Final = 60  # seconds
-MAX_CALLERS: Final = 10_000  # counted separately within one window
-_OTHERS: Final = ""  # the rest together; no subject is empty
-
-
-class CreateLimit(msgspec.Struct):
-    """Limits the sessions that each caller may create per window in one process."""
-
-    per_minute: int
-    max_callers: int = MAX_CALLERS
-    window: int = -1
-    created: dict[str | None, int] = {}
-
-    def spend(self, subject: str | None, *, now: float) -> None:
-        """Count a session of a caller, who is None if anonymous, or raise `CreateLimited`; `now` is Unix seconds."""
-        window = int(now // WINDOW)
-        if window != self.window:
-            self.window, self.created = window, {}
-        caller = subject if subject in self.created or len(self.created) < self.max_callers else _OTHERS
-        spent = self.created.get(caller, 0)
-        if not spent < self.per_minute:
-            raise CreateLimited(retry_after=WINDOW - int(now % WINDOW))
-        self.created[caller] = spent + 1

@@ -21,6 +21,7 @@ from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._session.events import RequestRefused
 from ..stores._base import LIVE
+from .active import ActiveSession, Bridged
 from .answers import (
     ResponseRecorder,
     may_delete,
@@ -31,12 +32,12 @@ from .answers import (
     send_status,
 )
 from .body import replay
-from .context import Bridged, BridgedInitialize, RequestContext
-from .placement import LAST_EVENT_ID
+from .context import BridgedInitialize, RequestContext
 from .response import EventBody, Response, close
 from .resumption import StreamGuard, StreamRequest
 from .rewrites import passing_response, translation
-from .sessions import ActiveSession, open_transport, refusal_of, refused_claims
+from .routing import LAST_EVENT_ID
+from .sessions import open_transport, refusal_of, refused_claims
 
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
@@ -49,8 +50,8 @@ async def handle_without_body(ctx: RequestContext) -> None:
         await _answer(ctx, ctx.headers.session_id)
         return
     runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
-    if ctx.server_id is not None and not runtime.bridges and runtime.is_recording():
-        runtime.telemetry().name_request(ctx.server_id, ctx.scope)
+    if ctx.server_id is not None and not runtime.transport.bridges and runtime.telemetry.is_recording():
+        runtime.telemetry.recorder().name_request(ctx.server_id, ctx.scope)
     if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
@@ -68,7 +69,7 @@ async def _answer(ctx: RequestContext, header: str) -> None:
             draft.names_transport(header, None, rules.reads_transport)
         elif rules.kind_of(header) == FIELD:
             kind = FIELD
-        if method == "DELETE" or (method == "GET" and runtime.bridges):
+        if method == "DELETE" or (method == "GET" and runtime.transport.bridges):
             session = await open_transport(ctx, header, kind=kind)
             claims = session.claims
         else:
@@ -76,7 +77,11 @@ async def _answer(ctx: RequestContext, header: str) -> None:
     except Refusal as refusal:
         await refuse_without_body(ctx, refusal)
         return
-    named = runtime.telemetry().name_request(claims, ctx.scope) if claims and runtime.is_recording() else nullcontext()
+    named = (
+        runtime.telemetry.recorder().name_request(claims, ctx.scope)
+        if claims and runtime.telemetry.is_recording()
+        else nullcontext()
+    )
     if session is not None and method == "DELETE":
         with named:
             await _delete(ctx, session)
@@ -172,7 +177,7 @@ async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, clai
 def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
     if request.id is None:
         return b""
-    ctx.runtime.emit(RequestRefused(refusal.reason, refusal.code, request.label, refusal.ref))
+    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, request.label, refusal.ref))
     return rewrite.error(request.id, refusal.code, refusal.client_message)
 
 

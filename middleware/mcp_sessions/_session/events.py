@@ -42,5 +42,5 @@ class RequestRefused(msgspec.Struct, frozen=True):
     ref: str | None = None
 
 
-Fact = SessionCreated | SessionUsed | SessionDeleted | RequestRefused
-Listener = Callable[[Fact], None]
+SessionEvent = SessionCreated | SessionUsed | SessionDeleted | RequestRefused
+Listener = Callable[[SessionEvent], None]

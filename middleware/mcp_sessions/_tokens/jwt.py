@@ -84,7 +84,7 @@ class Tokens:
             raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
         self._max_bytes: Final = max_bytes
         self.issuer: Final = issuer
-        self._audience: Final = audience
+        self.audience: Final = audience
         # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
         # a growing dict, one by one, rescans what was deleted before.
         self._generation: Final = (cache_entries + 1) // 2
@@ -117,11 +117,11 @@ class Tokens:
     ) -> Claims:
         """Return the claims of a token that is authentic, for us, of this kind, this caller's, and not expired.
 
-        Arguments and errors are those of `known`.
+        Arguments and errors are those of `verify_cached`.
         """
-        return self.known(ring, token, now, principal, kind).claims
+        return self.verify_cached(ring, token, now, principal, kind).claims
 
-    def known(
+    def verify_cached(
         self, ring: KeyRing, token: str, now: float, principal: Principal | None, kind: str = SESSION
     ) -> VerifiedToken:
         """Return what is known of a token that is authentic, for us, of this kind, this caller's, and not expired.
@@ -215,7 +215,7 @@ class Tokens:
             raise SessionNotFound("token_claim_iat")
         if not claims.issuer == self.issuer:
             raise SessionNotFound("token_issuer")
-        if not claims.audience == self._audience:
+        if not claims.audience == self.audience:
             raise SessionNotFound("token_audience")
         return claims
 

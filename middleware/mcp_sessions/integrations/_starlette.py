@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Host, Mount, Route
 from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
-from .._server.placement import MISPLACED
+from .._server.startup_checks import MISPLACED
 from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 

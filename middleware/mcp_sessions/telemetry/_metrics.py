@@ -16,7 +16,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 
 from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._refusals import ENDS, REFUSALS
-from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import _attributes as names
 from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, target_of
 from ._context import current_info
@@ -103,7 +103,7 @@ class SessionMetrics:
             live[audience] += number
         return [Observation(number, {names.AUDIENCE: audience}) for audience, number in live.items()]
 
-    def __call__(self, fact: Fact) -> None:
+    def __call__(self, fact: SessionEvent) -> None:
         if isinstance(fact, SessionCreated):
             self._created.add(1)
         elif isinstance(fact, SessionDeleted):

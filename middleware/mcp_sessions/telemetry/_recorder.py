@@ -18,7 +18,7 @@ from .._errors import Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
-from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import Redact, Spans, Trace
 from . import _feed as events
 from ._attributes import CallerAttributes, process_aliases, target_of
@@ -42,7 +42,7 @@ class Watch:
         self._numbers: Final = count(1)
         self._running: Final[dict[int, events.Began]] = {}
 
-    def __call__(self, fact: Fact) -> None:
+    def __call__(self, fact: SessionEvent) -> None:
         """Send one fact, unless it belongs to a message, which is sent itself."""
         feed = self._feed
         known: dict[str, Any] = {"worker": feed.worker, "at": feed.clock()}
@@ -153,7 +153,7 @@ class Telemetry:
         if self._metrics is not None:  # pragma: no branch  # who counts has been asked for metrics
             self._metrics.alive(self, audience, number)
 
-    def observe(self, fact: Fact) -> None:
+    def observe(self, fact: SessionEvent) -> None:
         """Record a fact."""
         for listener in self._listeners:
             listener(fact)

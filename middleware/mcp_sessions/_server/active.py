@@ -1,0 +1,204 @@
+"""`ActiveSession`: one session during one request, with its state, its data and its metadata for the client."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from .._errors import (
+    DataGone,
+    DataTooLarge,
+    PrincipalDataTooLarge,
+    SessionEnded,
+    SessionNotFound,
+    StateTooLarge,
+    StoreUnavailable,
+    TooMuchData,
+)
+from .._protocol import draft
+from .._refusals import refusal
+from .._session.claims import Claims, Principal, RedactedRepr
+from .._session.data import Data, Namespace
+from .._session.session import Session
+from .._session.state import RequestState, UnreadableState
+from .._tokens import seal
+from .._tokens.jwt import VerifiedToken
+from .._tokens.keys import KeyRing
+from .current import warn_once
+from .logs import log_extra
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+# Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
+STATE_KEY: Final = ""
+CAPABILITIES_KEY: Final = "\0client_capabilities"
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
+BEGUN_ELSEWHERE: Final = (
+    'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
+    "without session support in one process. Name a store that lasts and that all workers share, as in "
+    'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
+)
+
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+class Bridged(RedactedRepr, msgspec.Struct, frozen=True):
+    """A request of a transport session that is sealed in one of ours."""
+
+    client_id: str  # a credential
+    server_id: str
+
+
+class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
+    """One session during one request; what the application sees of it is made of this."""
+
+    token: str  # the session id as the client holds it
+    claims: Claims  # verified
+    ring: KeyRing  # the keys that are valid now
+    runtime: Runtime
+    principal: Principal | None  # the caller
+    payload: bytes | None  # the state that came with it or was kept for it, a JSON object
+    ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
+    recheck_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
+    verified: VerifiedToken | None = None  # None for a new session
+    ended_by_own_request: bool = False  # so that the request goes on when its session ends
+    unread: str | None = None  # why its state could not be read from the store
+    opened: RequestState | None = None  # its state, once it was looked at
+    closed: bool = False  # the response has left, so that nothing changes any more
+
+    @property
+    def session(self) -> Session:
+        """The session, made anew: to keep it here would be a circle, which only the garbage collector ends."""
+        return Session(self)
+
+    @property
+    def state(self) -> RequestState:
+        """The state that its client carried, or that the store has for it; the latter may be out of reach."""
+        if self.opened is None:
+            check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
+            self.opened = (
+                RequestState(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
+            )
+            if self.closed:
+                self.opened.shut()
+        return self.opened
+
+    def has_expired(self) -> bool:
+        return not self.runtime.clock() < self.ends_at
+
+    def close(self) -> None:
+        """Refuse further changes of the state: the response has left, or never will."""
+        self.closed = True
+        if self.opened is not None:
+            self.opened.shut()
+
+    def data(self) -> Data:
+        return self.runtime.places.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
+
+    async def capabilities(self) -> bytes | None:
+        return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
+
+    async def end(self, reason: str) -> None:
+        self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
+        try:
+            await self.runtime.terminator.end(self.claims, reason)
+        except StoreUnavailable:
+            self.ended_by_own_request = False
+            raise
+
+    async def load_state(self, *, fail_open: bool) -> None:
+        """Read the state of a session whose client carries none, which another process's memory may have."""
+        runtime = self.runtime
+        if self.claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+            warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
+            raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
+        try:
+            self.payload = await self.runtime.store.read(self._namespace, STATE_KEY)
+        except StoreUnavailable as error:
+            if not fail_open:
+                error.ref = self.claims.ref
+                raise
+            self.unread = error.reason
+            _log.warning(
+                "session %s continues without its state: store unavailable (%s)",
+                self.claims.ref,
+                self.unread,
+                extra=log_extra(self.claims.ref),
+            )
+
+    async def save(self) -> None:
+        """Keep a state that changed in the store, for a client that carries none."""
+        changed = self.state.close()
+        if changed is not None and not self.ended_by_own_request:  # which keeps nothing
+            await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+
+    async def save_changes(self) -> None:
+        """Keep what changed so far in the store, while a handler may go on changing it."""
+        if self.opened is not None:
+            while not self.ended_by_own_request and (changed := self.opened.changes()) is not None:
+                await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+                self.opened.rebase(changed)
+
+    async def keep_capabilities(self, value: bytes) -> None:
+        """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
+        check_capabilities(value, self.claims.ref)
+        try:
+            await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
+        except PrincipalDataTooLarge:
+            raise TooMuchData(ref=self.claims.ref) from None
+        except DataTooLarge:
+            raise refusal("capabilities_too_large", ref=self.claims.ref) from None
+        except DataGone:
+            raise SessionEnded(ref=self.claims.ref) from None
+
+    @property
+    def bridge(self) -> Bridged | None:
+        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
+        assert self.verified is not None
+        server_id = seal.open_upstream(self.verified.key, self.claims, audience=self.runtime.audience)
+        return None if server_id is None else Bridged(self.token, server_id)
+
+    def metadata(self) -> bytes:
+        """Return the JSON of its metadata as it stands now; closes the state, since it leaves with the response."""
+        self.closed, runtime = True, self.runtime
+        is_in_state = runtime.idle_timeout is not None and not runtime.tracked  # when it was seen last
+        if self.opened is None and not is_in_state:
+            return draft.metadata(self.token, self.ends_at)
+        changed = None if self.opened is None else self.opened.close()
+        now, claims = int(runtime.clock()), self.claims
+        plain = draft.metadata(self.token, end_of(claims, runtime, now))
+        if changed is None and not is_in_state:
+            return plain
+        payload = (self.payload or b"{}") if changed is None else changed
+        sealed = seal.seal(self.ring.signing, payload, claims.jti, claims.subject, runtime.audience, now)
+        return draft.with_state(plain, sealed)
+
+    @property
+    def _namespace(self) -> Namespace:
+        return self.runtime.places.namespace(self.claims.ref, self.claims.expires_at, subject=self.claims.subject)
+
+
+def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
+    """Return the earlier of absolute and idle expiry, Unix seconds."""
+    idle, end = runtime.idle_timeout, claims.expires_at
+    if idle is None:
+        return end
+    idle_end = last_seen + int(idle)
+    return idle_end if idle_end < end else end  # noqa: FURB136  # `min` takes ten times as long
+
+
+def check_state(payload: bytes, limit: int) -> None:
+    size = seal.sealed_size(len(payload))
+    if size > limit:
+        raise StateTooLarge(size, limit)
+
+
+def check_capabilities(value: bytes, ref: str | None = None) -> None:
+    """Check that the capabilities of a client may be kept for a session, or refuse with `capabilities_too_large`."""
+    if not len(value) <= MAX_CAPABILITIES_BYTES:
+        raise refusal("capabilities_too_large", ref=ref)

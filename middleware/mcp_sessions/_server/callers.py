@@ -1,0 +1,56 @@
+"""What one process remembers of callers: how many sessions each created, and who has still to confirm one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from .._errors import CreateLimited
+
+WINDOW: Final = 60  # seconds
+MAX_CALLERS: Final = 10_000  # counted separately within one window
+_OTHERS: Final = ""  # the rest together; no subject is empty
+MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
+
+
+class CreateLimit(msgspec.Struct):
+    """Limits the sessions that each caller may create per window in one process."""
+
+    per_minute: int
+    max_callers: int = MAX_CALLERS
+    window: int = -1
+    created: dict[str | None, int] = {}
+
+    def spend(self, subject: str | None, *, now: float) -> None:
+        """Count a session of a caller, who is None if anonymous, or raise `CreateLimited`; `now` is Unix seconds."""
+        window = int(now // WINDOW)
+        if window != self.window:
+            self.window, self.created = window, {}
+        caller = subject if subject in self.created or len(self.created) < self.max_callers else _OTHERS
+        spent = self.created.get(caller, 0)
+        if not spent < self.per_minute:
+            raise CreateLimited(retry_after=WINDOW - int(now % WINDOW))
+        self.created[caller] = spent + 1
+
+
+class PendingInitialized:
+    """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
+
+    def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting: Final = max_waiting
+        self._waiting: Final[OrderedDict[str, None]] = OrderedDict()
+
+    def __contains__(self, transport: str | None) -> bool:
+        return transport in self._waiting
+
+    def add(self, transport: str) -> None:
+        """Remember a transport session whose client need not confirm it."""
+        self._waiting[transport] = None
+        if len(self._waiting) > self._max_waiting:
+            self._waiting.popitem(last=False)
+
+    def remove(self, transport: str) -> None:
+        """Forget a transport session that was confirmed."""
+        self._waiting.pop(transport, None)

@@ -1,0 +1,85 @@
+"""The principal of a request, from what an authentication middleware left on the scope, or from `principal=`.
+
+That is the user of the official SDK and FastMCP (client id, issuer, subject), or Starlette's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.authentication import SimpleUser
+from starlette.types import Scope
+
+from .._errors import ConfigurationError
+from .._session.claims import Principal
+
+PrincipalOf = Callable[[Scope], "Principal | str | None"]
+"""The `principal=` option: returns who a request is authenticated as, given its scope."""
+
+ReadPrincipal = Callable[[Scope], "Principal | None"]
+
+
+def from_scope(scope: Scope) -> Principal | None:
+    """Return the principal that an authentication middleware left on the scope, or None.
+
+    Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
+    """
+    user = scope.get("user")
+    if user is None or not getattr(user, "is_authenticated", True):
+        return None
+    token = getattr(user, "access_token", None)
+    found = _from_user(user) if token is None else _from_token(token)
+    if found == Principal():
+        raise ConfigurationError(
+            f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
+            "scope that returns who the caller is"
+        )
+    return found
+
+
+def _from_token(token: Any) -> Principal:
+    claims = getattr(token, "claims", None) or {}
+    subject = getattr(token, "subject", None)
+    return Principal(
+        client_id=_text(getattr(token, "client_id", None)),
+        issuer=_text(claims.get("iss")),
+        subject=_text(claims.get("sub") if subject is None else subject),  # FastMCP 3 has it in the claims only
+    )
+
+
+def _from_user(user: Any) -> Principal:
+    if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
+        return Principal(subject=user.username)
+    try:
+        return Principal(subject=_text(user.identity))
+    except (NotImplementedError, AttributeError):
+        return Principal()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def reader(principal: PrincipalOf | None) -> ReadPrincipal:
+    """Return the function that reads the principal of every request."""
+    if principal is None:
+        return from_scope
+    if not callable(principal):
+        raise ConfigurationError(
+            "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
+        )
+
+    def read(scope: Scope) -> Principal | None:
+        given: Any = principal(scope)
+        if given is None:
+            return None
+        found = given if isinstance(given, Principal) else Principal(subject=str(given))
+        if not given or given is True or not (found.client_id or found.subject):
+            raise ConfigurationError(
+                f"principal= returned {given!r}, which would make all callers the same; return what identifies "
+                "the caller, or None for an anonymous one"
+            )
+        return found
+
+    return read

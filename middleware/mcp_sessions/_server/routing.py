@@ -1,0 +1,222 @@
+"""How an application routes requests: what a request to a path may pass through, and where one request leads.
+
+The application is walked along what its routes may serve, without running its code. `Routing` follows a path that is
+not spelled as the endpoint through the application's own routes. A pattern serves more than it shows: `^/mcp$` matches
+a path that ends in a line feed, and `FastAPI(root_path="/api")` serves `/api/mcp`, too. A request that only the server
+sees would evade every policy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from types import CellType, FunctionType, MemberDescriptorType, MethodType
+from typing import Any, Final, Literal, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import Scope
+
+from .._protocol.headers import SESSION_HEADER
+
+LAST_EVENT_ID: Final = b"last-event-id"
+_EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
+ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+_INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
+_INNER_LISTS: Final = ("routes", "user_middleware")
+
+
+def parts(app: object, endpoint: str | None) -> Iterator[object]:
+    """Yield everything that a request to the endpoint may pass through."""
+    return (part for part, _ in walk(app, endpoint))
+
+
+def reachable(app: object, endpoint: str | None) -> Iterator[object]:
+    """Yield these parts, and what those that are plain functions or methods refer to."""
+    return (found for part in parts(app, endpoint) for found in (part, *_referenced(part)))
+
+
+def _referenced(part: object) -> Iterator[object]:
+    """Yield what a plain function refers to, or the object of a method."""
+    if isinstance(part, MethodType):
+        yield part.__self__
+    if isinstance(part, FunctionType):
+        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
+        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
+
+
+def walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
+    """Yield the parts, each with the endpoint as that part sees it."""
+    seen: set[tuple[int, str | None]] = set()
+    ahead: list[tuple[object, str | None]] = [(app, endpoint)]
+    while ahead:
+        part, path = ahead.pop()
+        if (id(part), path) in seen or not _may_serve(part, path):
+            continue
+        seen.add((id(part), path))
+        yield part, path
+        ahead += [(inner, _below(part, path)) for inner in inside(part)]
+
+
+def inside(part: object) -> Iterator[object]:
+    for name in _INNER:
+        if (inner := attribute(part, name)) is not None:
+            yield inner
+    for name in _INNER_LISTS:
+        listed = attribute(part, name)
+        yield from listed if isinstance(listed, (list, tuple)) else ()
+
+
+def attribute(part: object, name: str) -> Any:
+    """Return an attribute without running a property's code."""
+    value = inspect.getattr_static(part, name, None)
+    return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
+
+
+def _may_serve(part: object, endpoint: str | None) -> bool:
+    """Whether a request at the endpoint, or below it, may reach this part. In doubt, it may."""
+    if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
+        return True
+    path = part.path.rstrip("/")
+    return _is_within(path, endpoint) or (isinstance(part, Mount) and _is_within(endpoint, path))
+
+
+def _below(part: object, endpoint: str | None) -> str | None:
+    """Return the endpoint as the inside of a part sees it; None where that is unknown."""
+    if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
+        return None
+    if not isinstance(part, Mount):
+        return endpoint
+    path = part.path.rstrip("/")
+    return endpoint[len(path) :] if _is_within(endpoint, path) else None
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(other + "/")
+
+
+def is_a(part: object, name: str) -> bool:
+    return any(base.__name__ == name for base in class_of(part).__mro__)
+
+
+def class_of(part: object) -> type:
+    noted = attribute(part, "cls")  # what `add_middleware` wrote down, to be built later
+    return noted if isinstance(noted, type) else type(part)
+
+
+# --- where a request is ---
+
+Place = Literal["endpoint", "below", "elsewhere"]
+"""At the endpoint every POST is MCP; below it, or on any path where none is configured, a JSON POST may be; elsewhere
+nothing is."""
+
+_CARRIED: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
+_KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
+"""Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
+
+
+class Routing:
+    """What the wrapped application makes of a path that is not spelled as the endpoint.
+
+    With `guards` a policy or the bridge depends on it, so that a path that may lead to the server counts.
+    """
+
+    def __init__(self, app: object, endpoint: str, *, guards: bool) -> None:
+        self._app: Final = app
+        self._endpoint: Final = endpoint
+        self._in_doubt: Final[Place] = "below" if guards else "elsewhere"
+
+    def place(self, scope: Scope) -> Place:
+        if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
+            return "elsewhere"
+        try:
+            way = _follow(self._app, {**scope})
+        except Exception:  # noqa: BLE001  # a route's own, which the application will meet as well
+            return self._in_doubt
+        if way.end is None:
+            return "elsewhere"
+        path, endpoint = way.path.rstrip("/"), self._endpoint
+        is_same = _endpoint_of(way.end) is _endpoint_of(self._own)  # perhaps by another route
+        if path.startswith(endpoint + "/"):
+            return "below"
+        if isinstance(way.end, Route):
+            is_endpoint = path == endpoint or is_same
+            return ("below" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
+        if path == endpoint:
+            return "below"
+        # An application that cannot be looked into, mounted above the endpoint or in no router at all.
+        return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
+
+    @cached_property
+    def _own(self) -> object:
+        """What serves the endpoint in its usual spelling."""
+        usual = {"type": "http", "method": "POST", "path": self._endpoint, "root_path": "", "headers": []}
+        with suppress(Exception):
+            return _follow(self._app, usual).end
+        return None
+
+
+class _Way(NamedTuple):
+    """The routes' patterns, joined, and what they lead to: a route, an application of unknown routes, or nothing."""
+
+    path: str
+    end: object
+
+
+def _endpoint_of(end: object) -> object:
+    return end.endpoint if isinstance(end, Route) else end
+
+
+def _follow(part: Any, scope: dict[str, Any], path: str = "") -> _Way:
+    """Follow a request through a part of the application, as each router on its way would route it."""
+    routes = _routes(part)
+    if routes is not None:
+        route, child = _match(routes, scope)
+        if route is None:
+            default = part.__self__.default  # an included router is entered only for a route of its own
+            return _Way(path, None if getattr(default, "__self__", None) is part.__self__ else default)
+        scope.update(child)
+        path += getattr(route, "path", None) or ""
+        # What FastAPI makes of a route that it includes.
+        made = getattr(route, "starlette_route", None) or getattr(route, "original_route", route)
+        return _follow(made, scope, path)
+    inner = None if isinstance(part, Route) or not _keeps_path(part) else _inner(part, scope)
+    return _Way(path, part) if inner is None else _follow(inner, scope, path)
+
+
+def _routes(part: Any) -> Iterable[Any] | None:
+    """Return the routes that a part tries in order, or None where it is not a router's own method."""
+    if getattr(part, "__qualname__", None) in ROUTERS_OWN:
+        routes: Iterable[Any] = part.__self__.routes
+        return routes
+    return part.effective_candidates() if hasattr(part, "original_router") else None
+
+
+def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
+    partial: tuple[Any, dict[str, Any]] = None, {}
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is Match.FULL:
+            return route, dict(child)
+        if match is Match.PARTIAL and partial[0] is None:
+            partial = route, dict(child)
+    return partial
+
+
+def _inner(part: Any, scope: dict[str, Any]) -> Any:
+    """Return what a part passes requests to; None where that is unknown."""
+    if isinstance(part, Starlette):
+        if root_path := getattr(part, "root_path", ""):  # FastAPI's
+            scope["root_path"] = root_path
+        # Before it is built, the stack is known only if nothing was added to it.
+        return part.middleware_stack or (None if part.user_middleware else part.router)
+    return getattr(part, "middleware_stack", None) or getattr(part, "app", None)
+
+
+def _keeps_path(part: Any) -> bool:
+    """Whether a part is certain to pass requests on with the path that they came with."""
+    runs = type(part).handle if isinstance(part, BaseRoute) else type(part).__call__
+    modules = [getattr(one, "__module__", None) or "" for one in (runs, getattr(part, "dispatch_func", runs))]
+    return all(module.partition(".")[0] in _KEEP_PATHS for module in modules)

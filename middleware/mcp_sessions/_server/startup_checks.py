@@ -1,0 +1,191 @@
+"""What is checked and logged before the first request: where the middleware is placed, and what several workers share.
+
+Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
+same endpoint. The number of workers is read from the settings of Uvicorn, Gunicorn or Hypercorn.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import FrameType
+from typing import Any, Final, cast
+
+from starlette.routing import Mount, Route, Router
+
+from . import forms
+from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
+from .runtime import Runtime
+
+MISPLACED: Final = (
+    "MCPSessionMiddleware is outside of the application's authentication, where it cannot see who the caller is. Use "
+    "add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function that returns the caller for "
+    "an ASGI scope"
+)
+TWICE: Final = (
+    "there are two MCPSessionMiddleware in front of the MCP endpoint. Each would write its own session into answers, "
+    "and changes that handlers make to their session would be lost. Remove one of them"
+)
+UNSERVED: Final = (
+    "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
+    "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
+)
+STATEFUL: Final = (
+    "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
+    "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
+)
+_log: Final = logging.getLogger("mcp_sessions")
+
+# In all of these, `app` is the wrapped application, and `endpoint` the MCP path without a trailing slash, or None for
+# every path.
+
+
+def authenticates(app: object, endpoint: str | None) -> bool:
+    return any(is_a(part, "AuthenticationMiddleware") for part in parts(app, endpoint))
+
+
+def repeats(app: object, endpoint: str | None) -> bool:
+    """Whether `app` contains another middleware of ours that certainly inspects the same requests."""
+    inner = ((_path_of(part), path) for part, path in walk(app, endpoint) if is_a(part, "MCPSessionMiddleware"))
+    # Behind a mount with a pattern for a path, `path` is None though the endpoint is not.
+    return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
+
+
+def unserved(app: object, endpoint: str | None) -> str | None:
+    """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown."""
+    found = list(parts(app, endpoint))
+    if endpoint is None or not any(isinstance(part, Router) for part in found) or any(map(_may_answer, found)):
+        return None
+    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+
+
+def log_unserved(app: object, endpoint: str | None) -> None:
+    """Log why no request can reach the endpoint. The server starts all the same: a route may yet be added."""
+    if (reason := unserved(app, endpoint)) is not None:
+        _log.error(reason)
+
+
+def log_stateful(app: object, endpoint: str | None) -> None:
+    if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
+        _log.warning(STATEFUL)
+
+
+def managers(parts: Iterable[object]) -> Iterator[Any]:
+    """Yield what serves Streamable HTTP for the official SDK and for FastMCP, among what a request may reach."""
+    for part in parts:
+        manager = getattr(part, "session_manager", None) if is_a(part, "StreamableHTTPASGIApp") else part
+        if is_a(manager, "StreamableHTTPSessionManager"):
+            yield manager
+
+
+def _path_of(ours: object) -> str | None:
+    noted = attribute(ours, "kwargs")
+    if not isinstance(noted, dict):
+        return cast(str | None, attribute(ours, "path"))
+    usual = inspect.signature(class_of(ours)).parameters["path"].default
+    return cast(str | None, forms.PATH.check("path", noted.get("path", usual)))
+
+
+def _may_answer(part: object) -> bool:
+    """Whether a part may answer by itself: a route, a router's own default, or what has nothing to look into."""
+    if isinstance(part, Router):
+        return not part.routes or getattr(part.default, "__self__", None) is not part
+    is_middleware = isinstance(attribute(part, "cls"), type)  # it answers for what is behind it
+    is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in inside(part))
+    return isinstance(part, Route) or not is_open
+
+
+def _posts(app: object) -> Iterator[str]:
+    seen: set[int] = set()
+    ahead = [(app, "")]
+    for part, above in ahead:
+        path = above + part.path if isinstance(part, (Route, Mount)) else above
+        if isinstance(part, Route) and "POST" in (part.methods or {"POST"}):
+            yield path
+        if id(part) not in seen and not isinstance(part, Route):
+            seen.add(id(part))
+            ahead += [(inner, path) for inner in inside(part)]
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+RANDOM_KEYS: Final = (
+    "keys=None makes random keys in each of the {count} worker processes, and no worker would know the sessions of "
+    'the others. Give all of them the same keys, as in keys="env:MCP_SESSIONS_KEYS"'
+)
+MEMORY_STATE: Final = (
+    'store="memory:" holds the state of clients without session support in one of the {count} worker processes, and '
+    'the others would refuse their sessions. Use a store that the workers share, as in store="sqlite:sessions.db" on '
+    'one machine or store="redis://..." on many, or set transport="off"'
+)
+MEMORY_STORE: Final = (
+    'store="memory:" records deleted sessions in one of the %d worker processes only; the others accept them until '
+    "they expire. Use a store that all workers share"
+)
+FORGETS: Final = (
+    'store="memory:" is lost at a restart: deleted sessions are then accepted again, sessions lose their data, and '
+    'clients without session support lose their sessions. store="sqlite:sessions.db" survives restarts'
+)
+
+
+def fault(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
+    """Return why several workers must not serve these options, with the remedy; None where they may.
+
+    `keeps_state` says whether there are sessions whose state is in the store.
+    """
+    count = workers()
+    if count > 1 and random_keys:
+        return RANDOM_KEYS.format(count=count)
+    if count > 1 and memory_store and keeps_state:
+        return MEMORY_STATE.format(count=count)
+    if count > 1 and memory_store:  # sessions work, only deleting one is not seen everywhere
+        _log.warning(MEMORY_STORE, count)
+    elif memory_store and not random_keys:
+        _log.warning(FORGETS)
+    return None
+
+
+# Where a worker process has its server's settings: module and function, and the variable there.
+_SETTINGS: Final[Mapping[tuple[object, str], str]] = {
+    ("uvicorn._subprocess", "subprocess_started"): "config",
+    ("gunicorn.workers.base", "init_process"): "self.cfg",
+    ("hypercorn.asyncio.run", "asyncio_worker"): "config",
+    ("hypercorn.asyncio.run", "uvloop_worker"): "config",
+    ("hypercorn.trio.run", "trio_worker"): "config",
+}
+
+
+def workers() -> int:
+    """Return how many worker processes there are, by the settings of the server below us on the stack."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
+    while frame is not None:
+        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
+            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
+            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
+        frame = frame.f_back
+    return 1
+
+
+def log_start(path: str | None, runtime: Runtime) -> None:
+    clients = [
+        "by _meta",
+        *(["by Mcp-Session-Id"] if runtime.transport.header or runtime.transport.bridges else []),
+        *([] if runtime.transport.cookie_name is None else ["by cookie"]),
+        *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
+    ]
+    signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
+    verifying = "".join(f", {kid} verifies" for kid in others)
+    _log.info(
+        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
+        "every path" if path is None else path,
+        ascii(runtime.audience),
+        ", ".join(clients),
+        getattr(runtime.store, "location", type(runtime.store).__name__),
+        runtime.store.scope.value,
+        "tracked" if runtime.tracked else "not tracked",
+        signing,
+        verifying,
+    )
