@@ -267,6 +267,13 @@ def test_counters_begin_again_for_a_provider_that_comes_later(meter: Meter) -> N
     assert calls(meter) == {("add", "success"): 1}
 
 
+def test_a_call_that_names_no_tool_is_timed_alone(meter: Meter) -> None:
+    handle(SessionMetrics(meter.provider), message("tools/call"), None, Outcome.of_code(-32602), seconds=0.1)
+    assert calls(meter) == {}
+    (point,) = meter.points("mcp.server.operation.duration")
+    assert "gen_ai.tool.name" not in dict(point)
+
+
 def test_without_an_sdk_nothing_happens() -> None:
     count = SessionMetrics()
     count(SessionCreated("ses_a", 1))

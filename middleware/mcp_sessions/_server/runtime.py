@@ -184,7 +184,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     if given.inspector is not None:
         from ..telemetry._feed import Feed
 
-        feed = Feed(given.inspector, options.clock)
+        feed = Feed(options.clock)
     is_recording, telemetry = _telemetry(app, options, feed)
     emit = Facts(given.listen, is_recording, telemetry).__call__
     store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -152,9 +152,15 @@ class RequestTelemetry(RedactedRepr):
         """Its session."""
         return self.info.ref
 
-    def current(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def current(self) -> Iterator[None]:
         """Make its context the current one where it is not, for what we do ourselves in an `initialize`."""
-        return attached(contexts.get_current() if self.context is None else self.context)
+        token = request_info.set(self.info)
+        try:
+            with attached(contexts.get_current() if self.context is None else self.context):
+                yield
+        finally:
+            request_info.reset(token)
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Record the HTTP status; a transport session that an `initialize` names is taken for that of this message."""

@@ -61,7 +61,7 @@ _CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "s
 _SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
 
 
-@dataclass
+@dataclass(repr=False)
 class Start(RedactedRepr):
     """A session that is being created, which its span names once it is complete."""
 
@@ -161,6 +161,8 @@ class Tracing:
             ref = names.server_ref(server_id)
             info.ref, unconfirmed = (ref, None) if ref in self._server_sessions else (None, ref)
         request = RequestTelemetry(message, info, self._known, self._listeners, unconfirmed, self._confirm)
+        if message.method != INITIALIZE:
+            request.info_token = request_info.set(info)
         if self.is_tracing:
             self._trace(request, session, is_forwarded, scope, headers.by_name)
         return request
@@ -274,7 +276,7 @@ class Tracing:
             return
         if self.wraps_handlers:
             store_context(scope, handled)
-        request.token, request.info_token = attach(handled), request_info.set(request.info)
+        request.token = attach(handled)
 
     def _client(self, message: Message, info: RequestInfo, session: Claims | None) -> str | None:
         known = session.client if session is not None else self._server_sessions.get(info.ref or "")
