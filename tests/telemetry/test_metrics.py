@@ -22,7 +22,7 @@ from mcp_sessions._session.events import RequestRefused, SessionCreated, Session
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _attributes as attributes
-from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, versions_of
+from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, target_of, versions_of
 from mcp_sessions.telemetry._context import RequestInfo
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 from mcp_sessions.telemetry._outcome import SUCCESS, Outcome, RequestTelemetry, listed_tools
@@ -78,7 +78,7 @@ def no_names() -> None:
 
 def handle(count: SessionMetrics, sent: Message, version: str | None, outcome: Outcome, seconds: float) -> None:
     """Let a message end so."""
-    request = RequestTelemetry(sent, RequestInfo(versions=versions_of(version, "1.1")), KNOWN, [count])
+    request = RequestTelemetry(sent, target_of(sent), RequestInfo(versions=versions_of(version, "1.1")), KNOWN, [count])
     request._settle(outcome)
     count.operation(request, outcome, seconds=seconds)
 

@@ -127,6 +127,7 @@ class RequestTelemetry(RedactedRepr):
     """One message while it is handled."""
 
     message: Message
+    target: str | None  # the tool or prompt that it names
     info: RequestInfo
     known: KnownNames
     listeners: Sequence[OperationListener] = ()  # what receives it when it has been handled
@@ -188,7 +189,7 @@ class RequestTelemetry(RedactedRepr):
     def _settle(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._learn(outcome)
-        name = self.known.span_name(self.message.method, target_of(self.message))
+        name = self.known.span_name(self.message.method, self.target)
         http_span, span = self.info.http_span, self.span
         if span is not None and span.is_recording():
             span.update_name(name)
@@ -204,7 +205,7 @@ class RequestTelemetry(RedactedRepr):
     def _learn(self, outcome: Outcome) -> None:
         for tool in outcome.tools:
             self.known.learn(CALL, tool)
-        target = target_of(self.message)
+        target = self.target
         if target is None or outcome.is_unknown:
             return
         if outcome.word == SUCCESS_WORD:
