@@ -114,7 +114,7 @@ HARMLESS = """
     SessionCreated
     _Entry _Item
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing
+    Began Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
     Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
     _Way PolicyRequest ServerSpan RequestInfo Start TraceParents Hook

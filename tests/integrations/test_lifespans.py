@@ -24,6 +24,7 @@ from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
+from mcp_sessions.stores import Ended
 from mcp_sessions.stores._memory import MemoryStore
 
 from .servers import SDK, made
@@ -197,9 +198,9 @@ class Store(MemoryStore):
     async def close(self) -> None:
         self.steps.append("close")
 
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         self.swept.set()
-        return True
+        return []
 
 
 @pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)

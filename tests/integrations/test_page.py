@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from integration.wire import Client, lifespan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
-MOUNTED, DEPENDING, RESOLVING, FASTMCP, KEY_VALUE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MOUNTED, DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -66,12 +66,11 @@ async def test_tools_of_the_official_sdk() -> None:
         assert reply.error["code"] == -31044
 
 
-@pytest.mark.parametrize("block", [FASTMCP, KEY_VALUE], ids=["state", "key-value"])
-async def test_data_and_state_of_fastmcp(block: str) -> None:
-    app = app_of(block.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
+async def test_data_and_state_of_fastmcp() -> None:
+    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
     async with lifespan(app):
         client = Client(app)
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
-        for color, before in (("red", "None"), ("blue", "red")) if block is FASTMCP else ():
+        for color, before in (("red", "None"), ("blue", "red")):
             assert await client.call("color", held, name=color) == f"{color}, and before it {before}"

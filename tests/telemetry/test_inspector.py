@@ -1,36 +1,337 @@
-"""`Inspector`: the page is served to who opens it, shows all workers, and ends a session; nobody else gets anywhere."""
+"""`Inspector`: the page shows a worker and the store to who opens it, and ends a session; nobody else does."""
 
 from __future__ import annotations
 
 import base64
 import json
 import logging
-import os
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
-import anyio.streams.buffered
+import httpx
 import pytest
 from apps import Server, sessions
-from clients import Client
+from clients import LEGACY, Answer, Client, Incoming, call, http
 from failing import Failing
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions import ConfigurationError
+from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._server import operator
 from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.telemetry import Inspector
+from mcp_sessions.telemetry import _feed as feeds
 from mcp_sessions.telemetry import _inspector as inspecting
 from mcp_sessions.telemetry._feed import Began, Feed
+from mcp_sessions.telemetry._recorder import shown_name
 
 TOKEN = "a-token-of-the-operator"
 SECONDS = 60  # after which a test that hangs fails
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "_RETRY", 0.01)
+    monkeypatch.setattr(inspecting, "_ROSTER_INTERVAL", 0.01)
+
+
+class Page:
+    """A page that is open: the events that it gets, and what it asks."""
+
+    def __init__(self, app: Any, path: str) -> None:
+        self.app, self.path = app, path
+        self.answer, self.over = Answer(), anyio.Event()
+        self.sent, self.received = anyio.create_memory_object_stream[bytes](1_000)
+
+    async def send(self, message: Any) -> None:
+        await self.answer(message)
+        await self.sent.send(message.get("body", b""))
+
+    async def until(self, event: str, **members: Any) -> Any:
+        """The next event of a kind, with these members."""
+        with anyio.fail_after(SECONDS):
+            while True:
+                part = await self.received.receive()
+                found = json.loads(part.removeprefix(b"data: ") or b'{"event":""}')
+                if found["event"] == event and all(found[name] == value for name, value in members.items()):
+                    return found
+
+    async def ended(self) -> anyio.Event:
+        """An event that is set, once the stream has ended."""
+        with anyio.fail_after(SECONDS):
+            await self.over.wait()
+        return self.over
+
+    async def end(self, ref: str, **changes: str) -> tuple[int, bytes]:
+        """Ask to end a session, as the page does."""
+        headers = {"host": "shop", "origin": "http://shop", "x-inspector": "end", **changes}
+        return await ask(self.app, "POST", f"{self.path}end", ref.encode(), headers)
+
+
+async def ask(app: Any, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    encoded = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items() if value]
+    answer = await call(app, http(method, path, encoded, query_string=b""), body)
+    return answer.status, answer.body
+
+
+@asynccontextmanager
+async def opened(app: Any, path: str = "/inspector/") -> AsyncIterator[Page]:
+    """The page's stream of events, for as long as the block lasts."""
+    page = Page(app, path)
+
+    async def wait() -> Any:
+        await anyio.sleep_forever()
+
+    async def run() -> None:
+        await app(http("GET", f"{path}events", [(b"host", b"shop")], query_string=b""), wait, page.send)
+        page.over.set()
+
+    async with anyio.create_task_group() as group, page.sent, page.received:
+        group.start_soon(run)
+        await page.until("hello")
+        yield page
+        group.cancel_scope.cancel()
+
+
+def mounted(**options: Any) -> tuple[Client, Starlette]:
+    """A client of an application, and an application that shows it below a path."""
+    inspector = Inspector()
+    app = sessions(options.pop("server", Server()), inspector=inspector, spans="off", **options)
+    return Client(app), Starlette(routes=[Mount("/inspector", inspector)])
+
+
+async def test_the_page_comes_with_a_policy_that_lets_nothing_in() -> None:
+    """It names its own script and style by their hashes; nothing is fetched from elsewhere."""
+    answer = await call(mounted()[1], http("GET", "/inspector/", [(b"host", b"shop")], query_string=b""))
+    policy = answer.headers[b"content-security-policy"]
+    assert (answer.status, answer.body) == (200, inspecting.PAGE.read_bytes())
+    assert b"default-src 'none'; connect-src 'self'; img-src data:; style-src 'sha256-" in policy
+    assert b"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'" in policy
+    assert answer.headers[b"cache-control"] == b"no-store"
+    assert not [word for word in (b"http://", b"https://", b"src=", b"innerHTML", b"@import") if word in answer.body]
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "path", "headers"),
+    [
+        (404, "GET", "/inspector/favicon.ico", {}),
+        (405, "GET", "/inspector/end", {}),
+        (405, "OPTIONS", "/inspector/end", {}),
+        (403, "POST", "/inspector/end", {}),
+        (403, "GET", "/inspector/events", {"sec-fetch-site": "cross-site"}),
+        (200, "GET", "/inspector/", {"sec-fetch-site": "cross-site"}),
+    ],
+)
+async def test_what_the_page_does_not_ask_is_refused(
+    status: int, method: str, path: str, headers: dict[str, str]
+) -> None:
+    assert (await ask(mounted()[1], method, path, b"", {"host": "shop", **headers}))[0] == status
+
+
+WORDS = ("startup", "shutdown")
+CHANGES = [{"origin": "http://evil"}, {"origin": ""}, {"origin": "null"}, {"x-inspector": ""}, {"sec-fetch-site": "x"}]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+async def test_no_other_site_ends_a_session(changes: dict[str, str]) -> None:
+    client, app = mounted()
+    async with opened(app) as page:
+        held = await client.create()
+        ref = (await page.until("created"))["ref"]
+        assert (await page.end(ref, **changes))[0] == 403
+        assert (await client.tool(session=held)).result["content"] == ref
+
+
+async def test_a_session_is_shown_and_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """One that is not recorded: its client is refused from then on, and the log says who ended it."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    client, app = mounted()
+    async with opened(app) as page:
+        held = await client.create()
+        ref = (await page.until("created"))["ref"]
+        await client.tool(session=held)
+        assert (await page.until("began"))["name"] == "tools/call whoami"
+        assert (await page.until("call"))["ref"] == ref
+        assert await page.end(ref) == (200, b"ended")
+        assert (await page.until("ended", ref=ref))["reason"] == "inspector"
+        assert (await client.tool(session=held)).error["code"] == -32043
+        assert (await page.until("call", error="-32043"))["reason"] == "ended"
+        assert await page.end("ses_" + "a" * 24) == (200, b"not found")
+        assert (await page.end("../../etc"))[0] == 400
+    assert f"the inspector ended session {ref}" in caplog.text
+    assert f"session {ref} ended: inspector" in caplog.text
+
+
+async def test_a_page_that_is_opened_later_sees_what_was() -> None:
+    """Live sessions, the last events, and calls that run; a session of before by its first call, as its last error."""
+    started, released = anyio.Event(), anyio.Event()
+
+    async def wait(session: Any, arguments: dict[str, Any]) -> str:
+        started.set()
+        await released.wait()
+        return "done"
+
+    store = MemoryStore()
+    held = await Client(sessions(Server(), store=store)).create()
+    client, app = mounted(server=Server(wait=wait), store=store)
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: client.tool("wait", session=held))
+        await started.wait()
+        await client.send("no/such", session=held)
+        await client.post(b"[")
+        async with opened(app) as page:
+            assert (await page.until("session"))["error"] == "-32601"
+            assert (await page.until("refused"))["reason"] == "not_json"
+            assert (await page.until("began"))["name"] == "tools/call wait"
+            released.set()
+            assert (await page.until("call"))["name"] == "tools/call wait"
+
+
+async def test_a_handshake_is_in_the_session_that_it_creates() -> None:
+    client, app = mounted()
+    client.modern = False
+    async with opened(app) as page:
+        await client.send("initialize", INITIALIZE)
+        ref = (await page.until("created"))["ref"]
+        assert (await page.until("call", name="initialize"))["ref"] == ref
+
+
+SHOWN = {
+    '"buy"': "tools/call buy",
+    '"a\\u0007b"': "tools/call a\\x07b",
+    '"\\ud800"': "tools/call",
+    "7": "tools/call",
+}
+
+
+@pytest.mark.parametrize(("name", "shown"), SHOWN.items())
+def test_an_unusual_name_is_shown_escaped(name: str, shown: str) -> None:
+    """But for one that cannot be written."""
+    body = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":NAME}}'.replace("NAME", name)
+    assert shown_name(parse(body.encode())) == shown
+
+
+async def test_a_session_id_in_place_of_a_name_is_not_shown() -> None:
+    held = await mounted()[0].create()
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": held["sessionId"]}}
+    assert shown_name(parse(json.dumps(body).encode())) == "tools/call"
+
+
+async def test_a_recorded_session_is_shown_and_ended() -> None:
+    """Also one that this worker has not seen: the store knows it, whichever worker made it."""
+    store = MemoryStore()
+    held = await Client(sessions(Server(), store=store, tracked=True)).create()
+    client, app = mounted(store=store, tracked=True)
+    async with opened(app) as page:
+        (session,) = (await page.until("roster", complete=True))["sessions"]
+        assert await page.end(session["ref"]) == (200, b"ended")
+        assert (await page.until("roster", sessions=[]))["complete"]
+        assert (await client.tool(session=held)).error["code"] == -32043
+
+
+async def test_the_roster_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "PAGE", 2)
+    monkeypatch.setattr(operator, "MAX_LISTED", 3)
+    client, app = mounted(tracked=True)
+    for _ in range(5):
+        await client.create()
+    async with opened(app) as page:
+        assert len((await page.until("roster", complete=False))["sessions"]) < 5
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+async def test_a_store_that_does_not_answer_ends_nothing(tracked: bool) -> None:
+    store = Failing()
+    client, app = mounted(store=store, tracked=tracked)
+    async with opened(app) as page:
+        held = await client.create()
+        ref = (await page.until("created"))["ref"]
+        store.failing = {"revoke", "get", "list_sessions"}
+        assert (await page.end(ref))[0] == 503
+        store.failing = set()
+        assert (await client.tool(session=held)).result["content"] == ref
+
+
+async def test_while_the_store_does_not_answer_there_is_no_list() -> None:
+    shown = SimpleNamespace(inspector=Inspector(), inspector_token=None)
+    options: Any = SimpleNamespace(audience="shop", tracked=True, telemetry=shown)
+    terminator: Any = SimpleNamespace(store=Failing("list_sessions"))
+    feed: Any = None
+    assert await operator.Watched(options, feed, terminator).recorded() is None
+
+
+async def test_an_answer_that_a_client_posts_is_not_a_call() -> None:
+    client, app = mounted()
+    async with opened(app) as page:
+        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
+        await client.send("ping")
+        assert (await page.until("began"))["name"] == "ping"
+
+
+async def test_it_may_be_an_application_of_its_own() -> None:
+    """Whose server then asks it to start and to stop."""
+    messages = [{"type": f"lifespan.{word}"} for word in WORDS]
+    answer = await call(Inspector(), {"type": "lifespan"}, Incoming(*messages))
+    assert [message["type"] for message in answer.messages] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+
+
+# --- the feed ----------------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_falls_behind_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a tab that sleeps: it would hold what it has not read. It comes back by itself."""
+    monkeypatch.setattr(feeds, "_MAX_BEHIND", 1)
+    feed, event = Feed(lambda: 0), Began(worker="w", call="1", ref=None, at=0, name="n")
+    feed.send(event)
+    with feed.reading() as (known, coming):
+        assert known == [event]
+        for _ in range(3):
+            feed.send(event)
+        assert [found async for found in coming] == [event]
+        assert not feed._readers
+
+
+async def test_a_feed_that_closes_ends_the_stream() -> None:
+    client, app = mounted()
+    async with opened(app) as page:
+        await client.app.services.stopping()  # type: ignore[attr-defined]  # the middleware
+        assert (await page.ended()).is_set()
+
+
+async def test_a_browser_that_leaves_ends_its_stream() -> None:
+    scope, receive = http("GET", "/inspector/events", [(b"host", b"shop")], query_string=b""), Incoming()
+    receive.messages = [{"type": "http.request"}, {"type": "http.disconnect"}]
+    with anyio.fail_after(SECONDS):
+        stream = await call(mounted()[1], scope, receive)
+    assert stream.messages[1]["body"].startswith(b'data: {"event":"hello"')
+
+
+def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were used longest ago go; one that has ended does not come back."""
+    monkeypatch.setattr(feeds, "_MAX_SESSIONS", 2)
+    board = feeds.Board()
+    refs = [f"ses_{number}" for number in range(3)]
+    for ref in refs:
+        board.apply(feeds.Created(worker="w", ref=ref, at=0, expires_at=9))
+    assert [session.ref for session in board.live(1)] == refs[1:]
+    board.apply(feeds.Ended(worker="w", ref="ses_1", at=0, reason="deleted", seconds=1))
+    board.apply(feeds.LiveSession(worker="w", ref="ses_1", at=0, created_at=0, expires_at=9))
+    assert [session.ref for session in board.live(1)] == ["ses_2"]
+    assert board.live(9) == []
+
+
+# --- on loopback -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -42,348 +343,72 @@ def port() -> int:
         return number
 
 
-@pytest.fixture(autouse=True)
-def short_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for feeds with room for a long name: the path of a socket has some 100 characters."""
-    monkeypatch.setattr(inspecting, "_RETRY", 0.01)
-    monkeypatch.setattr(inspecting, "_INTERVAL", 0.01)
-    monkeypatch.setattr(inspecting, "_ROSTER_INTERVAL", 0.01)
-    with tempfile.TemporaryDirectory() as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Path(folder)
-
-
-async def connected(port: int) -> anyio.abc.SocketStream:
-    """A connection, as soon as the port is open."""
-    with anyio.fail_after(SECONDS):
-        while True:
-            try:
-                return await anyio.connect_tcp("127.0.0.1", port)
-            except OSError:
-                await anyio.sleep(0.01)
-
-
-async def exchange(port: int, request: bytes) -> tuple[int, bytes]:
-    """Send a request, and return the status of the answer and all of it; 0 where there is none."""
-    answer = b""
-    async with await connected(port) as stream:
-        await stream.send(request)
-        with anyio.fail_after(SECONDS):
-            try:
-                while True:
-                    answer += await stream.receive()
-            except (anyio.EndOfStream, anyio.BrokenResourceError):
-                return int(answer[9:12] or b"0"), answer
-
-
-def get(port: int, target: str = "/", *lines: str, host: str | None = None, method: str = "GET") -> bytes:
-    return "\r\n".join([f"{method} {target} HTTP/1.1", f"Host: {host or f'127.0.0.1:{port}'}", *lines, "", ""]).encode()
-
-
-class Page:
-    """The events that the page gets."""
-
-    def __init__(self, stream: anyio.abc.SocketStream, port: int) -> None:
-        self._stream = anyio.streams.buffered.BufferedByteReceiveStream(stream)
-        self._port = port
-        self.token = ""
-
-    async def head(self) -> bytes:
-        return await self._stream.receive_until(b"\r\n\r\n", 4096)
-
-    async def until(self, event: str, **members: Any) -> Any:
-        """The next event of a kind, with these members."""
-        with anyio.fail_after(SECONDS):
-            while True:
-                line = await self._stream.receive_until(b"\n\n", 1 << 20)
-                found = json.loads(line.removeprefix(b"data: "))
-                if found["event"] == event and all(found[name] == value for name, value in members.items()):
-                    return found
-
-    async def end(self, ref: str, **changes: str) -> tuple[int, bytes]:
-        """Ask to end a session, as the page does."""
-        headers = {
-            "Host": f"127.0.0.1:{self._port}",
-            "Origin": f"http://127.0.0.1:{self._port}",
-            "X-Inspector-Token": self.token,
-            "Content-Length": str(len(ref)),
-            **{name.replace("_", "-"): value for name, value in changes.items()},
-        }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value)
-        status, answer = await exchange(self._port, f"POST /end HTTP/1.1\r\n{lines}\r\n{ref}".encode())
-        return status, answer.partition(b"\r\n\r\n")[2]
-
-
 @asynccontextmanager
-async def opened(port: int) -> AsyncIterator[Page]:
-    """The page's stream of events, for as long as the block lasts."""
-    async with await connected(port) as stream:
-        await stream.send(get(port, "/events"))
-        page = Page(stream, port)
-        assert b"Content-Type: text/event-stream" in await page.head()
-        page.token = (await page.until("hello"))["token"]
-        yield page
-
-
-@asynccontextmanager
-async def serving(port: int, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[MCPSessionMiddleware]:
-    """An application with an inspector, for as long as the block lasts."""
-    app = sessions(options.pop("server", Server()), inspector=f"{host}:{port}", spans="off", **options)
+async def serving(port: int, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Client]:
+    """An application with a page on an address, for as long as the block lasts."""
+    app = sessions(Server(), inspector=f"{host}:{port}", spans="off", **options)
+    app.services.started()
     app.services.started()
     try:
-        yield app
+        yield Client(app)
     finally:
         await app.services.stopping()
-        await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
 
 
-async def test_the_page_comes_with_a_policy_that_lets_nothing_in(port: int) -> None:
-    """It names its own script and style by their hashes; nothing is fetched from elsewhere."""
-    async with serving(port):
-        status, answer = await exchange(port, get(port))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert status == 200
-    assert body == inspecting.PAGE.read_bytes()
-    assert b"default-src 'none'; connect-src 'self'; img-src data:; style-src 'sha256-" in head
-    assert b"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'" in head
-    assert {b"Cache-Control: no-store", b"X-Content-Type-Options: nosniff"} <= {*head.split(b"\r\n")}
-    assert not [word for word in (b"http://", b"https://", b"src=", b"innerHTML", b"@import") if word in body]
-
-
-@pytest.mark.parametrize(
-    ("status", "request_"),
-    [
-        (400, b"GET / HTTP/1.0\r\nHost: a\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\n\r\n"),
-        (400, b"get / HTTP/1.1\r\nHost: a\r\n\r\n"),
-        (400, b"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\nHost: a\x00\r\n\r\n"),
-        (400, b"POST /end HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"),
-        (400, b"POST /end HTTP/1.1\r\nHost: a\r\nContent-Length: 257\r\n\r\n"),
-        (400, b"POST /end HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n"),
-        (400, b"GET / HTTP/1.1\r\nCookie: " + b"a" * 20_000),
-        (421, b"GET / HTTP/1.1\r\nHost: evil.example:%d\r\n\r\n"),
-        (421, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
-        (421, b"GET /events HTTP/1.1\r\nHost: evil.example:%d\r\n\r\n"),
-        (403, b"GET /events HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nSec-Fetch-Site: cross-site\r\n\r\n"),
-        (404, b"GET /favicon.ico HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"),
-        (405, b"GET /end HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"),
-        (405, b"HEAD / HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"),
-        (405, b"OPTIONS /end HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"),
-        (403, b"POST /end HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"),
-    ],
-)
-async def test_what_the_page_does_not_ask_is_refused(port: int, status: int, request_: bytes) -> None:
-    """Other sites that a browser shows, names that lead here by DNS, and messages that two readers could read twice."""
-    async with serving(port):
-        found, answer = await exchange(port, request_.replace(b"%d", b"%d" % port))
-        assert (found, b"text/plain" in answer) == (status, True)
-        assert (await exchange(port, get(port)))[0] == 200
-
-
-async def test_a_request_that_breaks_off_is_refused(port: int) -> None:
-    async with serving(port):
-        for request in (b"GET / HT", b"POST /end HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nses"):
-            async with await connected(port) as stream:
-                await stream.send(request)
-                await stream.send_eof()
-                assert (await stream.receive()).startswith(b"HTTP/1.1 400")
-
-
-async def test_a_connection_that_says_nothing_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspecting, "_PATIENCE", 0.01)
-    async with serving(port):
-        assert await exchange(port, b"") == (0, b"")
-
-
-async def test_connections_have_a_bound(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspecting, "_MAX_CONNECTIONS", 1)
-    async with serving(port), opened(port):
-        assert await exchange(port, get(port)) == (0, b"")
-
-
-async def test_a_server_that_stops_at_once_serves_no_page(port: int) -> None:
-    async with serving(port):
-        pass  # which leaves no time for the port to be opened
-    await anyio.wait_all_tasks_blocked()
-    with pytest.raises(OSError, match="All connection attempts failed"):
-        await anyio.connect_tcp("127.0.0.1", port)
-
-
-async def test_a_fault_ends_one_connection_alone(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here that the page's file is gone, as while a package is installed anew."""
-    async with serving(port):
-        with monkeypatch.context() as patch:
-            patch.setattr(inspecting, "PAGE", Path("/nowhere"))
-            assert await exchange(port, get(port)) == (0, b"")
-        assert (await exchange(port, get(port)))[0] == 200
-
-
-async def test_a_page_that_does_not_read_is_disconnected(
-    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As in a tab that sleeps: it would hold what it has not read. It comes back by itself."""
-    caplog.set_level(logging.DEBUG, "mcp_sessions")
-    feed = Feed(f"127.0.0.1:{port}", lambda: 0)
-    feed.open()
-    async with serving(port), opened(port) as page:
-        await page.until("worker", worker=feed.worker)
-        monkeypatch.setattr(inspecting, "_PATIENCE", 0.05)
-        for number in range(400):  # far more than systems hold on the way
-            feed.send(Began(worker=feed.worker, call=f"{number}", ref=None, at=0, name="n" * 60_000))
+async def get(port: int, **headers: str) -> httpx.Response:
+    """Ask for the page, as soon as the port is open."""
+    async with httpx.AsyncClient() as client:
         with anyio.fail_after(SECONDS):
-            while "a page was closed, or stopped reading" not in caplog.text:
-                await anyio.lowlevel.checkpoint()
-    feed.close()
+            while True:
+                try:
+                    return await client.get(f"http://127.0.0.1:{port}/", headers=headers)
+                except httpx.TransportError:
+                    await anyio.sleep(0.01)
 
 
-async def test_a_session_is_shown_and_ended(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """One that is not recorded: its client is refused from then on, and the log says who ended it."""
-    caplog.set_level(logging.INFO, "mcp_sessions")
-    async with serving(port) as app, opened(port) as page:
-        client = Client(app)
-        held = await client.create()
-        ref = (await page.until("created"))["ref"]
-        await client.tool(session=held)
-        assert (await page.until("call"))["ref"] == ref
-        assert await page.end(ref) == (200, b"ended")
-        assert (await page.until("ended", ref=ref))["reason"] == "inspector"
-        assert (await client.tool(session=held)).error["code"] == -32043
-        assert (await page.until("call"))["reason"] == "ended"
-        assert await page.end(ref) == (200, b"not found")
-    assert f"the inspector ended session {ref}" in caplog.text
-    assert f"session {ref} ended: inspector" in caplog.text
+ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on it alone
 
 
-async def test_a_recorded_session_is_shown_and_ended(port: int) -> None:
-    """Also one that no worker has seen: the store knows it."""
-    store = MemoryStore()
-    held = await Client(sessions(Server(), store=store, tracked=True)).create()
-    async with serving(port, store=store, tracked=True) as app, opened(port) as page:
-        roster = await page.until("roster", complete=True)
-        (ref,) = [session["ref"] for session in roster["sessions"]]
-        assert await page.end(ref) == (200, b"ended")
-        assert (await page.until("roster", sessions=[]))["complete"]
-        assert (await Client(app).tool(session=held)).error["code"] == -32043
+@ASYNCIO
+async def test_the_first_worker_that_binds_the_port_serves_it(port: int) -> None:
+    """When it is gone, the next does; names that lead here by DNS do not."""
+    async with serving(port):
+        assert (await get(port)).status_code == 200
+        assert (await get(port, host="evil.example")).status_code == 421
+        second = serving(port)
+        await second.__aenter__()
+    assert (await get(port)).status_code == 200
+    async with serving(port):
+        pass  # which leaves before the port is free
+    await second.__aexit__(None, None, None)
 
 
-async def test_the_roster_has_a_bound(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "PAGE", 2)
-    monkeypatch.setattr(operator, "MAX_LISTED", 3)
-    async with serving(port, tracked=True) as app, opened(port) as page:
-        for _ in range(5):
-            await Client(app).create()
-        assert len((await page.until("roster", complete=False))["sessions"]) < 5
-
-
-@pytest.mark.parametrize("tracked", [True, False])
-async def test_a_store_that_does_not_answer_ends_nothing(port: int, tracked: bool) -> None:
-    store = Failing()
-    async with serving(port, store=store, tracked=tracked) as app, opened(port) as page:
-        held = await Client(app).create()
-        ref = (await page.until("created"))["ref"]
-        store.failing = {"revoke", "get", "list_sessions"}
-        assert (await page.end(ref))[0] == 503
-        store.failing = set()
-        assert (await Client(app).tool(session=held)).result["content"] == ref
-
-
-async def test_while_the_store_does_not_answer_there_is_no_list() -> None:
-    unshown = SimpleNamespace(inspector=None, inspector_token=None)
-    options: Any = SimpleNamespace(audience="shop", tracked=True, telemetry=unshown)
-    terminator: Any = SimpleNamespace(store=Failing("list_sessions"))
-    feed: Any = None
-    assert await operator.Watched(options, feed, terminator).recorded() is None
-
-
-@pytest.mark.parametrize(
-    ("status", "changes"),
-    [
-        (403, {"Origin": "http://evil.example"}),
-        (403, {"Origin": ""}),
-        (403, {"Origin": "null"}),
-        (403, {"X_Inspector_Token": "guessed"}),
-        (403, {"X_Inspector_Token": ""}),
-        (403, {"Sec_Fetch_Site": "same-site"}),
-        (421, {"Host": "evil.example"}),
-    ],
-)
-async def test_no_other_site_ends_a_session(port: int, status: int, changes: dict[str, str]) -> None:
-    async with serving(port) as app, opened(port) as page:
-        held = await Client(app).create()
-        ref = (await page.until("created"))["ref"]
-        assert (await page.end(ref, **changes))[0] == status
-        assert (await Client(app).tool(session=held)).result["content"] == ref
-
-
-async def test_only_a_session_that_is_shown_can_be_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspecting, "_MAX_KNOWN", 1)
-    async with serving(port) as app, opened(port) as page:
-        assert (await page.end("ses_" + "a" * 24))[0] == 404
-        assert (await page.end("../../etc"))[0] == 400
-        for _ in range(2):
-            await Client(app).create()
-        first, second = [(await page.until("created"))["ref"] for _ in range(2)]
-        assert [(await page.end(ref))[0] for ref in (first, second)] == [404, 200]
-
-
-async def test_the_page_shows_all_workers_of_the_machine(port: int, short_path: Path) -> None:
-    """The first serves it, the others feed it; when the first is gone, another serves it."""
-    async with serving(port) as first, opened(port) as page:
-        await page.until("worker")
-        async with serving(port) as second:
-            await page.until("worker")
-            await Client(second).create()
-            await page.until("created")
-            await first.services.stopping()
-            with suppress(anyio.IncompleteRead, anyio.BrokenResourceError):
-                await page.until("end of the stream")
-            await anyio.wait_all_tasks_blocked()  # the port of the first is closed
-            async with opened(port) as again:
-                await again.until("session")
-
-
-async def test_a_worker_that_was_killed_is_taken_away(port: int, short_path: Path) -> None:
-    """And one that stops is gone."""
-    folder = short_path / f"mcp-sessions-{os.geteuid()}-127.0.0.1:{port}"
-    async with serving(port), opened(port) as page:
-        await page.until("worker")
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(folder / "1-dead.sock"))
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(str(folder / "2-other.new"))
-            other.listen()
-            await anyio.Path(folder / "2-other.new").rename(folder / "2-other.sock")
-            connection, _ = await anyio.to_thread.run_sync(other.accept)
-            connection.sendall(b'{}\n{"event":"worker","worker":"other:2"}\n')
-            await page.until("worker", worker="other:2")
-            connection.close()
-            await page.until("gone", worker="other:2")
-        assert not (folder / "1-dead.sock").exists()
-
-
+@ASYNCIO
 async def test_elsewhere_a_token_is_needed(port: int) -> None:
     """For an address that other machines reach, and as the password of whoever opens the page, by any name."""
     with pytest.raises(ConfigurationError, match="can be reached from other machines"):
         sessions(Server(), inspector=f"0.0.0.0:{port}")
-    async with serving(port, "0.0.0.0", inspector_token=TOKEN) as app:
-        assert TOKEN not in repr(app)
-        right = base64.b64encode(f"me:{TOKEN}".encode()).decode()
-        wrong = base64.b64encode(b"me:guessed").decode()
+    right, wrong = (base64.b64encode(f"me:{text}".encode()).decode() for text in (TOKEN, "guessed"))
+    async with serving(port, "0.0.0.0", inspector_token=TOKEN) as client:
+        assert TOKEN not in repr(client.app)
         for given in (f"Basic {wrong}", "Basic ?", f"Bearer {TOKEN}", ""):
-            status, answer = await exchange(port, get(port, "/", f"Authorization: {given}"))
-            assert (status, b"WWW-Authenticate: Basic" in answer) == (401, True)
-        host = "sessions.example"
-        assert (await exchange(port, get(port, "/", f"Authorization: Basic {right}", host=host)))[0] == 200
+            answer = await get(port, authorization=given)
+            assert (answer.status_code, answer.headers["www-authenticate"][:5]) == (401, "Basic")
+        assert (await get(port, authorization=f"Basic {right}", host="sessions.example")).status_code == 200
 
 
+@ASYNCIO
 async def test_an_address_that_is_not_here_is_logged(port: int, caplog: pytest.LogCaptureFixture) -> None:
     """The server serves all the same."""
-    async with serving(port, "192.0.2.1", inspector_token=TOKEN) as app:
+    async with serving(port, "192.0.2.1", inspector_token=TOKEN) as client:
         with anyio.fail_after(SECONDS):
             while "cannot start the inspector at 192.0.2.1" not in caplog.text:
                 await anyio.lowlevel.checkpoint()
-        assert (await Client(app).tool()).status == 200
+        assert (await client.tool()).status == 200
+
+
+def test_without_uvicorn_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigurationError, match="is served by uvicorn: install it, or mount an Inspector"):
+        sessions(Server(), inspector="127.0.0.1:8787")

@@ -22,7 +22,7 @@ from mcp_sessions._session.events import RequestRefused, SessionCreated, Session
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _attributes as attributes
-from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, versions_of
+from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, target_of, versions_of
 from mcp_sessions.telemetry._context import RequestInfo
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 from mcp_sessions.telemetry._outcome import SUCCESS, Outcome, RequestTelemetry, listed_tools
@@ -78,7 +78,7 @@ def no_names() -> None:
 
 def handle(count: SessionMetrics, sent: Message, version: str | None, outcome: Outcome, seconds: float) -> None:
     """Let a message end so."""
-    request = RequestTelemetry(sent, RequestInfo(versions=versions_of(version, "1.1")), KNOWN, [count])
+    request = RequestTelemetry(sent, target_of(sent), RequestInfo(versions=versions_of(version, "1.1")), KNOWN, [count])
     request._settle(outcome)
     count.operation(request, outcome, seconds=seconds)
 
@@ -265,6 +265,13 @@ def test_counters_begin_again_for_a_provider_that_comes_later(meter: Meter) -> N
     handle(count, message("tools/call", "add"), None, SUCCESS, seconds=0.1)
     count.begin()
     assert calls(meter) == {("add", "success"): 1}
+
+
+def test_a_call_that_names_no_tool_is_timed_alone(meter: Meter) -> None:
+    handle(SessionMetrics(meter.provider), message("tools/call"), None, Outcome.of_code(-32602), seconds=0.1)
+    assert calls(meter) == {}
+    (point,) = meter.points("mcp.server.operation.duration")
+    assert "gen_ai.tool.name" not in dict(point)
 
 
 def test_without_an_sdk_nothing_happens() -> None:

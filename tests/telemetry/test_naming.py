@@ -21,7 +21,7 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
 
 
 def describe(sent: Message, version: str | None = None) -> dict[str, str]:
-    return {**message_attributes(sent, None), **versions_of(version, None)}
+    return {**message_attributes(sent, target_of(sent), None), **versions_of(version, None)}
 
 
 def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:

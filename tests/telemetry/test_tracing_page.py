@@ -19,11 +19,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions.telemetry import SessionMetrics
+from mcp_sessions.telemetry import Inspector, SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, WHO, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+TRACES, WHO, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, MOUNTED, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
 """The blocks, in their order. Those of the recipes are run by `test_recipes` and by `make observe`."""
 
 
@@ -90,6 +90,7 @@ def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option takes the address that the command is given, and the command takes what the option does."""
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     assert isinstance(run(INSPECTOR, app=Server())["app"], MCPSessionMiddleware)
+    assert isinstance(run(MOUNTED)["inspector"], Inspector)
     assert PAGE.count("127.0.0.1:8787") == 3
 
 

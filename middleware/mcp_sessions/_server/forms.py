@@ -159,6 +159,12 @@ def _read_require(text: str) -> Any:
     return text if text in {"never", "always"} else _read_words(text)
 
 
+def _inspector(option: str, value: Any) -> Any:
+    return (
+        value if callable(getattr(value, "bind", None)) else _address(option, value)
+    )  # its class is not imported here
+
+
 def _address(option: str, value: Any) -> Any:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     try:
@@ -241,7 +247,7 @@ WholeOrNone = Annotated[int | None, OptionType("a whole number", _or_none(_whole
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, OptionType(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
-Address = Annotated[str | None, OptionType("an address and a port, as in `127.0.0.1:8787`", _or_none(_address))]
+INSPECTOR: Final = OptionType("an address and a port, as in `127.0.0.1:8787`", _or_none(_inspector))
 Secret = Annotated[str | None, OptionType("at least 16 characters", _or_none(_secret))]
 REQUIRE: Final = OptionType(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require

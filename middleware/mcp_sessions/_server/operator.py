@@ -21,7 +21,7 @@ from .._tokens.keyfile import Keys, key_source
 from ..stores import make
 from ..stores._base import Record, Store, StoreScope
 from ..telemetry._feed import Feed, LiveSession
-from ..telemetry._inspector import Inspector, Roster
+from ..telemetry._inspector import Inspector, LocalServer, Roster
 from . import forms
 from .background import pages, start
 from .lifecycle import ENDED_ALL, Terminator
@@ -247,25 +247,29 @@ class Watched:
         self._terminator: Final = terminator
         self._audience: Final = options.audience
         self._tracked: Final = options.tracked is not None
-        self._inspector: Inspector | None = None
-        address, token = options.telemetry.inspector, options.telemetry.inspector_token
-        if address is not None:
-            if token is None and not forms.is_loopback(address):
+        self._server: LocalServer | None = None
+        given, token = options.telemetry.inspector, options.telemetry.inspector_token
+        inspector = Inspector() if given is None or isinstance(given, str) else given
+        inspector.bind(feed, self.recorded, self.end)
+        if isinstance(given, str):
+            if token is None and not forms.is_loopback(given):
                 raise ConfigurationError(
-                    f"telemetry.inspector={address!r} can be reached from other machines: write 127.0.0.1, or give "
+                    f"telemetry.inspector={given!r} can be reached from other machines: write 127.0.0.1, or give "
                     "inspector_token="
                 )
-            self._inspector = Inspector(address, token, feed=feed, recorded=self.recorded, end=self.end)
+            self._server = LocalServer(inspector, given, token)
+        self._is_started = False
 
     def start(self) -> None:
-        """Open the feed, and serve the page; a second call changes nothing."""
-        if self._feed.open() and self._inspector is not None:
-            start(self._inspector.run)
+        """Serve the page where it has an address; a second call changes nothing."""
+        if self._server is not None and not self._is_started:
+            start(self._server.run)
+        self._is_started = True
 
     async def stop(self) -> None:
-        if self._inspector is not None:
-            self._inspector.stop()
         self._feed.close()
+        if self._server is not None:
+            await self._server.stop()
 
     async def recorded(self) -> Roster | None:
         """Return the recorded sessions that are alive, or None where none are recorded or the store does not answer."""
@@ -284,15 +288,17 @@ class Watched:
             return None
         return Roster(found, complete=True)
 
-    async def end(self, session: LiveSession) -> bool:
-        """End a session, and return whether this call did.
+    async def end(self, ref: str, session: LiveSession | None) -> bool:
+        """End a session that is recorded, or that this worker has seen, and return whether this call did.
 
         Raises:
             StoreUnavailable: It may still live.
         """
         if self._tracked:
             operator = Sessions(store=self._terminator.store, audience=self._audience)
-            return await operator.end(session.ref, reason=ENDED_BY_INSPECTOR)
+            return await operator.end(ref, reason=ENDED_BY_INSPECTOR)
+        if session is None:
+            return False
         created_at, expires_at = session.created_at, int(session.expires_at)
         record = Record(session.ref, None, created_at, expires_at, created_at, audience=self._audience)
         return await self._terminator.end_record(record, ENDED_BY_INSPECTOR)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .._protocol.sep1364 import Dialect
+    from ..telemetry._inspector import Inspector
     from ..telemetry._metrics import SessionMetrics
 
 HOUR: Final = 3600
@@ -182,8 +183,9 @@ class Telemetry(_Checked):
     else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called when a session is created, used or deleted, or a request refused. It must not block or raise."""
-    inspector: forms.Address = None
-    """The address on which to serve a page of live sessions and calls, or None."""
+    inspector: Annotated["str | Inspector | None", forms.INSPECTOR] = None
+    """A page of live sessions and calls: an address on which to serve it, or an `Inspector` that the application mounts
+    behind its own authentication. None shows nothing."""
     inspector_token: forms.Secret = field(default=None, repr=False)
     """The password of that page, with any user name; required unless the address is a loopback address."""
 

@@ -289,12 +289,11 @@ def _counter(options: Options, store: Store, recording: Recording) -> LiveSessio
 
 
 def _feed(options: Options) -> Feed | None:
-    where = options.telemetry.inspector
-    if where is None:
+    if options.telemetry.inspector is None:
         return None
     from ..telemetry._feed import Feed
 
-    return Feed(where, options.clock)
+    return Feed(options.clock)
 
 
 def _watched(options: Options, terminator: Terminator, feed: Feed | None) -> Watched | None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from .._session.claims import Correlation, Principal
 
 if TYPE_CHECKING:
+    from ._inspector import Inspector
     from ._metrics import SessionMetrics
     from ._processor import SessionLogFilter, SessionSampler, SessionSpanProcessor
 
-__all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
+__all__ = ["Inspector", "SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
 
 _API: Final = "opentelemetry.trace"
 
@@ -82,4 +83,5 @@ def attributes_of(correlation: Correlation) -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("._metrics" if name == "SessionMetrics" else "._processor", __name__), name)
+    module = {"Inspector": "._inspector", "SessionMetrics": "._metrics"}.get(name, "._processor")
+    return getattr(import_module(module, __name__), name)

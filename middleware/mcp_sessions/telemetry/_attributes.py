@@ -129,10 +129,13 @@ def has_external_session(span: Mapping[str, Any], ref: str | None, context: Cont
 # --- messages ----------------------------------------------------------------------------------------
 
 
-def labels_of(message: Message) -> dict[str, str]:
+def labels_of(message: Message, target: str | None) -> dict[str, str]:
     """Return the attributes that say what a message calls, as it was sent."""
-    target, labels = target_of(message), {METHOD: message.label}
-    return labels if target is None else {**labels, TARGET_ATTRIBUTES[message.method]: target}
+    return (
+        {METHOD: message.label}
+        if target is None
+        else {METHOD: message.label, TARGET_ATTRIBUTES[message.method]: target}
+    )
 
 
 def versions_of(version: str | None, http_version: str | None) -> dict[str, str]:
@@ -141,9 +144,9 @@ def versions_of(version: str | None, http_version: str | None) -> dict[str, str]
     return {**found, PROTOCOL_VERSION: version} if version is not None and _VERSION.fullmatch(version) else dict(found)
 
 
-def message_attributes(message: Message, client: str | None) -> dict[str, str]:
+def message_attributes(message: Message, target: str | None, client: str | None) -> dict[str, str]:
     """Return the attributes of one message that are not the transport's, with its client's own name."""
-    attributes = labels_of(message)
+    attributes = labels_of(message, target)
     if message.method == CALL:
         attributes[OPERATION] = "execute_tool"
     if client is not None:

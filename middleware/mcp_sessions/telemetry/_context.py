@@ -39,7 +39,7 @@ request_info: Final[ContextVar[RequestInfo | None]] = ContextVar("mcp_request_in
 """What is known of the request, beside the context: an HTTP instrumentation below us may start from an empty one."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ServerSpan(RedactedRepr):
     """What the span that the wrapped server makes of a message lacks."""
 
@@ -52,7 +52,7 @@ class ServerSpan(RedactedRepr):
     claimed_by: SpanContext | None = None  # the span, once it has begun; further ones below it are of something else
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RequestInfo(RedactedRepr):
     """What the spans and facts of a request find in their context."""
 
@@ -113,7 +113,7 @@ def attached(context: Context) -> Iterator[None]:
 # --- where a message comes from ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TraceParents(RedactedRepr):
     """Where a message comes from."""
 

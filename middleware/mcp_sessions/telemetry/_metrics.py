@@ -18,7 +18,7 @@ from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._refusals import ENDS, REFUSALS
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import _attributes as names
-from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, target_of
+from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL
 from ._context import current_info
 from ._outcome import OUTCOMES, Outcome, RequestTelemetry
 
@@ -122,7 +122,7 @@ class SessionMetrics:
         attributes: dict[str, Any] = {METHOD: method, **_bounded(request.info.versions)}
         for tool in outcome.tools:
             self._learn(known.bounded(CALL, tool))
-        target = known.bounded(method, target_of(message))
+        target = known.bounded(method, request.target)
         if target is not None:
             attributes[TARGET_ATTRIBUTES[method]] = target
         if method == CALL:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -127,6 +127,7 @@ class RequestTelemetry(RedactedRepr):
     """One message while it is handled."""
 
     message: Message
+    target: str | None  # the tool or prompt that it names
     info: RequestInfo
     known: KnownNames
     listeners: Sequence[OperationListener] = ()  # what receives it when it has been handled
@@ -152,9 +153,15 @@ class RequestTelemetry(RedactedRepr):
         """Its session."""
         return self.info.ref
 
-    def current(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def current(self) -> Iterator[None]:
         """Make its context the current one where it is not, for what we do ourselves in an `initialize`."""
-        return attached(contexts.get_current() if self.context is None else self.context)
+        token = request_info.set(self.info)
+        try:
+            with attached(contexts.get_current() if self.context is None else self.context):
+                yield
+        finally:
+            request_info.reset(token)
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Record the HTTP status; a transport session that an `initialize` names is taken for that of this message."""
@@ -182,7 +189,7 @@ class RequestTelemetry(RedactedRepr):
     def _settle(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._learn(outcome)
-        name = self.known.span_name(self.message.method, target_of(self.message))
+        name = self.known.span_name(self.message.method, self.target)
         http_span, span = self.info.http_span, self.span
         if span is not None and span.is_recording():
             span.update_name(name)
@@ -198,7 +205,7 @@ class RequestTelemetry(RedactedRepr):
     def _learn(self, outcome: Outcome) -> None:
         for tool in outcome.tools:
             self.known.learn(CALL, tool)
-        target = target_of(self.message)
+        target = self.target
         if target is None or outcome.is_unknown:
             return
         if outcome.word == SUCCESS_WORD:

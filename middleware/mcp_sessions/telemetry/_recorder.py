@@ -17,11 +17,12 @@ from starlette.types import Scope
 from .._errors import Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
-from .._session.claims import Claims
+from .._session.claims import Claims, looks_like_session_id
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import Redact, Spans, Trace
 from . import _feed as events
-from ._attributes import CallerAttributes, process_aliases, target_of
+from ._attributes import MAX_NAME, TARGET_ATTRIBUTES, CallerAttributes, process_aliases
+from ._context import current_info
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
@@ -43,26 +44,27 @@ class Watch:
         self._running: Final[dict[int, events.Began]] = {}
 
     def __call__(self, fact: SessionEvent) -> None:
-        """Send one fact, unless it belongs to a message, which is sent itself."""
-        feed = self._feed
-        known: dict[str, Any] = {"worker": feed.worker, "at": feed.clock()}
+        """Send one fact; a refusal of a message is sent with that message."""
+        feed, at = self._feed, self._feed.clock()
         if isinstance(fact, SessionCreated):
-            feed.send(events.Created(ref=fact.ref, expires_at=fact.expires_at, **known))
+            if (info := current_info()) is not None and info.ref is None:  # a handshake is in the session it creates
+                info.ref = fact.ref
+            feed.send(events.Created(worker=feed.worker, ref=fact.ref, at=at, expires_at=fact.expires_at))
         elif isinstance(fact, SessionDeleted):
-            feed.send(events.Ended(ref=fact.ref, reason=fact.reason, seconds=fact.seconds, **known))
+            ref, seconds = fact.ref, fact.seconds
+            feed.send(events.Ended(worker=feed.worker, at=at, ref=ref, reason=fact.reason, seconds=seconds))
         elif isinstance(fact, RequestRefused) and fact.method is None:
-            feed.send(events.Refused(ref=fact.ref, reason=fact.reason, **known))
+            feed.send(events.Refused(worker=feed.worker, ref=fact.ref, at=at, reason=fact.reason))
 
     def begin(self, message: Message, session: Claims | None, *, is_live: bool) -> None:
         """Send that a message is being handled, and its session if it lives and this worker has not seen it before."""
         feed, (ref, client) = self._feed, (None, None) if session is None else (session.ref, session.client)
         known: dict[str, Any] = {"worker": feed.worker, "ref": ref, "at": feed.clock(), "client": client}
-        name = " ".join(filter(None, [message.label, target_of(message)]))
-        began = events.Began(call=f"{feed.worker}/{next(self._numbers)}", name=name, **known)
+        began = events.Began(call=f"{feed.worker}/{next(self._numbers)}", name=shown_name(message), **known)
         self._running[id(message)] = began
         if message.method in _EVENTFUL:
             return
-        if session is not None and is_live and not feed.knows(session.ref):
+        if session is not None and is_live and session.ref not in feed.board.sessions:
             since, until = session.issued_at, session.expires_at
             feed.send(events.LiveSession(created_at=since, expires_at=until, **known))
         feed.send(began)
@@ -74,6 +76,18 @@ class Watch:
         if request.message.method not in _EVENTFUL or error is not None:
             ended = {"ref": request.ref, "seconds": seconds, "error": error, "reason": outcome.reason}
             self._feed.send(events.Call(**{**began, **ended}))
+
+
+def shown_name(message: Message) -> str:
+    """Return what a message calls, as the page shows it: whatever is unusual in it is escaped."""
+    try:
+        target = message.target()
+    except Refusal:  # a lone surrogate
+        target = None
+    if message.method not in TARGET_ATTRIBUTES or target is None or looks_like_session_id(target):
+        return message.label
+    cut = target[:MAX_NAME]
+    return f"{message.label} {cut if cut.isprintable() else ascii(cut)[1:-1]}"
 
 
 class Telemetry:

@@ -61,7 +61,7 @@ _CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "s
 _SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
 
 
-@dataclass
+@dataclass(repr=False)
 class Start(RedactedRepr):
     """A session that is being created, which its span names once it is complete."""
 
@@ -160,7 +160,10 @@ class Tracing:
         if session is None and server_id is not None:
             ref = names.server_ref(server_id)
             info.ref, unconfirmed = (ref, None) if ref in self._server_sessions else (None, ref)
-        request = RequestTelemetry(message, info, self._known, self._listeners, unconfirmed, self._confirm)
+        target = names.target_of(message)
+        request = RequestTelemetry(message, target, info, self._known, self._listeners, unconfirmed, self._confirm)
+        if message.method != INITIALIZE:
+            request.info_token = request_info.set(info)
         if self.is_tracing:
             self._trace(request, session, is_forwarded, scope, headers.by_name)
         return request
@@ -183,23 +186,22 @@ class Tracing:
         info.http_span = self._http_span(parents.around)
         if message.method == names.CALL:
             request.contents = self._contents
-        below = self._below(parents, start, info)
+        below = with_info(info, self._below(parents, start, info))
         info.is_external = info.ref is None and has_external_session({}, None, below)
         # The server's own span ends before its answer leaves, so what it returned is written on one around that.
         wraps = is_native and request.contents is not None and info.http_span is None
         makes_own = self._spans == "auto" and (wraps or not is_native)
         arguments = None if request.contents is None else request.contents.arguments(message)
         self._annotate(request, parents, content("arguments", arguments, is_ours=not makes_own, is_outermost=True))
-        attributes = {**names.message_attributes(message, self._client(message, info, session)), **info.versions}
-        attributes.update(info.caller)
+        client = self._client(message, info, session)
+        attributes = {**names.message_attributes(message, request.target, client), **info.versions, **info.caller}
         links = links_to(caller=parents.caller, transport=parents.transport, start=start)
         if makes_own:
             given = {} if wraps else attributes
             self._start(request, below, given, [] if wraps else links, arguments, is_inner=wraps)
         if is_native:
-            target = names.target_of(message)
             is_outermost = info.http_span is None and not makes_own
-            info.server_span = ServerSpan(message.method, target, attributes, links, self._known, is_outermost)
+            info.server_span = ServerSpan(message.method, request.target, attributes, links, self._known, is_outermost)
         handled = self._handled_in(request, parents, below, start)
         if is_forwarded and (wraps or info.begins_trace or (self._in_session and start is not None)):
             request.traceparent = traceparent_of(get_current_span(handled).get_span_context())
@@ -221,10 +223,10 @@ class Tracing:
         span, info, message = request.info.http_span, request.info, request.message
         if span is None:
             return
-        labels = names.labels_of(message)
+        labels = names.labels_of(message, request.target)
         named = self._named(info.ref, attributes_on(span), parents.context)
         span.set_attributes({**labels, **named, **info.caller, names.INPUT: " ".join(labels.values()), **more})
-        if (name := http_name(span, self._known.span_name(message.method, names.target_of(message)))) is not None:
+        if (name := http_name(span, self._known.span_name(message.method, request.target))) is not None:
             span.update_name(name)
 
     def _start(
@@ -239,14 +241,14 @@ class Tracing:
     ) -> None:
         """Start our own span of a message."""
         message, info = request.message, request.info
-        is_outermost, context = info.http_span is None, with_info(info, below)
-        shown = {names.INPUT: " ".join(names.labels_of(message).values())} if is_outermost else {}
+        is_outermost = info.http_span is None
+        shown = {names.INPUT: " ".join(names.labels_of(message, request.target).values())} if is_outermost else {}
         shown.update(content("arguments", arguments, is_ours=True, is_outermost=is_outermost))
         request.span = self._tracer.start_span(
-            self._known.span_name(message.method, names.target_of(message)),
-            context,
+            self._known.span_name(message.method, request.target),
+            below,
             SpanKind.INTERNAL if is_inner else SpanKind.SERVER,
-            {**attributes, **self._named(info.ref, {}, context), **shown},
+            {**attributes, **self._named(info.ref, {}, below), **shown},
             without_parent(links, get_current_span(below).get_span_context()),
         )
 
@@ -254,13 +256,12 @@ class Tracing:
         self, request: RequestTelemetry, parents: TraceParents, below: Context, start: SpanContext | None
     ) -> Context:
         """Return the context in which a message is handled."""
-        context = with_info(request.info, below)
         if request.span is not None:
-            return set_span_in_context(request.span, context)
+            return set_span_in_context(request.span, below)
         if parents.caller.is_valid and not (self._in_session and start is not None):
             # The server reads `_meta` itself, and what else is around it is not below its caller's span.
-            return set_span_in_context(get_current_span(), context)
-        return context
+            return set_span_in_context(get_current_span(), below)
+        return below
 
     def _attach(self, request: RequestTelemetry, handled: Context, scope: MutableMapping[str, Any]) -> None:
         """Make a context the current one, and that of handlers that run elsewhere.
@@ -274,7 +275,7 @@ class Tracing:
             return
         if self.wraps_handlers:
             store_context(scope, handled)
-        request.token, request.info_token = attach(handled), request_info.set(request.info)
+        request.token = attach(handled)
 
     def _client(self, message: Message, info: RequestInfo, session: Claims | None) -> str | None:
         known = session.client if session is not None else self._server_sessions.get(info.ref or "")
