@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 BUDGETS: Final = {
-    "ours, no session": 75_000,
-    "ours, session": 170_000,
-    "ours, session, state changed": 255_000,
+    "ours, no session": 85_000,
+    "ours, session": 180_000,
+    "ours, session, state changed": 270_000,
     "ours, forged session refused": 280_000,
     "ours, session, traced": 560_000,
 }
