@@ -40,7 +40,7 @@ class Shout(Rewrite):
 
 def responding(send: Send, *rewrites: Rewrite, limit: int = 100, **options: Any) -> Response:
     """What stands in for `send` while an application answers the request with the id 1."""
-    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0)._options
+    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0).runtime
     ctx = RequestContext(runtime, Server(), http(), Incoming(), send, RequestHeaders([]), at_endpoint=True)
     return Response(ctx, send, b"1", rewrites, **options)
 
@@ -361,6 +361,23 @@ class TestASessionThatEnds:
         await watch.streams._check_once()
         await watch.say(body(note, more=True), body(answer, more=True))
         assert watch.answer.messages[1:] == [body(note, more=True), body(answer, more=True) if survives else body(TOLD)]
+
+    async def test_an_answer_that_does_not_leave_is_not_rewritten(self) -> None:
+        """Its session ended while the store was away: nothing may be kept or echoed for it."""
+        rewritten: list[bytes] = []
+
+        class Keep(Rewrite):
+            async def on_text(self, text: bytes, response: Response) -> bytes | None:
+                rewritten.append(text)
+                return None
+
+        watch = Watch(rewrite=Keep())
+        watch.streams = Streams(Failing("statuses"))
+        await watch.say(start(EVENTS))
+        await watch.streams._check_once()
+        await watch.say(body(b'data: {"id":1,"result":{}}\n\n', more=True))
+        assert rewritten == []
+        assert watch.answer.messages[1:] == [body(TOLD)]
 
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(

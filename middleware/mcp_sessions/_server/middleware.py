@@ -131,16 +131,16 @@ class MCPSessionMiddleware:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app: ASGIApp = forms.application(app)
         options = Options(**given)
-        self._options = make_runtime(self.app, options)
+        self.runtime = make_runtime(self.app, options)
         self.path: Final = options.path
-        self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.security_sensitive)
-        services = (self._options.sweeper, self._options.counter, self._options.watched)
+        self._routing: Final = Routing(self.app, options.path or "", guards=self.runtime.rules.security_sensitive)
+        services = (self.runtime.sweeper, self.runtime.counter, self.runtime.watched)
         beside = [service for service in services if service is not None]
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
-        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._options, random_keys=keys is None))
+        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self.runtime, random_keys=keys is None))
         self.services: Final = Services(
-            self._options.store, beside, closes=isinstance(store, str), check=self._check_started
+            self.runtime.store, beside, closes=isinstance(store, str), check=self._log_started
         )
 
     @classmethod
@@ -165,7 +165,7 @@ class MCPSessionMiddleware:
     @property
     def fault(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
-        if self._options.principal is from_scope and startup_checks.authenticates(self.app, self.path):
+        if self.runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
             return startup_checks.MISPLACED
         return startup_checks.TWICE if startup_checks.repeats(self.app, self.path) else self._fault_of_workers()
 
@@ -178,7 +178,7 @@ class MCPSessionMiddleware:
             await self.app(scope, receive, send)
             return
         self._check_ready()
-        runtime, headers = self._options, RequestHeaders(scope["headers"])
+        runtime, headers = self.runtime, RequestHeaders(scope["headers"])
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
@@ -203,11 +203,11 @@ class MCPSessionMiddleware:
         place = place_of(scope, self.path)
         return self._routing.place(scope) if place == "elsewhere" else place
 
-    def _check_started(self) -> None:
-        if self._options.telemetry.metrics_enabled:
-            self._options.telemetry.recorder()  # now, so that its counters begin before the first request
-        log_start(self.path, self._options)
-        if self._options.transport.header and not self._options.transport.bridges:
+    def _log_started(self) -> None:
+        if self.runtime.telemetry.metrics_enabled:
+            self.runtime.telemetry.recorder()  # now, so that its counters begin before the first request
+        log_start(self.path, self.runtime)
+        if self.runtime.transport.header and not self.runtime.transport.bridges:
             startup_checks.log_stateful(self.app, self.path)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

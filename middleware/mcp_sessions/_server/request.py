@@ -49,7 +49,10 @@ _EARLY: Final = frozenset({"initialize", "ping"})
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
-    """Handle one POST whose body may be a JSON-RPC message."""
+    """Handle one POST whose body may be a JSON-RPC message.
+
+    Before it is answered or refused here, the wrapped server has to admit the caller (`answers.preflight`).
+    """
     limits = ctx.runtime.limits
     try:
         message = parse(body, limits.batch, limits.nesting)
@@ -103,8 +106,7 @@ async def _refuse(ctx: RequestContext, message: Message, decision: Decision, ref
 async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
-    Handlers find the session, or why there is none. An answer that nothing changes or observes goes to the server
-    directly.
+    Handlers find the session, or why there is none. An answer that nothing changes or observes is sent directly.
     """
     scope, session, is_handshake = ctx.scope, None, False
     response = passing_response(ctx) if message is None else response_for(ctx, message, decision)
@@ -140,14 +142,17 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
 
 
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
-    """Return the body as the application gets it: without what it must not see, and labelled."""
+    """Return the body as the application gets it, and report that its session is used.
+
+    SEP-1364's fields and, for lists and notifications, the session are taken out; our trace context is put in.
+    """
     runtime = ctx.runtime
     if attached is not None and runtime.telemetry.listen is not None:
         runtime.telemetry.listen(SessionUsed(attached.ref, message.label))
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
-    # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
+    # A notification has no answer to echo the session into; SDK 1.x would log one that it does not know, with the id.
     if decision.step is STABLE or (ctx.session is not None and message.kind is NOTIFICATION):
         body = ctx.set_content_length(rewrite.without_session(message))
     if runtime.correlate and message.kind is not RESPONSE:

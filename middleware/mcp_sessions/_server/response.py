@@ -1,8 +1,8 @@
-"""The response on its way out: `Response.send` is the only stand-in for the server's `send`.
+"""The response on its way out: `Response.send` is the only stand-in for `send` that the application gets.
 
-What becomes of a body is chosen at its start. JSON is held as a whole, since a change of it changes its length; an
-event stream passes event by event, and ends when its session ends; all else passes as it comes. Which messages change,
-and how, is up to the rewrites; where they leave a message alone, the server's bytes go out.
+What becomes of a body is chosen at its start: JSON is held as a whole, an event stream passes event by event, all else
+passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer asks
+the store again; `resumption.Streams` polls it, and calls `EventBody.terminate` where a session has ended.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     """The response to one request, on its way from the application to the server."""
 
     ctx: RequestContext
-    send_to_server: Send
+    send_out: Send
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
     rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order; what translates ids comes first
     observer: RequestTelemetry | None = None  # learns how the request ended
@@ -64,7 +64,6 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     may_name: bool = False  # a session may be named in its headers
-
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     pending_start: ASGIMessage | None = None  # while it is held
     extra_headers: tuple[Header, ...] = ()  # what names a new session
@@ -73,7 +72,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     terminated: bool = False  # it was ended before its time
 
     async def send(self, event: ASGIMessage) -> None:
-        """Take one event of the application, as the server's `send` does."""
+        """Take one event of the application."""
         if self.terminated:  # whatever the application goes on to send
             await checkpoint()  # and it may do so in a loop that has nothing else to wait for
         elif event["type"] == "http.response.start":
@@ -81,7 +80,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         elif event["type"] == "http.response.body" and self.body is not None:
             await self.body.send(event)
         else:
-            await self.send_to_server(event)
+            await self.send_out(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
         if self.may_name or self.ctx.runtime.transport.bridges:
@@ -94,7 +93,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         elif isinstance(self.body, JSONBody):
             self.pending_start = start  # a change of the body changes its length
         else:
-            await self.send_to_server(start)
+            await self.send_out(start)
 
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | OpaqueBody:
         max_bytes = self.ctx.runtime.limits.event_bytes
@@ -116,8 +115,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         """Find the session that the server names, and return the start with ours in its place across the bridge."""
         if self.rewrites:
             start = self.rewrites[0].on_start(start)  # what translates ids comes first
-        for value in session_header_values(start):
-            self.session_id = value
+        self.session_id = next(reversed(session_header_values(start)), None)
         if self.session_id is not None or start["status"] != _OK:  # none of ours is to be named
             for change in self.rewrites:
                 change.defers_start = False
@@ -159,7 +157,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if self.observer is not None and len(text) <= MAX_OBSERVED_BYTES:
             self.observer.read(text)
 
-    def needs_recheck(self) -> bool:
+    def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
 
@@ -195,7 +193,7 @@ class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
     async def send(self, event: ASGIMessage) -> None:
         if self.response.observer is not None:
             self._observe(event.get("body", b""), event.get("more_body", False))
-        await self.response.send_to_server(event)
+        await self.response.send_out(event)
 
     def _observe(self, part: bytes, more: bool) -> None:
         """Let telemetry read an event when it is complete, and JSON with the last part."""
@@ -222,12 +220,13 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
     async def send(self, event: ASGIMessage) -> None:
         response = self.response
         if response.pending_start is None:  # it has left already
-            await response.send_to_server(event)
+            await response.send_out(event)
             return
         self.pieces.append(event.get("body", b""))
         if event.get("more_body", False):
             return
-        text, changed = b"".join(self.pieces), await self._error_if_ended() if response.needs_recheck() else None
+        text = b"".join(self.pieces)
+        changed = await self._error_if_ended() if response.status_is_stale() else None
         if changed is None:
             changed = await response.rewrite(text)
         if response.terminated:  # it was refused meanwhile
@@ -239,8 +238,8 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         if response.extra_headers:
             start = {**start, "headers": [*start["headers"], *response.extra_headers]}
         response.observe(text)
-        await response.send_to_server(start)
-        await response.send_to_server({**event, "body": text})
+        await response.send_out(start)
+        await response.send_out({**event, "body": text})
 
     async def _error_if_ended(self) -> bytes | None:
         """Return the error that takes the place of a result whose session has ended meanwhile, or None."""
@@ -270,11 +269,11 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             start = {**start, "headers": independent_of_body(start.get("headers", ()))}
         response.pending_start = start if response.defers_start else None
         if response.pending_start is None:
-            await response.send_to_server(start)
+            await response.send_out(start)
         if response.make_guard is not None and not self.is_opaque:
             self.guard = response.make_guard()
             self.guard.streams.add(self)
-            if response.needs_recheck():
+            if response.status_is_stale():
                 await self._terminate_if_refused(self.guard)
 
     async def send(self, event: ASGIMessage) -> None:
@@ -304,6 +303,8 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def _rewrite(self, text: bytes) -> bytes | None:
         if self.guard is not None and self.guard.needs_recheck(text):
             await self._terminate_if_refused(self.guard)
+        if self.response.terminated:  # what does not leave is neither changed nor observed
+            return None
         changed = await self.response.rewrite(text)
         self.last_text = text if changed is None else changed
         self.response.observe(self.last_text)
@@ -319,7 +320,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         self.is_sending = True
         try:
             if response.pending_start is None:
-                await response.send_to_server(event)
+                await response.send_out(event)
             else:
                 await self._release(response.pending_start)
         finally:
@@ -334,7 +335,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         waiting, self.waiting, self.response.pending_start = self.waiting, [], None
         headers = [*start["headers"], *self.response.extra_headers]
         for event in ({**start, "headers": headers}, *waiting):
-            await self.response.send_to_server(event)
+            await self.response.send_out(event)
 
     @property
     def claims(self) -> Claims:
@@ -396,4 +397,4 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):
             if start is not None:
                 await self._release(start)
-            await self.response.send_to_server({"type": "http.response.body", "body": body, "more_body": False})
+            await self.response.send_out({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,7 +1,7 @@
 """Sessions during one request: opened from what it names, written back, ended; `minting` makes new ones.
 
-What is known about a session comes from its token and the state that its client carries; the store is asked for its
-status alone.
+A session of the draft comes from its token and the state that its client carries; the store is asked for its status
+alone. For header and cookie sessions, whose clients carry none, the store holds the state, too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from .context import RequestContext
 from .logs import log_extra
 from .runtime import Runtime
 
-_OWN_IS_OVER: Final = frozenset(
-    {SessionExpired.reason, SessionEnded.reason, "store_lost", "begun_in_another_process"}
-    | {"bridge_key_unknown", "bridge_seal"}
+_AUTHENTIC_BUT_DEAD: Final = frozenset(
+    {
+        *(SessionExpired.reason, SessionEnded.reason),
+        *("store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"),
+    }
 )
 RECHECK_AFTER: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
@@ -118,10 +120,11 @@ def _unseal(state: str, verified: VerifiedToken, runtime: Runtime, now: float) -
 
 
 async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Open the sessions that a message names, and return the one that it is in, if any: its body counts first.
+    """Open the sessions that a message names, and return the one that it is in, if any.
 
-    Raises as `open_session`, with 404 for a transport session; or `session_header_mismatch`: the header contradicts
-    the body, whose session is the caller's, or names no session that ever was the caller's.
+    The session of the header is checked even where the body names the one that is returned. Raises as `open_session`,
+    with 404 for a transport session; or `session_header_mismatch`: the header contradicts the body, whose session is
+    the caller's, or names a session that never was the caller's.
     """
     session, named, fail_open = None, decision.metadata, decision.fail_open
     if named is not None and decision.kind != SESSION:
@@ -132,7 +135,7 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
         try:
             transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
         except SessionNotFound as error:
-            if named is None or error.reason in _OWN_IS_OVER:
+            if named is None or error.reason in _AUTHENTIC_BUT_DEAD:
                 raise
             raise refusal("session_header_mismatch", ref=error.ref) from None
         session = session or transport
@@ -144,7 +147,7 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
 async def open_transport(
     ctx: RequestContext, session_id: str, *, kind: Kind = TRANSPORT, fail_open: bool = False
 ) -> ActiveSession:
-    """Return the live session that a header alone names, and let the request cross the bridge."""
+    """Return the live session that a header alone names; with a bridge, let the request cross it."""
     try:
         return await _open_across(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
     except SessionNotFound as error:  # the status makes clients begin anew
@@ -172,7 +175,7 @@ def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | Non
     return found.get(refusal.ref)
 
 
-def refusal_of(standing: SessionStatus, claims: Claims) -> SessionNotFound:
-    if standing is SessionStatus.UNKNOWN:
+def refusal_of(status: SessionStatus, claims: Claims) -> SessionNotFound:
+    if status is SessionStatus.UNKNOWN:
         return SessionNotFound("store_lost", ref=claims.ref)
-    return SessionExpired(ref=claims.ref) if standing is SessionStatus.IDLE else SessionEnded(ref=claims.ref)
+    return SessionExpired(ref=claims.ref) if status is SessionStatus.IDLE else SessionEnded(ref=claims.ref)
