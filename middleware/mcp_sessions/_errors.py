@@ -20,6 +20,7 @@
         │   └── StateUnreadable
         ├── HeaderMismatch        -32020   header and body disagree
         ├── EraRefused            -32022   the deployment serves the handshake versions only
+        ├── DiscoveryRefused      -32601   the same, as clients understand it that have just asked
         ├── SessionNotFound       -32043   the draft's one answer for every bad session
         │   ├── SessionExpired
         │   └── SessionEnded
@@ -175,6 +176,18 @@ class EraRefused(Refusal):
     code = -32022  # MCP 2026-07-28, "Unsupported protocol version"
     message = "Unsupported protocol version"
     reason = "modern_era"
+
+
+class DiscoveryRefused(Refusal):
+    """The deployment serves clients of the legacy era only, and answers `server/discover` as a legacy server does.
+
+    Every client that was tried falls back to `initialize` then; some give up at `EraRefused`.
+    """
+
+    code = -32601
+    http_status = 404  # as servers of the modern era answer an unknown method
+    message = "Method not found"
+    reason = "discovery_refused"
 
 
 class SessionNotFound(Refusal):

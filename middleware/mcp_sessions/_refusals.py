@@ -81,6 +81,7 @@ _GROUPS: Final[tuple[tuple[Origin, str, Suspicion, Mapping[str, str | Reason]], 
                 InvalidParams, "_meta must carry the protocol version and the client capabilities"
             ),
             "modern_era": 'a client of the modern era, with `Wire(era="legacy")`',
+            "discovery_refused": '`server/discover`, with `Wire(era="legacy")`: its client falls back to `initialize`',
             "invalid_request": "a message that cannot be forwarded",
             "required": Reason("no session, where `require=` asks for one", refusal=SessionRequired),
             "cookie_jar_shared": _sent(

@@ -11,7 +11,7 @@ from clients import OFFERED, SECRET, SESSION_KEY, START
 from deciding import headers, rules
 from reasons import refused
 
-from mcp_sessions._errors import EraRefused, Refusal
+from mcp_sessions._errors import DiscoveryRefused, EraRefused, Refusal
 from mcp_sessions._protocol import decision
 from mcp_sessions._protocol.decision import (
     EXTENSIONS,
@@ -170,7 +170,7 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
         text = of_subject(about, carried)
         outcome = decided(text, headers(modern=modern), given)
         if given.legacy_only and modern:
-            assert isinstance(outcome, EraRefused)
+            assert isinstance(outcome, EraRefused | DiscoveryRefused)
             continue
         row = TABLE[subject(text, given)]
         session = carried if about is not Subject.REPLY else None

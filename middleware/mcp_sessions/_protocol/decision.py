@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from .._errors import EraRefused, SessionNotFound, SessionRequired
+from .._errors import DiscoveryRefused, EraRefused, SessionNotFound, SessionRequired
 from .._refusals import refusal
 from .._session.claims import BESIDE, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
@@ -166,7 +166,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
     if rules.legacy_only and headers.is_modern:
-        raise EraRefused
+        raise DiscoveryRefused if message.method == DISCOVER else EraRefused
     credentials = identify(message, headers, rules)
     about = subject(message, rules)
     step = TABLE[about][_presence(message, about, credentials, rules)]
