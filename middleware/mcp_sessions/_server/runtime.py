@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -162,10 +162,11 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Recording
     clock: Callable[[], float]
 
-    def status(self, claims: Claims) -> Awaitable[SessionStatus]:
+    async def status(self, claims: Claims) -> SessionStatus:
+        """Ask the store how a session stands; where sessions are recorded, note that it is used."""
         if self.tracked:
-            return self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
-        return self.store.status(claims)
+            return await self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+        return await self.store.status(claims)
 
     @property
     def audience(self) -> str:
