@@ -176,20 +176,21 @@ class Pool:
     def _attempt(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
         from psycopg import Error
 
-        for is_last in (False, True):
-            connection = self._take(pool)
-            try:
-                return work(connection)
-            except Error as error:
-                if is_last:
-                    raise
-                if reason_of(error) == NO_TABLES:
-                    self._configure(connection)  # which makes them
-                elif not connection.closed or not repeatable:
-                    raise
-            finally:
-                pool.putconn(connection)
-        raise AssertionError  # pragma: no cover  # the last attempt returns or raises
+        connection = self._take(pool)
+        try:
+            return work(connection)
+        except Error as error:
+            if reason_of(error) == NO_TABLES:
+                self._configure(connection)  # which makes them
+            elif not (connection.closed and repeatable):
+                raise
+        finally:
+            pool.putconn(connection)
+        connection = self._take(pool)
+        try:
+            return work(connection)
+        finally:
+            pool.putconn(connection)
 
     def _take(self, pool: ConnectionPool[Any]) -> Connection[Any]:
         """Return a connection that was not found broken, or wait for one that others use."""
@@ -205,11 +206,7 @@ class Pool:
                     reason = reason_of(fault)
                     raise StoreUnavailable(reason, cause=CAUSES.get(reason, "")) from None
                 raise fault or StoreUnavailable("store_timeout", cause="all connections are in use") from None
-            if not is_readable(connection.fileno()):  # a server that closed it has said so
+            if not is_readable(connection.fileno()):
                 return connection
-            try:
-                connection.execute("SELECT 1")
-            except Error:
-                pool.putconn(connection)
-            else:
-                return connection
+            connection.close()  # a server that ends a connection says so
+            pool.putconn(connection)

@@ -98,8 +98,9 @@ class SQLiteStore(SQLStore):
         """Open the file, make it where there is none, and delete what has expired, in small steps."""
         await self._changes.run(SQLiteFile.open)
         await self._reads.run(lambda _: self._nowait.open())
-        while await self._changes.run(self._sweep):
-            """Other calls have their turn."""
+        is_more = True
+        while is_more:  # other calls have their turn in between
+            is_more = await self._changes.run(self._sweep)
 
     async def close(self) -> None:
         self._nowait.close()
@@ -227,8 +228,7 @@ def _after_fork() -> None:
         one.abandon_after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+getattr(os, "register_at_fork", dict)(after_in_child=_after_fork)  # Windows has no forks
 
 
 @dataclass

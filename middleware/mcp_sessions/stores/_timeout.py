@@ -156,12 +156,10 @@ class TimeoutStore:
 
     async def _log_usage(self) -> None:
         """Log what fills a full store, where the store says so in time."""
-        ask: Callable[[], Awaitable[object]] | None = getattr(self._store, "usage", None)
+        ask: Callable[[], Awaitable[StoreUsage]] | None = getattr(self._store, "usage", None)
         if ask is not None and self._usage_log.is_due():
             with suppress(Exception), anyio.move_on_after(self._one):
-                usage = await ask()
-                if isinstance(usage, StoreUsage):
-                    self._usage_log.log(usage)
+                self._usage_log.log(await ask())
 
     def _log(self, fault: StoreUnavailable) -> None:
         """Log a fault with the place and the cause, each kind once a minute."""

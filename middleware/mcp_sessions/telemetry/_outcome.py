@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, StatusCode
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
-from .._session.claims import RedactedRepr, looks_like_session_id
+from .._session.claims import RedactedRepr
 from . import Content, Redact
 from . import _attributes as names
 from ._attributes import CALL, KnownNames, attributes_on, server_ref, target_of
@@ -168,8 +168,7 @@ class RequestTelemetry(RedactedRepr):
         self.status = status
         if self.message.method == INITIALIZE:
             for server_id in session_ids:
-                if not looks_like_session_id(server_id):
-                    self.unconfirmed_ref = None if self.ref is not None else server_ref(server_id)
+                self.unconfirmed_ref = None if self.ref is not None else server_ref(server_id)
 
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
