@@ -44,7 +44,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *,
     era = [(b"mcp-protocol-version", b"2026-07-28")] if modern else []
     headers = RequestHeaders([*scope["headers"], *era])
     return await preflight(
-        RequestContext(sessions(app).runtime, app, scope, receive, Answer(), headers, at_endpoint=True), request
+        RequestContext(sessions(app)._runtime, app, scope, receive, Answer(), headers, at_endpoint=True), request
     )
 
 

@@ -249,7 +249,7 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
 
 
 async def expire(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    world.app.runtime.clock.now += 31 * DAY  # type: ignore[attr-defined]
+    world.app._runtime.clock.now += 31 * DAY  # type: ignore[attr-defined]
     return ours, ()
 
 

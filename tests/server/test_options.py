@@ -32,7 +32,7 @@ def test_the_typed_keywords_are_the_options() -> None:
 
 
 def options_of(**options: Any) -> Runtime:
-    return sessions(Server(), **options).runtime
+    return sessions(Server(), **options)._runtime
 
 
 def test_the_defaults_need_nothing_but_keys() -> None:
@@ -68,7 +68,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
     app, name = sessions(Server(), **{option: value}), option.removeprefix("max_")
-    places = app, app.runtime, app.runtime.rules, app.runtime.limits, app.runtime.transport
+    places = app, app._runtime, app._runtime.rules, app._runtime.limits, app._runtime.transport
     assert next(getattr(place, name) for place in places if hasattr(place, name)) == kept
 
 

@@ -132,7 +132,7 @@ def bodies(token: str, method: str) -> list[bytes]:
 async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, options: dict[str, Any]) -> None:
     """Who is not its owner gets what a forged one gets, whatever it is used as, in every place and method."""
     app = sessions(server(), principal=named_user, **options)
-    minted = await minting.mint(app.runtime, principal=Principal("ann"), params={}, scope=http(), kind=kind)
+    minted = await minting.mint(app._runtime, principal=Principal("ann"), params={}, scope=http(), kind=kind)
 
     async def answers(token: str, method: str, *user: Header) -> list[tuple[Any, ...]]:
         found = []

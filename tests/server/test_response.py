@@ -40,7 +40,7 @@ class Shout(Rewrite):
 
 def responding(send: Send, *rewrites: Rewrite, limit: int = 100, **options: Any) -> Response:
     """What stands in for `send` while an application answers the request with the id 1."""
-    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0).runtime
+    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0)._runtime
     ctx = RequestContext(runtime, Server(), http(), Incoming(), send, RequestHeaders([]), at_endpoint=True)
     return Response(ctx, send, b"1", rewrites, **options)
 

@@ -169,7 +169,7 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: boo
         assert answers[0].json == {"jsonrpc": "2.0", "id": 1, "error": error}
     # The official TypeScript client takes a stream up after each error; 405 says that there is none.
     assert (await broken.resume()).status == 405
-    assert not broken.app.runtime.streams._open
+    assert not broken.app._runtime.streams._open
 
 
 def handler_of(broken: Broken) -> Session:
@@ -206,7 +206,7 @@ class TestACallThatGoesOn:
     async def test_an_error_closes_its_state_too(self) -> None:
         broken = Broken()
         await broken.happen()
-        origin = broken.app.runtime.events.request_of(None, "1")
+        origin = broken.app._runtime.events.request_of(None, "1")
         assert origin is not None
         origin.answered = True
         await broken.resume(last=b"1")
@@ -224,7 +224,7 @@ class TestACallThatGoesOn:
         """Each change, again where the store was away, and until the session ends."""
         store = Failing()
         broken = Broken(store=store)
-        broken.app.runtime.events._interval = 0.001
+        broken.app._runtime.events._interval = 0.001
         header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
         await broken.lose(header)
         for _ in range(10):  # where nobody has looked at the state, there is nothing to save
@@ -250,21 +250,21 @@ class TestACallThatGoesOn:
                 await checkpoint()
             await handler_of(broken).end()
             state["n"] = 4
-            while broken.app.runtime.events._saving:
+            while broken.app._runtime.events._saving:
                 await checkpoint()
         with pytest.raises(StateClosed):
             state["n"] = 5
 
     async def test_one_that_has_expired_is_closed(self) -> None:
         broken = Broken()
-        broken.app.runtime.events._interval = 0.001
+        broken.app._runtime.events._interval = 0.001
         header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
         for _ in range(2):
             broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
             await broken.lose(header)
         broken.clock.now += 365 * DAY
         with anyio.fail_after(DEADLINE):
-            while broken.app.runtime.events._saving:
+            while broken.app._runtime.events._saving:
                 await checkpoint()
         with pytest.raises(StateClosed):
             handler_of(broken).state["n"] = 1
@@ -272,7 +272,7 @@ class TestACallThatGoesOn:
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
         broken = Broken()
-        broken.app.runtime.events._max_calls = 1
+        broken.app._runtime.events._max_calls = 1
         await broken.happen()
         first = handler_of(broken)
         broken.server.began, broken.server.go = anyio.Event(), anyio.Event()

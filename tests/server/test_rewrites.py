@@ -214,7 +214,7 @@ async def test_a_stream_whose_start_waits_can_be_cut() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b": hello\n\n", "more_body": True})
         middleware = client.app
-        await middleware.runtime.terminator.end(held[0]._active.claims, "over")  # type: ignore[attr-defined]
+        await middleware._runtime.terminator.end(held[0]._active.claims, "over")  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b"data: {}\n\n"})
 
     client = Client(sessions(app, admission="own"), modern=False)

@@ -78,8 +78,8 @@ class Worker:
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
             listen=self.emit,
         )
-        assert app.runtime.sweeper is not None
-        self.sweeper = app.runtime.sweeper
+        assert app._runtime.sweeper is not None
+        self.sweeper = app._runtime.sweeper
 
     def emit(self, fact: SessionEvent) -> None:
         """Hear a fact, and fail once where that is asked for."""

@@ -64,7 +64,7 @@ async def test_tracked_they_are_gone_after_a_day_of_silence(
     with kind(clock, tmp_path) as (make, _):
         store = make()
         app = sessions(Server(), clock=clock, store=store, tracked=True)
-        sweeper = app.runtime.sweeper
+        sweeper = app._runtime.sweeper
         assert sweeper is not None
         for _ in range(CLIENTS):
             client = Client(app)

@@ -22,7 +22,7 @@ SCOPE = http()
 
 
 def options_of(clock: Clock, **options: object) -> Runtime:
-    return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options).runtime
+    return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._runtime
 
 
 async def mint(options: Runtime, principal: Principal | None = None) -> ActiveSession:

@@ -55,14 +55,14 @@ class Server:
 
     def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
         self.folder = folder
-        self.runtime = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
+        self._runtime = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
         if tls:
             with socket.create_server((HOST, 0)) as free:
                 self.port: int = free.getsockname()[1]
             self.certificates = Certificates(folder)
             pem = folder / "server.pem"
             files = {"ssl_cert_file": pem, "ssl_key_file": pem}
-            self.runtime |= {"listen_addresses": HOST, "port": self.port, "ssl": "on", **files}
+            self._runtime |= {"listen_addresses": HOST, "port": self.port, "ssl": "on", **files}
         for path in (folder, *folder.iterdir()):
             path.chmod(0o700)
             shutil.chown(path, USER.get("user", os.geteuid()))
@@ -86,7 +86,7 @@ class Server:
 
     @property
     def is_on_tcp(self) -> bool:
-        return bool(self.runtime["listen_addresses"])
+        return bool(self._runtime["listen_addresses"])
 
     @property
     def pid(self) -> int:
@@ -94,8 +94,8 @@ class Server:
 
     def start(self, **options: object) -> None:
         """Start the server, on the files that it has, and wait until it answers."""
-        self.runtime |= options
-        words = [word for name, value in self.runtime.items() for word in ("-c", f"{name}={value}")]
+        self._runtime |= options
+        words = [word for name, value in self._runtime.items() for word in ("-c", f"{name}={value}")]
         command = [program("postgres"), "-D", str(self.folder / "data"), *words]
 
         def answers() -> bool:

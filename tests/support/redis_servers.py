@@ -74,7 +74,7 @@ class Server:
         self.folder = folder
         self.port = _free_port()
         self._file = [] if file is None else [str(file), "--sentinel"]
-        self.runtime = {"bind": HOST, "save": "", "loglevel": "warning", **options}
+        self._runtime = {"bind": HOST, "save": "", "loglevel": "warning", **options}
         self.certificates = Certificates(folder) if tls else None
         self._environment = {**os.environ, **({} if preload is None else {"LD_PRELOAD": str(preload)})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +103,7 @@ class Server:
         ports: dict[str, object] = {"port": self.port}
         if self.certificates is not None:
             ports = {"port": 0, "tls_port": self.port, **self.certificates.options}
-        for name, value in {**ports, "dir": self.folder, **self.runtime}.items():
+        for name, value in {**ports, "dir": self.folder, **self._runtime}.items():
             yield from ("--" + name.replace("_", "-"), *str(value).split(" "))
 
     def _ended(self) -> bool:
@@ -159,7 +159,7 @@ class Server:
 
     def restart(self, **options: object) -> None:
         """Start the server again with its files, and with changed options."""
-        self.runtime.update(options)
+        self._runtime.update(options)
         self.start()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -44,8 +44,8 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
 
     async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
         clock.now += 60
-        assert app.runtime.sweeper is not None
-        await app.runtime.sweeper.sweep()
+        assert app._runtime.sweeper is not None
+        await app._runtime.sweeper.sweep()
 
     app = sessions(
         Server(sweep=sweep), on_create=begin, on_end=end, tracked=True, clock=clock, idle_timeout=50, lifetime=1000
@@ -156,4 +156,4 @@ async def test_what_is_remembered_of_the_server_s_sessions_is_bounded(
     client = Client(app, modern=False)
     for name in (b"a", b"b", b"c"):
         await client.tool("whoami", (HEADER, name))
-    assert [*app.runtime.telemetry.recorder()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]
+    assert [*app._runtime.telemetry.recorder()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]

@@ -208,8 +208,8 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
     await Client(middleware).create()
     clock.now += 60
-    assert middleware.runtime.sweeper is not None
-    await middleware.runtime.sweeper.sweep()
+    assert middleware._runtime.sweeper is not None
+    await middleware._runtime.sweeper.sweep()
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]

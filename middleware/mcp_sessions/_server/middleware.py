@@ -131,16 +131,16 @@ class MCPSessionMiddleware:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app: ASGIApp = forms.application(app)
         options = Options(**given)
-        self.runtime = make_runtime(self.app, options)
+        self._runtime = make_runtime(self.app, options)
         self.path: Final = options.path
-        self._routing: Final = Routing(self.app, options.path or "", guards=self.runtime.rules.security_sensitive)
-        services = (self.runtime.sweeper, self.runtime.counter, self.runtime.watched)
+        self._routing: Final = Routing(self.app, options.path or "", guards=self._runtime.rules.security_sensitive)
+        services = (self._runtime.sweeper, self._runtime.counter, self._runtime.watched)
         beside = [service for service in services if service is not None]
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
-        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self.runtime, random_keys=keys is None))
+        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._runtime, random_keys=keys is None))
         self.services: Final = Services(
-            self.runtime.store, beside, closes=isinstance(store, str), check=self._log_started
+            self._runtime.store, beside, closes=isinstance(store, str), check=self._log_started
         )
 
     @classmethod
@@ -165,7 +165,7 @@ class MCPSessionMiddleware:
     @property
     def fault(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
-        if self.runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
+        if self._runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
             return startup_checks.MISPLACED
         return startup_checks.TWICE if startup_checks.repeats(self.app, self.path) else self._fault_of_workers()
 
@@ -178,7 +178,7 @@ class MCPSessionMiddleware:
             await self.app(scope, receive, send)
             return
         self._check_ready()
-        runtime, headers = self.runtime, RequestHeaders(scope["headers"])
+        runtime, headers = self._runtime, RequestHeaders(scope["headers"])
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
@@ -204,10 +204,10 @@ class MCPSessionMiddleware:
         return self._routing.place(scope) if place == "elsewhere" else place
 
     def _log_started(self) -> None:
-        if self.runtime.telemetry.metrics_enabled:
-            self.runtime.telemetry.recorder()  # now, so that its counters begin before the first request
-        log_start(self.path, self.runtime)
-        if self.runtime.transport.header and not self.runtime.transport.bridges:
+        if self._runtime.telemetry.metrics_enabled:
+            self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
+        log_start(self.path, self._runtime)
+        if self._runtime.transport.header and not self._runtime.transport.bridges:
             startup_checks.log_stateful(self.app, self.path)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

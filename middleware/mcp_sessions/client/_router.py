@@ -82,7 +82,7 @@ class SessionRouter:
         self.offered: bool | None = None  # whether the server offers sessions; None until it has answered
         self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server, or will be
         self._read, self._write = streams
-        self._tasks, self._current, self._storage, self.runtime = tasks, current, storage, options
+        self._tasks, self._current, self._storage, self._options = tasks, current, storage, options
         self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
         self.client_reads = ClientReadStream(deliveries)
         self._extensions: dict[str, Any] = {}  # of the draft, that the server offers
@@ -240,7 +240,7 @@ class SessionRouter:
         named = messages.members(error.data).get("sessionId")
         if session is not None and session_id is not None and (named, error.code) == (session_id, messages.NOT_FOUND):
             await self._handle_not_found(session, session_id)
-            item, again = messages.without_id(item), self.runtime.on_not_found == "recreate"
+            item, again = messages.without_id(item), self._options.on_not_found == "recreate"
         else:
             again = session is not None and session_id is None and error.code == messages.REQUIRED
             self.offered = True if again else self.offered  # the one error that says what the server has
@@ -251,7 +251,7 @@ class SessionRouter:
 
     async def _handle_not_found(self, session: ClientSession, session_id: str) -> None:
         if session.id == session_id:
-            session.detach(for_good=session.name is None and self.runtime.on_not_found == "raise")
+            session.detach(for_good=session.name is None and self._options.on_not_found == "raise")
             self.unnamed.discard(session)
         await self._storage.save(session.name, None, session_id)
 
@@ -277,14 +277,14 @@ class SessionRouter:
         own = self._own[key] = _OwnRequest()
         session = None if metadata is None else metadata.for_request()
         try:
-            with anyio.move_on_after(self.runtime.timeout if self._open else 0), suppress(*CLOSED_ERRORS):
+            with anyio.move_on_after(self._options.timeout if self._open else 0), suppress(*CLOSED_ERRORS):
                 await self._write.send(messages.request(template, key, method, params, session))
                 await own.answered.wait()
         finally:
             del self._own[key]
         if own.answer is None:
             raise NoAnswer(
-                f"{method} was not answered: no answer within {self.runtime.timeout} s, or the connection is gone"
+                f"{method} was not answered: no answer within {self._options.timeout} s, or the connection is gone"
             )
         if hasattr(own.answer, "error"):
             raise Refused(method, own.answer.error.code, own.answer.error.message)

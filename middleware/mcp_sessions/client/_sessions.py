@@ -40,7 +40,7 @@ class ClientSessions:
     def __init__(self, connect: Connect, storage: StorageSync, options: Options) -> None:
         self._new_transport = connect
         self._storage = storage
-        self.runtime = options
+        self._options = options
         self._named = {"": ClientSession(self, "")}
         self._router: SessionRouter | None = None
         self._entered: AbstractAsyncContextManager[Any] | None = None
@@ -172,7 +172,7 @@ class ClientSessions:
         async with AsyncExitStack() as after, transport as (read, write, *more), anyio.create_task_group() as tasks:
             after.push_async_callback(read.aclose)  # not before: the transport writes there until it has closed
             streams = (read, write)
-            router = self._router = SessionRouter(streams, tasks, lambda: self.current, self._storage, self.runtime)
+            router = self._router = SessionRouter(streams, tasks, lambda: self.current, self._storage, self._options)
             tasks.start_soon(router.pump)
             try:
                 yield (router.client_reads, ClientWriteStream(router.send), *more)

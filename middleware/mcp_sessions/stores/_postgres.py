@@ -141,13 +141,13 @@ class PostgresStore(SQLStore):
             if not valid:
                 raise ConfigurationError(rule)
         super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
-        self.runtime = _options(url)
+        self._options = _options(url)
         self._schema = schema
         self._durability = durability
         self._timeout = max(1.0, timeout)
         self._was_connected = False
-        self._pool = Pool(self.runtime, self._configure, connections, timeout)
-        host, port, database = (self.runtime.get(name, "") for name in ("host", "port", "dbname"))
+        self._pool = Pool(self._options, self._configure, connections, timeout)
+        host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
         self.location: str = f"PostgreSQL at {self._place}"
 

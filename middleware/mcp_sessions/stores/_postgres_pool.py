@@ -102,7 +102,7 @@ class Pool:
         connections: int,
         patience: float,
     ) -> None:
-        self.runtime = options
+        self._options = options
         self._configure = configure
         self._connections = connections
         self._patience = patience  # seconds that a call waits for a connection
@@ -114,7 +114,7 @@ class Pool:
 
         if self._started is None or self._started[0] != os.getpid():  # neither threads nor connections survive a fork
             pool = ConnectionPool(
-                kwargs={**self.runtime, "autocommit": True},
+                kwargs={**self._options, "autocommit": True},
                 connection_class=self._connection_class(),
                 min_size=0,
                 max_size=self._connections,
@@ -161,7 +161,7 @@ class Pool:
         threads, pool = self._start()
 
         def work() -> None:
-            pool.connection_class.connect(**self.runtime, autocommit=True).close()
+            pool.connection_class.connect(**self._options, autocommit=True).close()
 
         return threads.submit(call_suppressed, work)
 
