@@ -118,7 +118,7 @@ class Limits(_Checked):
     body_bytes: Whole = 4 * MEBIBYTE
     """Maximum bytes of a request body."""
     body_timeout: Duration = 30  # seconds
-    """Maximum seconds for a request body to arrive."""
+    """Maximum seconds for what of a request body did not arrive with its headers."""
     batch: Whole = 100
     """Maximum messages in a JSON-RPC batch (protocol 2025-03-26 only)."""
     nesting: Whole = 1_000
