@@ -1,16 +1,13 @@
-"""The comparison: every column's outcomes side by side, where they differ, and the page that shows them."""
+"""The comparison: every column's outcomes side by side, and where they differ."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import generated
 
 from integration.serving import serving
 
@@ -18,8 +15,6 @@ from . import suite
 from .columns import COLUMNS, ECHOED, Column
 from .suite import Outcome
 
-COMMAND: Final = "python -m tests.tools.conformance --write-docs"
-PAGE: Final = "project/conformance.md"
 Results = Mapping[str, Mapping[str, Mapping[str, Outcome]]]
 """Outcomes by requirement set, column and scenario."""
 
@@ -93,7 +88,7 @@ def rows(columns: Mapping[str, Mapping[str, Outcome]]) -> list[tuple[str, ...]]:
         f"{sum(one.passed for one in outcomes.values())} of {sum(one.passed + one.failed for one in outcomes.values())}"
         for outcomes in columns.values()
     )
-    return [*lines, ("**checks passed**", *(f"**{total}**" for total in sums))]
+    return [*lines, ("checks passed", *sums)]
 
 
 def show(results: Results) -> str:
@@ -103,32 +98,19 @@ def show(results: Results) -> str:
         lines = [(requirements, *columns), *rows(columns)]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         shown += ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    return "\n".join(line.replace("*", " ").rstrip() for line in shown)
-
-
-def page(results: Results) -> str:
-    """Return the generated part of the page."""
-    parts = [f"`{suite.NAME}` {suite.VERSION} against a server on the official SDK {version('mcp')}."]
-    for requirements, columns in results.items():
-        parts += [f"### Requirement set {requirements}", generated.table(("scenario", *columns), rows(columns))]
-    return "\n\n".join(parts)
+    return "\n".join(line.rstrip() for line in shown)
 
 
 # --- the command line ----------------------------------------------------------------------------
 
 
-def main(
-    arguments: Sequence[str] | None = None, docs: Path = generated.DOCS, columns: Mapping[str, Column] = COLUMNS
-) -> int:
-    """Compare, print, and write the page if asked to; return 1 where a column differs from the bare server."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare and print; return 1 where a column differs from the bare server."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.conformance", description=__doc__)
     parser.add_argument("--set", action="append", choices=suite.SETS, help="only this one (may be given twice)")
-    parser.add_argument("--write-docs", action="store_true", help=f"put the result into docs/{PAGE}")
     options = parser.parse_args(arguments)
-    results = anyio.run(partial(compare, options.set or suite.SETS, columns))
+    results = anyio.run(partial(compare, options.set or suite.SETS, COLUMNS))
     found = differences(results)
     print(show(results))
     print("\n".join(found) or "no column is worse than the first")
-    if options.write_docs:
-        generated.replace(docs / PAGE, COMMAND, page(results))
     return 1 if found else 0
