@@ -170,9 +170,9 @@ def _make(
 
 async def _register(new: ActiveSession) -> None:
     limits, principal = new.runtime.limits, new.principal
-    parts = None if principal is None else new.ring.signing.parts(principal)
+    hashes = None if principal is None else new.ring.signing.component_hashes(principal)
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await new.runtime.store.register(Record.of(new.claims, parts), max_sessions=max_sessions)
+    await new.runtime.store.register(Record.of(new.claims, hashes), max_sessions=max_sessions)
 
 
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:

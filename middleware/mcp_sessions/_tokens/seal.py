@@ -42,7 +42,7 @@ class Seal(msgspec.Struct, frozen=True):
     name: CipherName
     purpose: bytes
 
-    def lock(  # noqa: PLR0917  # keywords cost as much as the rest
+    def seal(  # noqa: PLR0917  # keywords cost as much as the rest
         self, key: Key, nonce: bytes, plain: bytes, jti: str, subject: str | None, audience: str
     ) -> bytes:
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
@@ -51,7 +51,7 @@ class Seal(msgspec.Struct, frozen=True):
         bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
 
-    def unlock(  # noqa: PLR0917  # as above
+    def open(  # noqa: PLR0917  # as above
         self, key: Key, nonce: bytes, sealed: bytes, jti: str, subject: str | None, audience: str
     ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
@@ -88,7 +88,7 @@ def seal(  # noqa: PLR0917  # as above
     """
     nonce = os.urandom(_NONCE_BYTES) if nonce is None else nonce
     plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
-    sealed = STATE.lock(key, nonce, plain, jti, subject, audience)
+    sealed = STATE.seal(key, nonce, plain, jti, subject, audience)
     return f"{VERSION}.{key.kid}.{base64url(nonce + sealed)}"
 
 
@@ -121,7 +121,7 @@ def _unsealed(key: Key, text: str, jti: str, subject: str | None, audience: str)
         raise StateUnreadable("state_shape") from None
     if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
         raise StateUnreadable("state_shape")
-    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti, subject, audience)
+    plain = STATE.open(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti, subject, audience)
     if plain is None:
         raise StateUnreadable("state_seal")
     payload = plain[_TIME_BYTES:]
@@ -141,7 +141,7 @@ def can_carry(server_id: str) -> bool:
 def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, audience: str) -> str:
     """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
     plain = server_id.encode("ascii")
-    return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti, subject, audience))
+    return base64url(UPSTREAM.seal(key, _nonce(jti), plain, jti, subject, audience))
 
 
 def open_upstream(key: Key, claims: Claims, *, audience: str) -> str | None:
@@ -152,7 +152,7 @@ def open_upstream(key: Key, claims: Claims, *, audience: str) -> str | None:
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
         sealed = from_base64url(claims.upstream)
-        server_id = UPSTREAM.unlock(key, _nonce(claims.jti), sealed, claims.jti, claims.subject, audience)
+        server_id = UPSTREAM.open(key, _nonce(claims.jti), sealed, claims.jti, claims.subject, audience)
     except ValueError:
         server_id = None
     if server_id is None:
