@@ -154,12 +154,10 @@ def _make(
     if runtime.create_limit is not None:
         runtime.create_limit.spend(subject, now=now)
     jti = secrets.token_urlsafe(16)
-    if server_id is not None:
-        given["upstream"] = seal.seal_upstream(
-            ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
-        )
     issuer, audience = runtime.tokens.issuer, runtime.audience
     new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
+    if server_id is not None:
+        new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
     start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)
