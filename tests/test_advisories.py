@@ -119,7 +119,7 @@ def naive_base64(text: str) -> bytes:
 
 
 def verify(ring: KeyRing, token: str) -> Claims:
-    return TOKENS.verify(ring, token, now=NOW, principal=None)
+    return TOKENS.verify(ring, token, now=NOW, principal=None).claims
 
 
 def refused(ring: KeyRing, token: str) -> str:

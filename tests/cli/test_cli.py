@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from clients import SECRET
 from environments import INSTALLED
@@ -20,19 +21,19 @@ from mcp_sessions._tokens.keys import KeyRing, base64url
 
 NOW = 1_800_000_000
 RING = KeyRing([SECRET])
+CLAIMS = Claims(
+    kind="session",
+    issuer="mcp-sessions",
+    audience="mcp-sessions",
+    jti="AAAAAAAAAAAAAAAAAAAAAA",
+    issued_at=NOW,
+    expires_at=NOW + 3600,
+)
 Run = Callable[..., tuple[int, str]]
 
 
 def token(principal: Principal | None = None, *, audience: str = "mcp-sessions", ring: KeyRing = RING) -> str:
-    claims = Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience=audience,
-        jti="AAAAAAAAAAAAAAAAAAAAAA",
-        issued_at=NOW,
-        expires_at=NOW + 3600,
-        subject=ring.signing.subject(principal),
-    )
+    claims = msgspec.structs.replace(CLAIMS, audience=audience, subject=ring.signing.subject(principal))
     return Tokens(issuer="mcp-sessions", audience=audience).mint(ring, claims)
 
 
@@ -94,7 +95,7 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
 
 
 def test_a_state_token_shows_its_envelope_alone(run: Run) -> None:
-    sealed = seal.seal(RING.signing, b'{"a":1}', jti="j", subject=None, audience="a", last_seen=NOW)
+    sealed = seal.seal(RING.signing, b'{"a":1}', CLAIMS, last_seen=NOW)
     code, printed = run("inspect", given=sealed)
     assert code == 0
     assert printed.startswith("NOT VERIFIED")

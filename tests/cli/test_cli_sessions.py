@@ -67,7 +67,7 @@ def recorded(path: Path) -> Path:
     async def record() -> None:
         store = SQLiteStore(path, clock=lambda: NOW - 300)  # it vouches for no session that is older than itself
         for session in (ONE, OTHER, ANONYMOUS):
-            await store.register(Record.of(session, None if session.subject is None else KEY.parts(ALICE)))
+            await store.register(Record.of(session, None if session.subject is None else KEY.component_hashes(ALICE)))
         await store.close()
 
     anyio.run(record)

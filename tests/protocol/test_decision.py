@@ -20,16 +20,16 @@ from mcp_sessions._protocol.decision import (
     PASS,
     SUBJECTS,
     TABLE,
-    Carries,
+    Action,
     Decision,
     Lists,
     Rules,
-    Step,
+    SessionPresence,
     check_envelope,
     decide,
-    list_step,
-    speaks_of_sessions,
-    subject,
+    involves_session,
+    list_action,
+    subject_of,
     subjects,
 )
 from mcp_sessions._protocol.draft import SessionMetadata
@@ -77,41 +77,41 @@ def message(text: str) -> Message:
     ],
 )
 def test_a_message_is_about_one_thing(text: str, about: Subject) -> None:
-    assert subject(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
+    assert subject_of(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
 
 
 def test_the_table_has_no_hole() -> None:
     assert set(TABLE) == set(Subject)
-    assert all(set(row) == set(Carries) for row in TABLE.values())
+    assert all(set(row) == set(SessionPresence) for row in TABLE.values())
 
 
 @pytest.mark.parametrize(
     ("about", "carries", "outcome"),
     [
-        (Subject.CREATE, Carries.SESSION, "session_on_create"),
-        (Subject.CREATE, Carries.TOO_LITTLE, Step.CREATE),
-        (Subject.DELETE, Carries.NOTHING, "session_missing"),
-        (Subject.OTHER, Carries.NOTHING, Step.FORWARD),
-        (Subject.OTHER, Carries.TOO_LITTLE, "required"),
-        (Subject.OTHER, Carries.SESSION, Step.ATTACH),
-        (Subject.REPLY, Carries.TOO_LITTLE, Step.FORWARD),
+        (Subject.CREATE, SessionPresence.SESSION, "session_on_create"),
+        (Subject.CREATE, SessionPresence.REQUIRED_BUT_MISSING, Action.CREATE),
+        (Subject.DELETE, SessionPresence.NOTHING, "session_missing"),
+        (Subject.OTHER, SessionPresence.NOTHING, Action.FORWARD),
+        (Subject.OTHER, SessionPresence.REQUIRED_BUT_MISSING, "required"),
+        (Subject.OTHER, SessionPresence.SESSION, Action.ATTACH),
+        (Subject.REPLY, SessionPresence.REQUIRED_BUT_MISSING, Action.FORWARD),
     ],
 )
-def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | str) -> None:
+def test_the_rules_of_the_draft(about: Subject, carries: SessionPresence, outcome: Action | str) -> None:
     assert TABLE[about][carries] == outcome
 
 
 @pytest.mark.parametrize(
-    ("lists", "modern", "step"),
+    ("lists", "modern", "action"),
     [
-        (None, True, Step.STABLE),
-        (None, False, Step.ATTACH),
-        *((name, modern, step) for name, step in LISTS.items() for modern in (False, True)),
+        (None, True, Action.STRIP_SESSION),
+        (None, False, Action.ATTACH),
+        *((name, modern, action) for name, action in LISTS.items() for modern in (False, True)),
     ],
 )
-def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, step: Step) -> None:
+def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, action: Action) -> None:
     """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
-    assert list_step(lists, modern=modern) is step
+    assert list_action(lists, modern=modern) is action
 
 
 EVERY = subjects(list(EXTENSIONS.values()))
@@ -119,9 +119,9 @@ METHODS = {
     Subject.CREATE: "sessions/create",
     Subject.DELETE: "sessions/delete",
     Subject.FORK: "sessions/fork",
-    Subject.SESSIONS: "sessions/list",
+    Subject.LIST_SESSIONS: "sessions/list",
     Subject.TERMINATE: "terminate",
-    Subject.OPEN: "session/create",
+    Subject.CREATE_SEP1364: "session/create",
     Subject.MISPLACED: "sessions/create",
     Subject.LIST: "tools/list",
     Subject.REPLY: "",
@@ -137,7 +137,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"fail_open": True, "lists": "untouched"},
     {"reads_transport": False},
 ]
-FORWARDED = {Step.FORWARD, Step.UNTOUCHED, Step.ATTACH, Step.STABLE}
+FORWARDED = {Action.FORWARD, Action.PASSTHROUGH, Action.ATTACH, Action.STRIP_SESSION}
 
 
 def of_subject(about: Subject, carried: str | None, *, advertised: bool = False) -> Message:
@@ -164,7 +164,7 @@ def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Re
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("about", Subject)
 def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options: dict[str, Any]) -> None:
-    """A refusal is raised; a session is opened before every step that needs a live one, and before no other."""
+    """A refusal is raised; a session is opened before every action that needs a live one, and before no other."""
     given = rules(policy, **{"subjects": EVERY, **options})
     for carried, modern in itertools.product(CARRIED.values(), (False, True)):
         text = of_subject(about, carried)
@@ -172,20 +172,20 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
         if given.legacy_only and modern:
             assert isinstance(outcome, EraRefused | DiscoveryRefused)
             continue
-        row = TABLE[subject(text, given)]
+        row = TABLE[subject_of(text, given)]
         session = carried if about is not Subject.REPLY else None
         requires = about is not Subject.LIST if policy == "always" else METHODS[about] in policy
-        lacks = Carries.TOO_LITTLE if requires else Carries.NOTHING
-        planned = row[Carries.SESSION if session is not None else lacks]
+        lacks = SessionPresence.REQUIRED_BUT_MISSING if requires else SessionPresence.NOTHING
+        planned = row[SessionPresence.SESSION if session is not None else lacks]
         if isinstance(planned, str):
             assert isinstance(outcome, Refusal)
             assert outcome.reason == planned
         else:
             assert isinstance(outcome, Decision)
-            assert outcome.step is (list_step(given.lists, modern=modern) if planned is Step.LIST else planned)
+            assert outcome.action is (list_action(given.lists, modern=modern) if planned is Action.LIST else planned)
             named = None if outcome.metadata is None else outcome.metadata.session_id
-            assert named == (session if outcome.step in NEEDS_LIVE_SESSION else None)
-            may_go_on = outcome.step in FORWARDED and lacks is Carries.NOTHING
+            assert named == (session if outcome.action in NEEDS_LIVE_SESSION else None)
+            may_go_on = outcome.action in FORWARDED and lacks is SessionPresence.NOTHING
             assert outcome.fail_open is (given.fail_open and named is not None and may_go_on)
 
 
@@ -198,21 +198,21 @@ def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subje
         text = of_subject(about, carried)
         outcome = decided(text, headers(header, modern=True, cookie="cookie"), given)
         without = decided(text, headers(header, modern=True), given)
-        found = subject(text, given)
+        found = subject_of(text, given)
         if carried is not None or header is not None or found in ABOUT_SESSIONS or found is Subject.REPLY:
             assert str(outcome) == str(without)
         else:
-            step = Step.UNTOUCHED if found is Subject.LIST else Step.ATTACH
-            assert outcome == Decision(step, SessionMetadata("cookie"), kind=COOKIE)
+            action = Action.PASSTHROUGH if found is Subject.LIST else Action.ATTACH
+            assert outcome == Decision(action, SessionMetadata("cookie"), kind=COOKIE)
 
 
 class TestWhatTheHeaderIs:
     def test_it_names_a_transport_session_beside_the_other(self) -> None:
         """Both are opened; what creates a session is not about the one in the header."""
         called = decide(of_subject(Subject.OTHER, "draft"), headers("transport"), rules())
-        assert (called.step, called.transport_id) == (Step.ATTACH, "transport")
+        assert (called.action, called.transport_id) == (Action.ATTACH, "transport")
         created = decide(of_subject(Subject.CREATE, None), headers("transport"), rules())
-        assert (created.step, created.transport_id) == (Step.CREATE, "transport")
+        assert (created.action, created.transport_id) == (Action.CREATE, "transport")
 
     def test_an_initialize_begins_anew(self) -> None:
         found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
@@ -238,7 +238,7 @@ class TestABatch:
     def test_it_passes_unless_an_item_concerns_sessions(
         self, about: Subject, carried: str | None, require: Any, speaks: bool
     ) -> None:
-        assert speaks_of_sessions(of_subject(about, carried), rules(require)) is speaks
+        assert involves_session(of_subject(about, carried), rules(require)) is speaks
 
 
 class TestHeader:

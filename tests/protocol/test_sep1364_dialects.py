@@ -10,7 +10,7 @@ from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import SessionNotFound
-from mcp_sessions._protocol.decision import subject
+from mcp_sessions._protocol.decision import subject_of
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
@@ -27,9 +27,9 @@ def message(method: str, members: str = "", *, id: str = '"id":1,') -> Message:
 @pytest.mark.parametrize(
     ("method", "members", "about"),
     [
-        ("session/create", "", Subject.OPEN),
-        ("sessions/create", ',"params":{"capabilities":{}}', Subject.OPEN),
-        ("sessions/create", ',"params":{"sessionId":"a"}', Subject.OPEN),
+        ("session/create", "", Subject.CREATE_SEP1364),
+        ("sessions/create", ',"params":{"capabilities":{}}', Subject.CREATE_SEP1364),
+        ("sessions/create", ',"params":{"sessionId":"a"}', Subject.CREATE_SEP1364),
         ("sessions/create", ',"params":{"other":1}', None),
         ("sessions/create", "", None),
         ("sessions/delete", "", Subject.DELETE),
@@ -92,9 +92,9 @@ def test_a_server_without_sessions_finds_none() -> None:
 )
 def test_what_needs_a_session_where_sessions_are_required(method: str, needs: bool) -> None:
     said = message(method)
-    assert SEP1364Create(required=True).requires(said, subject(said, rules())) is needs
-    assert not SEP1364Create().requires(said, subject(said, rules()))
-    assert not NEITHER.requires(said, subject(said, rules()))
+    assert SEP1364Create(required=True).requires(said, subject_of(said, rules())) is needs
+    assert not SEP1364Create().requires(said, subject_of(said, rules()))
+    assert not NEITHER.requires(said, subject_of(said, rules()))
 
 
 @pytest.mark.parametrize(

@@ -521,7 +521,7 @@ async def test_both_alternatives_at_once(server: Server) -> None:
         ({"id": 1, "method": "sessions/create"}, 400),
     ],
 )
-async def test_a_batch_passes_unless_it_speaks_of_sessions(server: Server, item: dict[str, Any], status: int) -> None:
+async def test_a_batch_passes_unless_it_involves_a_session(server: Server, item: dict[str, Any], status: int) -> None:
     """In any dialect: its answers could not be told apart."""
     client = Client(sessions(server, dialects=[SEP1364Create()]), modern=False)
     assert (await client.post([{"jsonrpc": "2.0", **item}])).status == status

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from clients import START
 
 from mcp_sessions._errors import SessionEnded, SessionExpired, SessionNotFound
-from mcp_sessions._protocol.decision import NEEDS_LIVE_SESSION, TABLE, Carries, Step
+from mcp_sessions._protocol.decision import NEEDS_LIVE_SESSION, TABLE, Action, SessionPresence
 from mcp_sessions._server.sessions import refusal_of
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import SessionStatus
@@ -43,12 +43,12 @@ def answer(refusal: SessionNotFound) -> str:
 def ways() -> Iterator[tuple[str, str, str]]:
     """Yield each change of state with its cause."""
     for about, row in TABLE.items():
-        with_none, with_one = row[Carries.NOTHING], row[Carries.SESSION]
-        if with_none is Step.CREATE:
+        with_none, with_one = row[SessionPresence.NOTHING], row[SessionPresence.SESSION]
+        if with_none is Action.CREATE:
             yield "[*]", LIVE, about.value
-        if with_one is Step.DELETE:
+        if with_one is Action.DELETE:
             yield LIVE, SessionEnded.reason, about.value
-        elif with_one in {Step.LIST, *NEEDS_LIVE_SESSION}:
+        elif with_one in {Action.LIST, *NEEDS_LIVE_SESSION}:
             yield LIVE, LIVE, about.value.partition(",")[0]
     for standing, way in WAYS.items():
         yield LIVE, state(refusal_of(standing, CLAIMS)), way

@@ -21,7 +21,7 @@ from starlette.types import Message
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import Refusal
-from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
+from mcp_sessions._protocol.decision import LISTS, TABLE, Action, Lists, SessionPresence, list_action
 from mcp_sessions._refusals import ENDS, REFUSALS, refusal
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores._base import SessionStatus
@@ -515,7 +515,7 @@ def _reasons() -> list[str]:
 
 def decisions() -> str:
     """Return the decision table, a part of `docs/wire.md`."""
-    columns = list(Carries)
+    columns = list(SessionPresence)
     heading = " | ".join(carries.value for carries in columns)
     rows = [
         f"| {about.value} | {' | '.join(_outcome(TABLE[about][carries]) for carries in columns)} |" for about in TABLE
@@ -526,14 +526,14 @@ def decisions() -> str:
 
 def _choice(lists: Lists) -> str:
     eras = {"legacy": False, "modern": True}
-    default = [era for era, modern in eras.items() if list_step(None, modern=modern) is LISTS[lists]]
+    default = [era for era, modern in eras.items() if list_action(None, modern=modern) is LISTS[lists]]
     return f'| `"{lists}"` | {LISTS[lists].value} | {", ".join(default)} |'
 
 
-def _outcome(step: Step | str) -> str:
-    if isinstance(step, str):
-        return f"refuse with `{refusal(step).code}`"
-    return "as the option `lists` says" if step is Step.LIST else step.value
+def _outcome(action: Action | str) -> str:
+    if isinstance(action, str):
+        return f"refuse with `{refusal(action).code}`"
+    return "as the option `lists` says" if action is Action.LIST else action.value
 
 
 _ERRORS = """\

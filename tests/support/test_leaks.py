@@ -16,6 +16,7 @@ from clients import SECRET, Answer, Client
 from leaks import RECORDER, Recorder
 
 from mcp_sessions._errors import ConfigurationError
+from mcp_sessions._session.claims import Claims
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.keys import KeyRing
 
@@ -99,7 +100,8 @@ def test_logs_errors_and_warnings_are_recorded() -> None:
             KeyRing([])
         except ConfigurationError:
             logging.getLogger("mcp_sessions").exception("and failed")
-        seal.seal(KeyRing([SECRET]).signing, b"{}", jti="j", subject=None, audience="a", last_seen=0)
+        claims = Claims(kind="session", issuer="i", audience="a", jti="A" * 22, issued_at=1, expires_at=2)
+        seal.seal(KeyRing([SECRET]).signing, b"{}", claims, last_seen=0)
     assert {"logged this", "and failed"} <= made.texts.keys()
     assert any(text.startswith("keys must be a list") for text in made.texts)
     assert any("ConfigurationError: keys must be a list" in text for text in made.texts)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._errors import StateUnreadable
+from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
 
@@ -24,12 +25,26 @@ RING = KeyRing([OLD])
 BOUND: dict[str, Any] = {"jti": "j" * 22, "subject": "s" * 22, "audience": "mcp-sessions"}
 
 
-def sealed(payload: bytes = b'{"cart":1}', ring: KeyRing = RING, **changes: Any) -> str:
-    return seal.seal(ring.signing, payload, **{**BOUND, "last_seen": NOW, **changes})
+def claims(**changes: Any) -> Claims:
+    others = {"issuer": "mcp-sessions", "kind": SESSION, "issued_at": NOW, "expires_at": NOW + 60}
+    return Claims(**{**others, **BOUND, **changes})
 
 
-def opened(token: Any, ring: KeyRing = RING, **changes: Any) -> seal.UnsealedState:
-    return seal.open(ring, token, **{**BOUND, "max_bytes": 4096, "now": NOW, **changes})
+def sealed(
+    payload: bytes = b'{"cart":1}',
+    ring: KeyRing = RING,
+    *,
+    last_seen: int = NOW,
+    nonce: bytes | None = None,
+    **changes: Any,
+) -> str:
+    return seal.seal(ring.signing, payload, claims(**changes), last_seen=last_seen, nonce=nonce)
+
+
+def opened(
+    token: Any, ring: KeyRing = RING, *, max_bytes: int = 4096, now: float = NOW, **changes: Any
+) -> seal.UnsealedState:
+    return seal.open(ring, token, claims(**changes), max_bytes=max_bytes, now=now)
 
 
 def reason(token: Any, ring: KeyRing = RING, **changes: Any) -> str:
@@ -97,7 +112,7 @@ def test_private_keys_seal_and_public_ones_neither_seal_nor_open() -> None:
     assert opened(sealed(ring=private), private).payload == b'{"cart":1}'
     assert reason(sealed(ring=private), public) == "state_key_unknown"
     with pytest.raises(ValueError, match="public key"):
-        seal.seal(half, b"{}", **BOUND, last_seen=NOW)
+        seal.seal(half, b"{}", claims(), last_seen=NOW)
 
 
 def test_a_state_from_the_future_is_refused() -> None:

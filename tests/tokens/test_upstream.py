@@ -24,18 +24,18 @@ SERVERS = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 BOUND: dict[str, Any] = {"jti": "j" * 21 + "A", "subject": "s" * 21 + "A", "audience": "here"}
 
 
-def claims(sealed_id: str | None, **other: Any) -> Claims:
-    made = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
-    return Claims(kind=TRANSPORT, issuer="mcp-sessions", audience="here", upstream=sealed_id, **made)
+def claims(sealed_id: str | None = None, **other: Any) -> Claims:
+    times = {"issued_at": START, "expires_at": START + 60}
+    return Claims(kind=TRANSPORT, issuer="mcp-sessions", upstream=sealed_id, **{**times, **BOUND, **other})
 
 
 def sealed(ring: KeyRing = RING, **other: Any) -> str:
-    return seal.seal_upstream(ring.signing, SERVERS, **{**BOUND, **other})
+    return seal.seal_upstream(ring.signing, SERVERS, claims(**other))
 
 
 @pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
 def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
-    assert seal.open_upstream(ring.signing, claims(sealed(ring)), audience="here") == SERVERS
+    assert seal.open_upstream(ring.signing, claims(sealed(ring))) == SERVERS
 
 
 def test_it_says_nothing_to_who_reads_it() -> None:
@@ -45,7 +45,7 @@ def test_it_says_nothing_to_who_reads_it() -> None:
 
 
 def test_a_token_without_one_holds_none() -> None:
-    assert seal.open_upstream(RING.signing, claims(None), audience="here") is None
+    assert seal.open_upstream(RING.signing, claims(None)) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_token_without_one_holds_none() -> None:
 )
 def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(RING.signing, claims(sealed_id, **other), audience="here")
+        seal.open_upstream(RING.signing, claims(sealed_id, **other))
     assert refused.value.reason == "bridge_seal"
 
 
@@ -72,7 +72,7 @@ def test_with_the_public_key_it_does_not_open() -> None:
     public = KeyRing([SECRET, PUBLIC]).get(theirs.signing.kid)
     assert public is not None
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(public, claims(sealed(theirs)), audience="here")
+        seal.open_upstream(public, claims(sealed(theirs)))
     assert refused.value.reason == "bridge_key_unknown"
 
 
@@ -80,7 +80,7 @@ def test_a_public_key_seals_nothing() -> None:
     public = KeyRing([SECRET, PUBLIC]).get(KeyRing([PRIVATE]).signing.kid)
     assert public is not None
     with pytest.raises(ValueError, match="cannot seal"):
-        seal.seal_upstream(public, SERVERS, **BOUND)
+        seal.seal_upstream(public, SERVERS, claims())
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_ids_stay_small() -> None:
     owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
     made = claims(sealed(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
     assert len(tokens.mint(RING, made)) <= 768
-    longest = seal.seal_upstream(RING.signing, "~" * seal.MAX_SERVER_ID, **BOUND)
+    longest = seal.seal_upstream(RING.signing, "~" * seal.MAX_SERVER_ID, claims())
     assert tokens.mint(RING, msgspec.structs.replace(made, upstream=longest))

@@ -33,7 +33,7 @@ def cookie_name(audience: str) -> bytes:
     return b"mcp-session-" + b32encode(digest[:5]).lower()
 
 
-def take(headers: Iterable[Header], name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
+def pop_session_cookie(headers: Iterable[Header], name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
     """Return the value of our cookie, or None, and the headers without it.
 
     The cookie of the other scheme is taken out as well and never read: over plain text anybody could have set it.

@@ -1,6 +1,6 @@
 """The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
 
-A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. The draft names
+A message has a subject and carries a session or none; `TABLE` has an action or a refusal for each pair. The draft names
 a session first, then the dialects of SEP-1364, the transport header, and last the cookie; it is verified afterwards.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
@@ -33,65 +33,70 @@ if TYPE_CHECKING:
 Lists = Literal["stable", "session", "untouched"]
 
 
-class Carries(Enum):
+class SessionPresence(Enum):
     """What a message carries, against what the policy requires."""
 
     NOTHING = "no session, and none is required"
-    TOO_LITTLE = "no session, but one is required"
+    REQUIRED_BUT_MISSING = "no session, but one is required"
     SESSION = "a session"
 
 
-class Step(Enum):
+class Action(Enum):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
-    OPEN = "mint a session, store the client's capabilities and answer"
-    RENEW = "store the client's new capabilities and answer"
+    CREATE_SEP1364 = "mint a session, store the client's capabilities and answer"
+    UPDATE_CAPABILITIES = "store the client's new capabilities and answer"
     DELETE = "end the session and answer"
     FORK = "mint a fork of the session, answer and echo it"
-    SESSIONS = "list the caller's sessions and answer"
+    LIST_SESSIONS = "list the caller's sessions and answer"
     FORWARD = "forward unchanged"
     ATTACH = "forward with the session attached, echo it"
-    STABLE = "forward without the session, echo it"
-    UNTOUCHED = "forward unchanged, though it names a session"
+    STRIP_SESSION = "forward without the session, echo it"
+    PASSTHROUGH = "forward unchanged, though it names a session"
     LIST = "the one of the three above that the option `lists` names"
 
 
-# Found once, for the reason that `jsonrpc` gives.
-REPLY: Final = Subject.REPLY
-OTHER: Final = Subject.OTHER
-NOTHING: Final = Carries.NOTHING
-TOO_LITTLE: Final = Carries.TOO_LITTLE
-SESSION: Final = Carries.SESSION
-LIST: Final = Step.LIST
-FORWARD: Final = Step.FORWARD
-ATTACH: Final = Step.ATTACH
-STABLE: Final = Step.STABLE
-
-ANSWERED: Final = frozenset({Step.CREATE, Step.OPEN, Step.RENEW, Step.DELETE, Step.FORK, Step.SESSIONS})
+ANSWERED: Final = frozenset(
+    {Action.CREATE, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES, Action.DELETE, Action.FORK, Action.LIST_SESSIONS}
+)
 """These steps are ours: the wrapped server is only asked whether it would let the caller in."""
 
-NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {ATTACH, STABLE, Step.UNTOUCHED}
+NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) | {
+    Action.ATTACH,
+    Action.STRIP_SESSION,
+    Action.PASSTHROUGH,
+}
 """Before these steps the session must verify: an invalid one fails every request that carries it."""
 
-ECHOES: Final = frozenset({ATTACH, STABLE})
+ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
 """After these steps the session is written into a successful response."""
 
-TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
-    Subject.CREATE: {NOTHING: Step.CREATE, TOO_LITTLE: Step.CREATE, SESSION: "session_on_create"},
-    Subject.DELETE: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.DELETE},
-    Subject.TERMINATE: {NOTHING: "field_missing", TOO_LITTLE: "field_missing", SESSION: Step.DELETE},
-    Subject.FORK: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.FORK},
-    Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
-    Subject.OPEN: {NOTHING: Step.OPEN, TOO_LITTLE: Step.OPEN, SESSION: Step.RENEW},
-    Subject.MISPLACED: dict.fromkeys(Carries, "session_method_as_notification"),
-    Subject.LIST: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: LIST},
-    Subject.REPLY: dict.fromkeys(Carries, FORWARD),
-    Subject.OTHER: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: ATTACH},
-}
-"""The step for each subject and what it carries, or the reason of a refusal."""
 
-LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
+def _row(nothing: Action | str, missing: Action | str, session: Action | str) -> Mapping[SessionPresence, Action | str]:
+    return dict(zip(SessionPresence, (nothing, missing, session), strict=True))
+
+
+TABLE: Final[Mapping[Subject, Mapping[SessionPresence, Action | str]]] = {
+    Subject.CREATE: _row(Action.CREATE, Action.CREATE, "session_on_create"),
+    Subject.DELETE: _row("session_missing", "session_missing", Action.DELETE),
+    Subject.TERMINATE: _row("field_missing", "field_missing", Action.DELETE),
+    Subject.FORK: _row("session_missing", "session_missing", Action.FORK),
+    Subject.LIST_SESSIONS: dict.fromkeys(SessionPresence, Action.LIST_SESSIONS),
+    Subject.CREATE_SEP1364: _row(Action.CREATE_SEP1364, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES),
+    Subject.MISPLACED: dict.fromkeys(SessionPresence, "session_method_as_notification"),
+    Subject.LIST: _row(Action.FORWARD, "required", Action.LIST),
+    Subject.REPLY: dict.fromkeys(SessionPresence, Action.FORWARD),
+    Subject.OTHER: _row(Action.FORWARD, "required", Action.ATTACH),
+}
+"""The action for each subject and what it carries (nothing, nothing where a session is required, a session), or the
+reason of a refusal."""
+
+LISTS: Final[Mapping[Lists, Action]] = {
+    "stable": Action.STRIP_SESSION,
+    "session": Action.ATTACH,
+    "untouched": Action.PASSTHROUGH,
+}
 
 CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to a request any more
 
@@ -113,7 +118,7 @@ _DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
 class Decision(RedactedRepr, msgspec.Struct, frozen=True):
     """What happens to a message, and the sessions that must be opened first."""
 
-    step: Step
+    action: Action
     metadata: SessionMetadata | None = None  # the session that the message names, unverified
     transport_id: str | None = None  # the id in a header that names a transport session, unverified
     kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
@@ -125,7 +130,7 @@ class Decision(RedactedRepr, msgspec.Struct, frozen=True):
         return self.metadata is not None or self.transport_id is not None
 
 
-PASS: Final = Decision(FORWARD)  # on a message that concerns no session
+PASS: Final = Decision(Action.FORWARD)  # on a message that concerns no session
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -168,19 +173,19 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     if rules.legacy_only and headers.is_modern:
         raise DiscoveryRefused if message.method == DISCOVER else EraRefused
     credentials = identify(message, headers, rules)
-    about = subject(message, rules)
-    step = TABLE[about][_presence(message, about, credentials, rules)]
-    if isinstance(step, str):
-        raise refusal("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
-    if step is LIST:
-        step = list_step(rules.lists, modern=headers.is_modern)
-    if credentials.is_cookie and step is STABLE:
-        step = Step.UNTOUCHED  # there is nothing to take out, and nothing to echo
-    kind = _kind(credentials, step, rules)
-    metadata = credentials.metadata if kind != SESSION_KIND or step in NEEDS_LIVE_SESSION else None
+    subject = subject_of(message, rules)
+    action = TABLE[subject][_presence(message, subject, credentials, rules)]
+    if isinstance(action, str):
+        raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
+    if action is Action.LIST:
+        action = list_action(rules.lists, modern=headers.is_modern)
+    if credentials.is_cookie and action is Action.STRIP_SESSION:
+        action = Action.PASSTHROUGH  # there is nothing to take out, and nothing to echo
+    kind = _kind(credentials, action, rules)
+    metadata = credentials.metadata if kind != SESSION_KIND or action in NEEDS_LIVE_SESSION else None
     opens = metadata is not None or credentials.transport_id is not None
-    fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
-    return Decision(step, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
+    fail_open = opens and rules.fail_open and action not in ANSWERED and not _is_required(message, rules)
+    return Decision(action, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
 
 def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credentials:
@@ -197,28 +202,28 @@ def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credent
         is_field = sep1364 is not None and message.session is None
         return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
     if transport_id is None and headers.cookie is not None:
-        cookie = _cookie(message, subject(message, rules), headers.cookie)
+        cookie = _cookie(message, subject_of(message, rules), headers.cookie)
         return Credentials(cookie, is_cookie=cookie is not None, contradicts=contradicts)
     return Credentials(None, transport_id, contradicts=contradicts)
 
 
-def _presence(message: Message, about: Subject, credentials: Credentials, rules: Rules) -> Carries:
+def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
     metadata, sep1364 = credentials.metadata, rules.sep1364
-    if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, about):
+    if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, subject):
         raise SessionRequired
-    if metadata is not None or (credentials.transport_id is not None and about not in ABOUT_SESSIONS):
-        return SESSION
-    needs_one = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
-    return TOO_LITTLE if needs_one else NOTHING
+    if metadata is not None or (credentials.transport_id is not None and subject not in ABOUT_SESSIONS):
+        return SessionPresence.SESSION
+    needs_one = subject not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
+    return SessionPresence.REQUIRED_BUT_MISSING if needs_one else SessionPresence.NOTHING
 
 
-def _kind(credentials: Credentials, step: Step, rules: Rules) -> Kind:
+def _kind(credentials: Credentials, action: Action, rules: Rules) -> Kind:
     """Return what the token in the body or the cookie must be good for."""
     if credentials.is_cookie:
         return COOKIE
     if not credentials.is_field or credentials.metadata is None:
         return SESSION_KIND
-    if step is Step.FORK:
+    if action is Action.FORK:
         raise refusal("session_missing")
     kind = rules.kind_of(credentials.metadata.session_id)
     if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
@@ -226,15 +231,15 @@ def _kind(credentials: Credentials, step: Step, rules: Rules) -> Kind:
     return kind
 
 
-def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
+def _cookie(message: Message, subject: Subject, cookie: str) -> SessionMetadata | None:
     """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
-    if cookie == SHARED_JAR or message.method == DISCOVER or about is REPLY or about in ABOUT_SESSIONS:
+    if cookie == SHARED_JAR or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
         return None
     return SessionMetadata(cookie)
 
 
-def list_step(lists: Lists | None, *, modern: bool) -> Step:
-    """Return what `Step.LIST` stands for: the deployment's choice, or the era's own where that is None."""
+def list_action(lists: Lists | None, *, modern: bool) -> Action:
+    """Return what `Action.LIST` stands for: the deployment's choice, or the era's own where that is None."""
     return LISTS[lists or _DEFAULT_LISTS[modern]]
 
 
@@ -244,24 +249,24 @@ def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetad
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
 
 
-def subject(message: Message, rules: Rules) -> Subject:
+def subject_of(message: Message, rules: Rules) -> Subject:
     """Return what a message is about."""
-    if rules.sep1364 is not None and (about := rules.sep1364.subject(message)) is not None:
-        return about
+    if rules.sep1364 is not None and (subject := rules.sep1364.subject(message)) is not None:
+        return subject
     found = rules.subjects.get(message.method)
     if found is None:
-        return REPLY if message.kind is RESPONSE else OTHER
+        return Subject.REPLY if message.kind is RESPONSE else Subject.OTHER
     misplaced = message.kind is NOTIFICATION and found is not Subject.LIST
     return Subject.MISPLACED if misplaced else found
 
 
-def speaks_of_sessions(item: Message, rules: Rules) -> bool:
+def involves_session(item: Message, rules: Rules) -> bool:
     """Whether an item of a batch names a session, is about one or needs one: batches are forwarded as they come."""
-    about = subject(item, rules)
-    if about in ABOUT_SESSIONS or item.session is not None:
+    subject = subject_of(item, rules)
+    if subject in ABOUT_SESSIONS or item.session is not None:
         return True
     sep1364 = rules.sep1364
-    is_named = sep1364 is not None and (sep1364.requires(item, about) or sep1364.named_id(item) is not None)
+    is_named = sep1364 is not None and (sep1364.requires(item, subject) or sep1364.named_id(item) is not None)
     return is_named or _is_required(item, rules)
 
 
@@ -320,7 +325,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
     "fork": Extension("sessions/fork", Subject.FORK, {"fork": True}),
-    "list": Extension("sessions/list", Subject.SESSIONS, {"list": True}, needs_records=True),
+    "list": Extension("sessions/list", Subject.LIST_SESSIONS, {"list": True}, needs_records=True),
 }
 
 

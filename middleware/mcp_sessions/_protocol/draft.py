@@ -17,7 +17,7 @@ from .._errors import Refusal
 from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_members, members, string
+from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, has_no_other_members, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -56,7 +56,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
         return _uncommon(raw)
     # The shortest form of these two members. A null counts as a further member, which it is not for us.
     shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))
-    return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _uncommon(raw)
+    return found if len(raw) - shortest < SHORTEST_MEMBER or has_no_other_members(raw, found) else _uncommon(raw)
 
 
 def _uncommon(raw: bytes) -> SessionMetadata:

@@ -19,7 +19,7 @@ from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
 from . import members, strict_json
 from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, Meta, Params, Value
-from .strict_json import DECODE_ERRORS, check_level, is_all, join, last_members, string
+from .strict_json import DECODE_ERRORS, check_level, has_no_other_members, join, last_members, string
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -102,7 +102,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return None if self.params.meta is None else _inner(self.all_params, "_meta", "meta_not_object")
 
     @property
-    def about(self) -> Raw | None:
+    def target_json(self) -> Raw | None:
         """JSON text of the name or URI that the message acts on, or None."""
         if self.method not in TARGETS:
             return None
@@ -111,7 +111,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def target(self) -> str | None:
         """Return the tool, prompt or resource that the message acts on, or None; refuse one without a UTF-8 form."""
-        return None if self.about is None else string(self.about)
+        return None if self.target_json is None else string(self.target_json)
 
     @property
     def label(self) -> str:
@@ -175,7 +175,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     except DECODE_ERRORS:
         return _other(body, max_batch)
     # A null is not written again, and so comes out as too short, too; only their text distinguishes 0 and -0.
-    if not is_all(body, found) or found.id == 0:
+    if not has_no_other_members(body, found) or found.id == 0:
         return _message(body)
     params = found.params or NO_PARAMS
     session = None if params.meta is None else params.meta.named
@@ -193,7 +193,7 @@ def _other(body: bytes, max_batch: int) -> Message:
     try:
         _value(body)
     except DECODE_ERRORS as error:
-        strict_json.masked(_value, error, body, NOT_JSONRPC)
+        strict_json.decode_with_surrogates(_value, error, body, NOT_JSONRPC)
     raise refusal(NOT_JSONRPC)
 
 
@@ -201,7 +201,7 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
     except DECODE_ERRORS as error:
-        found, mask = strict_json.masked(_array, error, body, NOT_JSONRPC)
+        found, mask = strict_json.decode_with_surrogates(_array, error, body, NOT_JSONRPC)
         items = mask.unmask(found)
     # Where the path serves other things too, arrays without any message pass, whatever their length.
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
@@ -271,7 +271,7 @@ def _checked_id(raw: Raw) -> bytes:
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:
     """Refuse a member that is given twice: one proof for all three levels, and where it fails one for each."""
     inner = params if params is None or meta is None else {**params, "_meta": meta}
-    if is_all(body, envelope if inner is None else {**envelope, "params": inner}):
+    if has_no_other_members(body, envelope if inner is None else {**envelope, "params": inner}):
         return
     check_level(body, envelope)
     if params is not None:

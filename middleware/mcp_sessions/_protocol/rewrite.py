@@ -93,12 +93,12 @@ def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, A
         return None
     try:
         envelope: dict[str, Any] = last_members(text)
-        if not _ENVELOPE.has_only(envelope) and _ENVELOPE.are_mixed(envelope):
+        if not _ENVELOPE.has_only(envelope) and _ENVELOPE.has_case_variant(envelope):
             return None
         result = last_members(envelope["result"])
     except Refusal:
         return None
-    if not _RESULT.has_only(result) and _RESULT.are_mixed(result):
+    if not _RESULT.has_only(result) and _RESULT.has_case_variant(result):
         return None
     return envelope, result
 
@@ -156,7 +156,11 @@ def _member(response: bytes, request_id: bytes) -> bytes | None:
         result = read_object(text[len(opening) - 2 : -1])
         if _is_usual(result):
             return _NEW_META
-        if "cacheScope" in result or "ttlMs" in result or (not _RESULT.has_only(result) and _RESULT.are_mixed(result)):
+        if (
+            "cacheScope" in result
+            or "ttlMs" in result
+            or (not _RESULT.has_only(result) and _RESULT.has_case_variant(result))
+        ):
             return None
         if "_meta" not in result:
             return _NEW_META

@@ -113,7 +113,7 @@ class SEP1364Create:
 
     def subject(self, message: Message) -> Subject | None:
         if message.method in _CREATES and self.speaks(message):
-            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.OPEN
+            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.CREATE_SEP1364
         if message.method in _DELETES:
             return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
         return None
@@ -123,9 +123,9 @@ class SEP1364Create:
         """Whether a `sessions/create` is of this dialect and not of the draft."""
         return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(message.all_params)
 
-    def requires(self, message: Message, about: Subject) -> bool:
+    def requires(self, message: Message, subject: Subject) -> bool:
         """Whether a message must name a session."""
-        freed = message.method in _NEVER_REQUIRING or about in ABOUT_SESSIONS or about is Subject.REPLY
+        freed = message.method in _NEVER_REQUIRING or subject in ABOUT_SESSIONS or subject is Subject.REPLY
         return self.required and not freed
 
     @property
@@ -215,12 +215,12 @@ class Sep1364:
 
     def subject(self, message: Message) -> Subject | None:
         """Return what a message is about, where one of these dialects decides it."""
-        about = [dialect.subject(message) for dialect in (self.creates, self.initializes) if dialect is not None]
-        return next(filter(None, about), None)
+        subjects = [dialect.subject(message) for dialect in (self.creates, self.initializes) if dialect is not None]
+        return next(filter(None, subjects), None)
 
-    def requires(self, message: Message, about: Subject) -> bool:
+    def requires(self, message: Message, subject: Subject) -> bool:
         """Whether a message must name a session."""
-        return self.creates is not None and self.creates.requires(message, about)
+        return self.creates is not None and self.creates.requires(message, subject)
 
     def begins_session(self, message: Message, *, modern: bool) -> bool:
         """Whether the answer to a message names a session that it begins or goes on with."""

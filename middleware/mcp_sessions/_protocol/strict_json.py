@@ -64,7 +64,7 @@ def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     try:
         return read_object(text)
     except DECODE_ERRORS as error:
-        found, mask = masked(read_object, error, bytes(text), wrong)
+        found, mask = decode_with_surrogates(read_object, error, bytes(text), wrong)
     names = "".join(found).encode()
     if any(mark in names for mark in mask.marks):  # a name may be another one than it seems
         raise refusal("lone_surrogate")
@@ -103,19 +103,19 @@ def check_utf8(body: bytes) -> None:
 
 def check_level(text: bytes, found: dict[str, Raw]) -> None:
     """Refuse an object that has more members than those found (`duplicate_member`)."""
-    if is_all(text, found):
+    if has_no_other_members(text, found):
         return
     body = bytes(text)
     check_utf8(body)
     try:
         number = len(_every_member(body))
     except DECODE_ERRORS as error:
-        number = len(masked(_every_member, error, body, NOT_JSONRPC)[0])
+        number = len(decode_with_surrogates(_every_member, error, body, NOT_JSONRPC)[0])
     if number != len(found):
         raise refusal("duplicate_member")
 
 
-def is_all(text: bytes, found: Any) -> bool:
+def has_no_other_members(text: bytes, found: Any) -> bool:
     """Whether the length of a text proves that it has no members but those found, whatever their order.
 
     No object of these members is shorter than they are joined, with white space or without, and each further member
@@ -139,7 +139,7 @@ class Names:
         self._folded: Final = frozenset(map(str.casefold, read))
         self.has_only: Final = self._known.issuperset  # asked first, since it takes a call of C
 
-    def are_mixed(self, found: Iterable[str]) -> bool:
+    def has_case_variant(self, found: Iterable[str]) -> bool:
         """Whether one of these names differs in case alone from one that is read: some parsers take it for that."""
         for name in found:  # noqa: SIM110  # a generator costs as much as all the rest
             if name not in self._known and name.casefold() in self._folded:
@@ -148,7 +148,7 @@ class Names:
 
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""
-        if not self.has_only(found) and self.are_mixed(found):
+        if not self.has_only(found) and self.has_case_variant(found):
             raise refusal("member_case")
 
 
@@ -160,7 +160,7 @@ def _refusal(error: Exception, wrong: str) -> Refusal:
     return refusal("not_utf8") if isinstance(error, UnicodeDecodeError) else ParseError()
 
 
-class Mask:
+class SurrogateMask:
     """A text with its surrogate escapes hidden, and the way back.
 
     msgspec refuses an escaped lone surrogate anywhere, even in what it skips, and TypeScript clients send them in
@@ -183,11 +183,13 @@ class Mask:
         return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
 
 
-def masked(decode: Callable[[bytes], _T], error: Exception, text: bytes, wrong: str) -> tuple[_T, Mask]:
+def decode_with_surrogates(
+    decode: Callable[[bytes], _T], error: Exception, text: bytes, wrong: str
+) -> tuple[_T, SurrogateMask]:
     """Decode a text that the decoder refused, provided that lone surrogates were its only flaw; else refuse it."""
     if type(error) is not msgspec.DecodeError:
         raise _refusal(error, wrong) from None
-    mask = Mask(text)
+    mask = SurrogateMask(text)
     try:
         return decode(mask.text), mask
     except DECODE_ERRORS as other:

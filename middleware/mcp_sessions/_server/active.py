@@ -165,7 +165,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def bridge(self) -> Bridged | None:
         """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
         assert self.verified is not None
-        server_id = seal.open_upstream(self.verified.key, self.claims, audience=self.runtime.audience)
+        server_id = seal.open_upstream(self.verified.key, self.claims)
         return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> bytes:
@@ -178,7 +178,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         now = int(runtime.clock())
         plain = draft.metadata(self.token, end_of(claims, runtime, now))
         payload = (self.payload or b"{}") if changed is None else changed
-        sealed = seal.seal(self.ring.signing, payload, claims.jti, claims.subject, runtime.audience, now)
+        sealed = seal.seal(self.ring.signing, payload, claims, last_seen=now)
         return draft.with_state(plain, sealed)
 
     @property

@@ -61,7 +61,9 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         """
         headers, name = self.headers, self.runtime.transport.cookie_name
         if name is not None and COOKIE in headers.by_name:
-            value, self.scope["headers"] = cookies.take(self.scope["headers"], name, secure=self.is_secure)
+            value, self.scope["headers"] = cookies.pop_session_cookie(
+                self.scope["headers"], name, secure=self.is_secure
+            )
             if self.accepts_cookies:
                 headers.cookie = value
         if SESSION_HEADER in headers.by_name:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from .._errors import InvalidParams, PrincipalRequired
-from .._protocol.decision import Step
+from .._protocol.decision import Action
 from .._protocol.draft import instant
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
@@ -115,13 +115,13 @@ async def renew(call: MethodCall) -> dict[str, Any]:
     return {FIELD_NAME: call.session.token}
 
 
-METHODS: Final[Mapping[Step, Method]] = {
-    Step.CREATE: create,
-    Step.OPEN: create_in_field,
-    Step.RENEW: renew,
-    Step.DELETE: delete,
-    Step.FORK: fork,
-    Step.SESSIONS: list_sessions,
+METHODS: Final[Mapping[Action, Method]] = {
+    Action.CREATE: create,
+    Action.CREATE_SEP1364: create_in_field,
+    Action.UPDATE_CAPABILITIES: renew,
+    Action.DELETE: delete,
+    Action.FORK: fork,
+    Action.LIST_SESSIONS: list_sessions,
 }
 
 

@@ -154,12 +154,10 @@ def _make(
     if runtime.create_limit is not None:
         runtime.create_limit.spend(subject, now=now)
     jti = secrets.token_urlsafe(16)
-    if server_id is not None:
-        given["upstream"] = seal.seal_upstream(
-            ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
-        )
     issuer, audience = runtime.tokens.issuer, runtime.audience
     new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
+    if server_id is not None:
+        new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
     start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = runtime.tokens.mint(ring, claims)
@@ -170,9 +168,9 @@ def _make(
 
 async def _register(new: ActiveSession) -> None:
     limits, principal = new.runtime.limits, new.principal
-    parts = None if principal is None else new.ring.signing.parts(principal)
+    hashes = None if principal is None else new.ring.signing.component_hashes(principal)
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await new.runtime.store.register(Record.of(new.claims, parts), max_sessions=max_sessions)
+    await new.runtime.store.register(Record.of(new.claims, hashes), max_sessions=max_sessions)
 
 
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:

@@ -220,7 +220,9 @@ class Sessions:
     def _fits(self, record: Record, principal: Principal) -> bool:
         assert self._ring is not None
         keys = [key for key in self._ring(self._clock()) if key.principal_key is not None]
-        return record.principal_hashes is not None and any(key.fits(record.principal_hashes, principal) for key in keys)
+        return record.principal_hashes is not None and any(
+            key.matches(record.principal_hashes, principal) for key in keys
+        )
 
     async def _listed(self, subject: str, *, with_cut_off: bool = False) -> AsyncIterator[Record]:
         async for page in pages(self._store, self._audience, PAGE, subject=subject, with_cut_off=with_cut_off):

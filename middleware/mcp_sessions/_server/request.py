@@ -15,13 +15,12 @@ from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
     ANSWERED,
-    ATTACH,
     PASS,
-    STABLE,
+    Action,
     Decision,
     Rules,
     decide,
-    speaks_of_sessions,
+    involves_session,
 )
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
@@ -73,8 +72,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
         if refused is not None:
             await _refuse(ctx, message, decision, refused)
-        elif decision.step in ANSWERED:
-            method = partial(METHODS[decision.step], MethodCall(ctx, message, session))
+        elif decision.action in ANSWERED:
+            method = partial(METHODS[decision.action], MethodCall(ctx, message, session))
             await respond_to_session_method(ctx, message, method, session)
         else:
             await forward(ctx, body, message, decision)
@@ -94,7 +93,7 @@ async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | N
 
 def _refusal_of_batch(batch: Batch, rules: Rules) -> Refusal | None:
     """Return why a batch is refused, or None: it is forwarded as it comes, so nothing in it may concern a session."""
-    return refusal_for("batch") if any(speaks_of_sessions(item, rules) for item in batch.items) else None
+    return refusal_for("batch") if any(involves_session(item, rules) for item in batch.items) else None
 
 
 async def _refuse(ctx: RequestContext, message: Message, decision: Decision, refusal: Refusal) -> None:
@@ -111,7 +110,7 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
     scope, session, is_handshake = ctx.scope, None, False
     response = passing_response(ctx) if message is None else response_for(ctx, message, decision)
     if message is not None:
-        session = Session(ctx.session) if ctx.session is not None and decision.step is ATTACH else None
+        session = Session(ctx.session) if ctx.session is not None and decision.action is Action.ATTACH else None
         body = await prepare_message(ctx, message, decision, session)
         is_handshake = message.method == INITIALIZE
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
@@ -153,7 +152,7 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
     # A notification has no answer to echo the session into; SDK 1.x would log one that it does not know, with the id.
-    if decision.step is STABLE or (ctx.session is not None and message.kind is NOTIFICATION):
+    if decision.action is Action.STRIP_SESSION or (ctx.session is not None and message.kind is NOTIFICATION):
         body = ctx.set_content_length(rewrite.without_session(message))
     if runtime.correlate and message.kind is not RESPONSE:
         label(ctx, message, attached)
@@ -185,7 +184,7 @@ def _recorded(
     ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
 ) -> Iterator[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
-    is_forwarded = refused is None and decision.step not in ANSWERED
+    is_forwarded = refused is None and decision.action not in ANSWERED
     claims, server_id = None if session is None else session.claims, None
     if refused is not None:
         named = () if decision.metadata is None else (decision.metadata.session_id,)

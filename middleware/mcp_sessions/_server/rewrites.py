@@ -203,7 +203,7 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
             ref = None if session is None else session.claims.ref
             ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_response(ctx)
-    rewrites = rewrites_for(ctx, message, session if decision.step in ECHOES else None)
+    rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if not rewrites:
         return passing_response(ctx)
     ctx.demand_whole_answer()

@@ -58,7 +58,7 @@ async def open_session(
         StoreUnavailable: The store did not answer.
     """
     now = runtime.clock()
-    verified = runtime.tokens.verify_cached(runtime.ring(now), metadata.session_id, now, principal, kind)
+    verified = runtime.tokens.verify(runtime.ring(now), metadata.session_id, now=now, principal=principal, kind=kind)
     status = None if runtime.status_nowait is None else runtime.status_nowait(verified.claims)
     if status is None:
         status = await _ask_status(verified.claims, runtime, fail_open=fail_open)
@@ -113,7 +113,7 @@ def build_session(
 def _unseal(state: str, verified: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
     claims, max_bytes = verified.claims, runtime.limits.state_bytes
     try:
-        return seal.open(verified.ring, state, claims.jti, claims.subject, runtime.audience, max_bytes, now)
+        return seal.open(verified.ring, state, claims, max_bytes=max_bytes, now=now)
     except StateUnreadable as error:
         error.ref = claims.ref
         raise

@@ -95,7 +95,7 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
     """Return the claims of a valid session id, or report a stolen or forged one; every id gets the same answer."""
     runtime, now, principal = ctx.runtime, ctx.runtime.clock(), ctx.runtime.principal(ctx.scope)
     try:
-        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind)
+        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind).claims
     except SessionNotFound as refusal:
         refuse_request(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None

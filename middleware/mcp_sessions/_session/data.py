@@ -293,13 +293,13 @@ def encode(value: Any) -> bytes:
         encoded = _write(value)
         kept = _read(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it holds {_misfit(value)} that has no JSON form") from error
+        raise ValueError(f"it holds {_unsupported_part(value)} that has no JSON form") from error
     if kept != value:  # NaN, dates, bytes, tuples and number keys would come back as something else
-        raise ValueError(f"it holds {_misfit(value)} that would not come back as it is")
+        raise ValueError(f"it holds {_unsupported_part(value)} that would not come back as it is")
     return encoded
 
 
-def _misfit(value: Any) -> str:
+def _unsupported_part(value: Any) -> str:
     """Return the type of the part of a value that cannot be kept, or "a value" where it is the whole."""
     left, seen = [value], set[int]()
     while left:

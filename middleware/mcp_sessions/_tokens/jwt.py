@@ -43,11 +43,10 @@ _HEADERS: Final = msgspec.json.Decoder(_Header)
 _CLAIMS: Final = msgspec.json.Decoder(Claims)
 _NAMES: Final = frozenset(WIRE_NAMES.values())
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_NAMES)})`\Z")
-_UNPROVED: Final = object()  # equals no principal
 
 
-class VerifiedToken(RedactedRepr, msgspec.Struct, eq=False):
-    """A token whose signature, types, issuer and audience were verified under one ring.
+class VerifiedToken(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
+    """The claims of a token whose signature, types, issuer and audience were verified, and the ring and key for it.
 
     What may change (the ring, the time, the caller, the store's answer) is checked for each request.
     """
@@ -55,16 +54,12 @@ class VerifiedToken(RedactedRepr, msgspec.Struct, eq=False):
     ring: KeyRing
     key: Key
     claims: Claims
-    owner: object  # the principal that was last found to be its subject
-    begins: float  # Unix seconds, with the skew of clocks; floats are compared with the clock's in a third of the time
-    ends: float
 
     def belongs_to(self, principal: Principal | None) -> bool:
-        owned = self.claims.subject
-        if owned is None or principal is None or not compare_digest(owned, self.key.subject(principal) or ""):
-            return False
-        self.owner = principal
-        return True
+        subject = self.claims.subject
+        if subject is None or principal is None:
+            return subject is None and principal is None
+        return compare_digest(subject, self.key.subject(principal) or "")
 
 
 class Tokens:
@@ -85,8 +80,7 @@ class Tokens:
         self._max_bytes: Final = max_bytes
         self.issuer: Final = issuer
         self.audience: Final = audience
-        # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
-        # a growing dict, one by one, rescans what was deleted before.
+        # Two generations: a full young one replaces the old one, whose entries go at once.
         self._generation: Final = (cache_entries + 1) // 2
         self._young: dict[str, VerifiedToken] = {}
         self._old: dict[str, VerifiedToken] = {}
@@ -101,8 +95,8 @@ class Tokens:
             payload = msgspec.json.encode(claims)
             self._read(payload)  # what would not verify is never handed out
         except SessionNotFound as refusal:
-            fault = refusal.reason.removeprefix("token_")
-            raise ConfigurationError(f"the claims do not make a session id ({fault})") from None
+            problem = refusal.reason.removeprefix("token_")
+            raise ConfigurationError(f"the claims do not make a session id ({problem})") from None
         except (ValueError, TypeError):
             raise ConfigurationError("the claims do not make a session id (claims)") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
@@ -114,38 +108,27 @@ class Tokens:
 
     def verify(
         self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
-    ) -> Claims:
-        """Return the claims of a token that is authentic, for us, of this kind, this caller's, and not expired.
-
-        Arguments and errors are those of `verify_cached`.
-        """
-        return self.verify_cached(ring, token, now, principal, kind).claims
-
-    def verify_cached(
-        self, ring: KeyRing, token: str, now: float, principal: Principal | None, kind: str = SESSION
     ) -> VerifiedToken:
-        """Return what is known of a token that is authentic, for us, of this kind, this caller's, and not expired.
+        """Return a token that is authentic, for us, of this kind, this caller's, and not expired.
 
         Raises `SessionNotFound`, whose `reason` is for logs only, or `SessionExpired` where it is all the rest, so that
         only the session's own holder learns it. `now` is Unix seconds, and None an anonymous caller.
         """
-        try:
-            found = self._young[token]
-        except (KeyError, TypeError):  # the latter of what is no string
-            found = None
-        if found is None or found.ring is not ring:
-            found = self._found(ring, token)
-        claims = found.claims
+        verified = self._verified(ring, token)
+        claims = verified.claims
         if not claims.kind == kind:
             raise SessionNotFound("token_kind")
-        if not found.begins <= now:
+        if not claims.issued_at - MAX_CLOCK_SKEW <= now:
             raise SessionNotFound("token_from_the_future")
-        # A plain comparison with the last owner saves a keyed hash; names are not secrets, so timing reveals nothing.
-        if not (principal == found.owner or found.belongs_to(principal)):
+        if not verified.belongs_to(principal):
             raise SessionNotFound("token_principal", ref=claims.ref)
-        if now < found.ends:
-            return found
+        if now < claims.expires_at:
+            return verified
         raise SessionExpired(ref=claims.ref)
+
+    def authentic(self, ring: KeyRing, token: str) -> Claims:
+        """Return the claims of a token that was signed for us, or raise `SessionNotFound`; nothing else is checked."""
+        return self._verified(ring, token).claims
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
         """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
@@ -154,22 +137,18 @@ class Tokens:
         except SessionNotFound:
             return None
 
-    def _found(self, ring: KeyRing, token: str) -> VerifiedToken:
+    def _verified(self, ring: KeyRing, token: str) -> VerifiedToken:
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
-        found = self._young.get(token) or self._old.get(token)
-        if found is not None and found.ring is ring:
-            return found
-        found = self._authenticate(ring, token)
+        verified = self._young.get(token) or self._old.get(token)
+        if verified is not None and verified.ring is ring:
+            return verified
+        verified = self._authenticate(ring, token)
         if self._generation > 0:
             if len(self._young) >= self._generation:
                 self._old, self._young = self._young, {}
-            self._young[token] = found
-        return found
-
-    def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that was signed for us, or raise `SessionNotFound`; nothing else is checked."""
-        return self._found(ring, token).claims
+            self._young[token] = verified
+        return verified
 
     def _authenticate(self, ring: KeyRing, token: str) -> VerifiedToken:
         segments = _SHAPE.fullmatch(token)
@@ -198,8 +177,7 @@ class Tokens:
             claims = self._read(from_base64url(segments[2]))
         except ValueError:
             raise SessionNotFound("token_claims") from None
-        owner, begins = None if claims.subject is None else _UNPROVED, claims.issued_at - MAX_CLOCK_SKEW
-        return VerifiedToken(ring, key, claims, owner, begins, float(claims.expires_at))
+        return VerifiedToken(ring, key, claims)
 
     def _read(self, text: bytes) -> Claims:
         """Return the claims in a payload, or raise `SessionNotFound`, which names the claim at fault."""

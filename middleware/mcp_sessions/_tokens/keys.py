@@ -116,17 +116,17 @@ class Key:
         fields = encode_fields(principal.client_id, principal.issuer, principal.subject)
         return base64url(hmac.digest(self.principal_key, fields, "sha256")[:16])
 
-    def parts(self, principal: Principal) -> str:
+    def component_hashes(self, principal: Principal) -> str:
         """Return a keyed hash of each component of a principal, by which an operator finds all clients of a subject."""
         key = self.principal_key or b""
         components = (principal.client_id, principal.issuer, principal.subject)
         return "".join(_part(key, place, one) for place, one in enumerate(components))
 
-    def fits(self, parts: str, principal: Principal) -> bool:
+    def matches(self, hashes: str, principal: Principal) -> bool:
         """Whether hashes of components are those of a principal, in the components that it names."""
-        wanted, none = self.parts(principal), self.parts(Principal())
+        wanted, none = self.component_hashes(principal), self.component_hashes(Principal())
         places = [slice(start, start + PART) for start in range(0, len(wanted), PART)]
-        return all(wanted[place] in {none[place], parts[place]} for place in places)
+        return all(wanted[place] in {none[place], hashes[place]} for place in places)
 
 
 PART: Final = 12  # characters of one component's hash

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -30,36 +29,27 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SERVER_ID: Final = re.compile(rf"[\x21-\x7E]{{1,{MAX_SERVER_ID}}}")
 
 
-@lru_cache(maxsize=1024)
-def _bound_to(purpose: bytes, kid: str, jti: str, subject: str | None, audience: str) -> bytes:
-    """Return what a seal is bound to: the same for every request of a session, and dearer than the cipher."""
-    return purpose + encode_fields(kid, jti, subject, audience)
-
-
 class Seal(msgspec.Struct, frozen=True):
-    """One purpose that keys seal for; each seal is bound to it, its key, `jti`, subject and audience."""
+    """One purpose that keys seal for; each is bound to it, its key, and a session's `jti`, subject and audience."""
 
     name: CipherName
     purpose: bytes
 
-    def lock(  # noqa: PLR0917  # keywords cost as much as the rest
-        self, key: Key, nonce: bytes, plain: bytes, jti: str, subject: str | None, audience: str
-    ) -> bytes:
+    def seal(self, key: Key, nonce: bytes, plain: bytes, claims: Claims) -> bytes:
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
-        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
-        return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
+        return key.ciphers[self.name].encrypt(nonce, plain, self._bound_to(key, claims))
 
-    def unlock(  # noqa: PLR0917  # as above
-        self, key: Key, nonce: bytes, sealed: bytes, jti: str, subject: str | None, audience: str
-    ) -> bytes | None:
+    def open(self, key: Key, nonce: bytes, sealed: bytes, claims: Claims) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
-        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         try:
-            return key.ciphers[self.name].decrypt(nonce, sealed, bound_to)
+            return key.ciphers[self.name].decrypt(nonce, sealed, self._bound_to(key, claims))
         except InvalidTag:
             return None
+
+    def _bound_to(self, key: Key, claims: Claims) -> bytes:
+        return self.purpose + encode_fields(key.kid, claims.jti, claims.subject, claims.audience)
 
 
 STATE: Final = Seal("state", encode_fields("mcp-sessions/state", VERSION))
@@ -79,22 +69,17 @@ def sealed_size(payload_bytes: int) -> int:
     return _PREFIX_CHARS + (sealed * 4 + 2) // 3
 
 
-def seal(  # noqa: PLR0917  # as above
-    key: Key, payload: bytes, jti: str, subject: str | None, audience: str, last_seen: int, nonce: bytes | None = None
-) -> str:
+def seal(key: Key, payload: bytes, claims: Claims, *, last_seen: int, nonce: bytes | None = None) -> str:
     """Return the state token of a session for a JSON object, sealed by the ring's signing key at a time, Unix seconds.
 
     Nonces are random, which is safe for 2^32 states under one key (SP 800-38D section 8.3): rotate before.
     """
     nonce = os.urandom(_NONCE_BYTES) if nonce is None else nonce
-    plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
-    sealed = STATE.lock(key, nonce, plain, jti, subject, audience)
+    sealed = STATE.seal(key, nonce, last_seen.to_bytes(_TIME_BYTES, "big") + payload, claims)
     return f"{VERSION}.{key.kid}.{base64url(nonce + sealed)}"
 
 
-def open(  # noqa: A001, PLR0917  # the field's own pair of words: seal and open
-    ring: KeyRing, token: str, jti: str, subject: str | None, audience: str, max_bytes: int, now: float
-) -> UnsealedState:
+def open(ring: KeyRing, token: str, claims: Claims, *, max_bytes: int, now: float) -> UnsealedState:  # noqa: A001
     """Return the contents of a state token that was sealed for this session; its own `kid` chooses the key.
 
     A longer one is refused before any cryptography. `StateUnreadable.reason` says why, for logs only.
@@ -107,30 +92,28 @@ def open(  # noqa: A001, PLR0917  # the field's own pair of words: seal and open
     key = ring.get(shape[1])
     if key is None or not key.ciphers:
         raise StateUnreadable("state_key_unknown")
-    unsealed = _unsealed(key, shape[2], jti, subject, audience)
+    try:
+        sealed = from_base64url(shape[2])
+    except ValueError:
+        raise StateUnreadable("state_shape") from None
+    if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
+        raise StateUnreadable("state_shape")
+    plain = STATE.open(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], claims)
+    if plain is None:
+        raise StateUnreadable("state_seal")
+    unsealed = UnsealedState(_object(plain[_TIME_BYTES:]), int.from_bytes(plain[:_TIME_BYTES], "big"))
     if not unsealed.last_seen <= now + MAX_CLOCK_SKEW:
         raise StateUnreadable("state_from_the_future")
     return unsealed
 
 
-def _unsealed(key: Key, text: str, jti: str, subject: str | None, audience: str) -> UnsealedState:
-    """Return what a key has sealed for a session, whenever that was."""
-    try:
-        sealed = from_base64url(text)
-    except ValueError:
-        raise StateUnreadable("state_shape") from None
-    if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
-        raise StateUnreadable("state_shape")
-    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti, subject, audience)
-    if plain is None:
-        raise StateUnreadable("state_seal")
-    payload = plain[_TIME_BYTES:]
+def _object(payload: bytes) -> bytes:
     try:
         payload.decode("utf-8")  # msgspec does not look at the text that it skips
         _OBJECT.decode(payload)  # its values stay undecoded until they are read
     except (ValueError, RecursionError):
         raise StateUnreadable("state_not_an_object") from None
-    return UnsealedState(payload, int.from_bytes(plain[:_TIME_BYTES], "big"))
+    return payload
 
 
 def can_carry(server_id: str) -> bool:
@@ -138,21 +121,19 @@ def can_carry(server_id: str) -> bool:
     return _SERVER_ID.fullmatch(server_id) is not None
 
 
-def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, audience: str) -> str:
+def seal_upstream(key: Key, server_id: str, claims: Claims) -> str:
     """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
-    plain = server_id.encode("ascii")
-    return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti, subject, audience))
+    return base64url(UPSTREAM.seal(key, _nonce(claims), server_id.encode("ascii"), claims))
 
 
-def open_upstream(key: Key, claims: Claims, *, audience: str) -> str | None:
+def open_upstream(key: Key, claims: Claims) -> str | None:
     """Return the server's id in a token that a key verified, or None; refuse one that was sealed otherwise."""
     if claims.upstream is None:
         return None
     if not key.ciphers:
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
-        sealed = from_base64url(claims.upstream)
-        server_id = UPSTREAM.unlock(key, _nonce(claims.jti), sealed, claims.jti, claims.subject, audience)
+        server_id = UPSTREAM.open(key, _nonce(claims), from_base64url(claims.upstream), claims)
     except ValueError:
         server_id = None
     if server_id is None:
@@ -160,5 +141,5 @@ def open_upstream(key: Key, claims: Claims, *, audience: str) -> str | None:
     return server_id.decode("ascii")  # as it was sealed
 
 
-def _nonce(jti: str) -> bytes:
-    return from_base64url(jti)[:_NONCE_BYTES]  # random, and of one session only, so it is used once
+def _nonce(claims: Claims) -> bytes:
+    return from_base64url(claims.jti)[:_NONCE_BYTES]  # random, and of one session only, so it is used once

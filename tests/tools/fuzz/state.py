@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from mcp_sessions._errors import StateUnreadable
+from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens import seal as state
 from mcp_sessions._tokens.keys import KeyRing
 
@@ -53,6 +54,14 @@ BOUNDS: Final[list[Bound]] = [
 ]
 
 
+def claims(bound: Bound) -> Claims:
+    """The claims of a session, as far as a state is bound to them."""
+    jti, subject, audience = bound
+    return Claims(
+        issuer="us", audience=audience, jti=jti, issued_at=NOW, expires_at=NOW + 60, kind=SESSION, subject=subject
+    )
+
+
 def opens(token: str, bound: Bound, now: float) -> bool:
     """Whether the oracle would open a token for a session."""
     parts = token.split(".", 2)
@@ -87,10 +96,9 @@ def judge(token: str, bound: Bound, now: float) -> str:
     Raises:
         Disagreement: It does not.
     """
-    jti, subject, audience = bound
     ours = "opened"
     try:
-        state.open(RING, token, jti=jti, subject=subject, audience=audience, max_bytes=LONGEST, now=now)
+        state.open(RING, token, claims(bound), max_bytes=LONGEST, now=now)
     except StateUnreadable as refused:
         ours = refused.reason
     theirs = opens(token, bound, now)
@@ -102,10 +110,9 @@ def judge(token: str, bound: Bound, now: float) -> str:
 def seal(random: Random, bound: Bound) -> str:
     """A state token that was made with a valid key, of a good or a bad payload."""
     payload = random.choice(PAYLOADS) if random.random() < 0.8 else b'{"a":"%s"}' % (b"x" * random.randrange(300))
-    jti, subject, audience = bound
     last_seen = random.choice((0, NOW, NOW + 60, NOW + 61, 2**63))
-    more: dict[str, Any] = {"last_seen": last_seen, "nonce": random.randbytes(12)}
-    return state.seal(random.choice(RINGS).signing, payload, jti=jti, subject=subject, audience=audience, **more)
+    key, nonce = random.choice(RINGS).signing, random.randbytes(12)
+    return state.seal(key, payload, claims(bound), last_seen=last_seen, nonce=nonce)
 
 
 def trial(random: Random) -> str:
