@@ -209,7 +209,7 @@ class TestAHookThat:
         async def on_end(session: EndedSession, reason: str) -> None:
             await anyio.sleep_forever()
 
-        worker = Worker(Store(), on_end, patience=0.01)
+        worker = Worker(Store(), on_end, timeout=0.01)
         await worker.end()
         assert worker.store.finished == [CLAIMS.ref]
         assert caplog.messages == [f"on_end of session {CLAIMS.ref} cancelled after 0.01 s"]

@@ -100,8 +100,8 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
         extensions = self.scope.get("extensions") or {}
         if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
-            kept = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
-            self.scope["extensions"] = kept
+            retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
+            self.scope["extensions"] = retained
 
     def carry_trace(self, body: bytes) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
@@ -118,11 +118,11 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     def translated(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
-        headers, bridge = start.get("headers", ()), self.bridge
-        kept = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER]
+        bridge = self.bridge
+        headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() != SESSION_HEADER]
         if isinstance(bridge, Bridged) and session_header_values(start) == [bridge.server_id]:
-            kept.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
-        return {**start, "headers": kept}
+            headers.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
+        return {**start, "headers": headers}
 
 
 def session_header_values(start: ASGIMessage) -> list[str]:
@@ -132,12 +132,12 @@ def session_header_values(start: ASGIMessage) -> list[str]:
 
 def label(ctx: RequestContext, message: Message, session: Session | None) -> None:
     """Leave the name that the client gives the conversation where handlers and spans look."""
-    found = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
-    ctx.correlation = None if message.method == INITIALIZE else found  # servers start tasks there that outlive it
+    correlation = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
+    ctx.correlation = None if message.method == INITIALIZE else correlation  # servers start tasks there that outlive it
     tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
-    if found is not None and tracing is not None:  # spans below the current one are stamped at their start
-        tracing.get_current_span().set_attributes(attributes_of(found))
+    if correlation is not None and tracing is not None:  # spans below the current one are stamped at their start
+        tracing.get_current_span().set_attributes(attributes_of(correlation))
     if session is None:
-        ctx.scope["mcp_correlation"] = found
+        ctx.scope["mcp_correlation"] = correlation
     else:
-        session.correlation = found
+        session.correlation = correlation

@@ -68,9 +68,9 @@ class Streams:
 
     def remove(self, stream: Stream) -> None:
         ref = stream.claims.ref
-        left = [other for other in self._open.get(ref, ()) if other is not stream]
-        if left:
-            self._open[ref] = left
+        remaining = [other for other in self._open.get(ref, ()) if other is not stream]
+        if remaining:
+            self._open[ref] = remaining
         else:
             self._open.pop(ref, None)
 
@@ -85,10 +85,10 @@ class Streams:
     def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
         if transport is not None:  # in which a client may use several sessions
-            named = [stream for streams in self._open.values() for stream in streams]
+            streams = [stream for of_session in self._open.values() for stream in of_session]
         else:  # where there is none either, it could be any client's
-            named = self._open.get(ref or "", [])
-        for stream in named:
+            streams = self._open.get(ref or "", [])
+        for stream in streams:
             stream.cancel(transport, request_id)
 
     def leave(self, ref: str) -> None:

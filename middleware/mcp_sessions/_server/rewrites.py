@@ -25,7 +25,7 @@ from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
-from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
+from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
 from .active import ActiveSession, Bridged
@@ -60,7 +60,7 @@ class EchoSession(Rewrite, kw_only=True):
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         try:
-            return rewrite.echo(text, response.request_id, self.session.metadata)
+            return rewrite.echo(text, response.request_id, self.session.encode_metadata)
         except StateError as error:
             return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
 
@@ -184,7 +184,7 @@ class Sep1364Field(Rewrite, kw_only=True):
             session = bridge.session
         else:
             alone = TRANSPORT if ctx.runtime.transport.header else FIELD
-            session = await begin_session(ctx, self.message, alone if own is None else BESIDE)
+            session = await begin_session(ctx, self.message, alone if own is None else COEXISTING)
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
         # A second success in the same event stream names its session in place of the first.
@@ -316,10 +316,10 @@ async def begin_session(
 
 async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
     """Return the cookie that the answer to `server/discover` sets, or None where its client keeps what it has."""
-    held, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
-    if held == SHARED_JAR and not shares:
+    cookie, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
+    if cookie == SHARED_JAR and not shares:
         return None
-    if held is None or not await _is_live(ctx, held):
+    if cookie is None or not await _is_live(ctx, cookie):
         return await new_cookie(ctx, message)
     if shares:
         return None
@@ -340,10 +340,10 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     return _header(ctx, session.token)
 
 
-async def _is_live(ctx: RequestContext, held: str) -> bool:
+async def _is_live(ctx: RequestContext, cookie: str) -> bool:
     """Whether a cookie names a live session of the caller, as far as is known."""
     try:
-        await open_session(SessionMetadata(held), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
+        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
     except SessionNotFound:
         return False
     except StoreUnavailable:  # to take it for dead could give one client the session of another

@@ -77,13 +77,13 @@ async def _answer(ctx: RequestContext, header: str) -> None:
     except Refusal as refusal:
         await refuse_without_body(ctx, refusal)
         return
-    named = (
+    recording = (
         runtime.telemetry.recorder().name_request(claims, ctx.scope)
         if claims and runtime.telemetry.is_recording()
         else nullcontext()
     )
     if session is not None and method == "DELETE":
-        with named:
+        with recording:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
@@ -127,9 +127,9 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
         await _refuse_stream(ctx, foreign, "GET", claims)
         return
-    kept = request.resumable
+    resumable = request.resumable
     # A call that ended its own session gets its answer, once.
-    ended_itself = kept is not None and kept.session.ended_by_own_request and not request.answered
+    ended_itself = resumable is not None and resumable.session.ended_by_own_request and not request.answered
     try:
         if not ended_itself:
             await _check_live(ctx, request.claims)
@@ -141,15 +141,15 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         return
     refused = partial(_last_message, ctx, request)
     guard = StreamGuard(request, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
-    rewrites = (*translation(ctx), *(() if kept is None else kept.rewrites))
+    rewrites = (*translation(ctx), *(() if resumable is None else resumable.rewrites))
     response = Response(ctx, ctx.send, request.id or b"", rewrites, make_guard=lambda: guard)
     try:
         await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
         if isinstance(response.body, EventBody):
             response.body.unlist()
-            if kept is not None and request.is_answered_by(response.body.last_text):
-                kept.session.close()
+            if resumable is not None and request.is_answered_by(response.body.last_text):
+                resumable.session.close()
         close(response, None)
 
 
