@@ -204,7 +204,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
     await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
     if recorder.allowed or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx)
+    await recorder.relay(ctx.send)
     return False
 
 
@@ -219,7 +219,7 @@ async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> boo
     allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
     if allows or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx)
+    await recorder.relay(ctx.send)
     return False
 
 
@@ -282,8 +282,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
         except (Refusal, KeyError):
             return False
 
-    async def relay(self, ctx: RequestContext) -> None:
-        """Give the caller the server's answer, as it came but for the ids of the bridge."""
+    async def relay(self, send: Send) -> None:
+        """Give the caller the server's answer as it came."""
         for message in self.messages:
-            is_translated = ctx.runtime.transport.bridges and message["type"] == "http.response.start"
-            await ctx.send(ctx.translated(message) if is_translated else message)
+            await send(message)

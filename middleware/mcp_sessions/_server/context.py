@@ -34,8 +34,9 @@ ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.respons
 class BridgedInitialize(RedactedRepr, msgspec.Struct):
     """An `initialize` that may begin a transport session of the wrapped server."""
 
+    server_id: str = ""  # the server's, once it has named one
     session: ActiveSession | None = None  # ours, once it is minted for the server's
-    orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
+    is_orphaned: bool = False  # no client holds the server's, since ours was refused
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
@@ -115,14 +116,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         """Let the headers announce a body that was changed, and return it."""
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         return body
-
-    def translated(self, start: ASGIMessage) -> ASGIMessage:
-        """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
-        bridge = self.bridge
-        headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() != SESSION_HEADER]
-        if isinstance(bridge, Bridged) and session_header_values(start) == [bridge.server_id]:
-            headers.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
-        return {**start, "headers": headers}
 
 
 def session_header_values(start: ASGIMessage) -> list[str]:
