@@ -7,7 +7,7 @@ from reasons import refused
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import agreed, field, mirrors
-from mcp_sessions._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
+from mcp_sessions._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
 
 
 def message(members: str) -> Message:
@@ -46,7 +46,7 @@ def test_places_that_agree_name_one_session() -> None:
         (TRANSPORT, "this", True),
         (SESSION, "this", True),
         (None, "this", False),
-        (BESIDE, "the server's", False),
+        (COEXISTING, "the server's", False),
     ],
 )
 def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, header: str, is_ours: bool) -> None:
@@ -61,8 +61,8 @@ def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, 
         (FIELD, "the server's", False),
         (TRANSPORT, "other", True),
         (None, "other", False),
-        (BESIDE, "this", True),
-        (BESIDE, "other", True),
+        (COEXISTING, "this", True),
+        (COEXISTING, "other", True),
     ],
 )
 def test_any_other_header_contradicts(kind: Kind | None, header: str, is_ours: bool) -> None:

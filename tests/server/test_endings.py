@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from clients import START
+from openstreams import OpenStream
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
@@ -63,20 +64,6 @@ class Store(MemoryStore):
         self.has_finished.set()
 
 
-class Stream:
-    """A stream that is open until it is cut."""
-
-    claims = CLAIMS
-    ended_by_this_request = False
-    is_cut = False
-
-    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
-        """Not of interest here."""
-
-    async def terminate(self) -> None:
-        self.is_cut = True
-
-
 class Worker:
     """One worker, and what happens on it, in order."""
 
@@ -118,10 +105,10 @@ async def test_everything_happens_in_its_order() -> None:
         seen.append((await store.status(CLAIMS), stream.is_cut, await session.data.get("browser")))
         seen.extend(worker.facts)
 
-    store, stream = Store(), Stream()
+    store = Store()
     worker = await Worker(store, on_end).recorded()
     await worker.data(CLAIMS.ref, END).set("browser", 7)
-    worker.streams.add(stream)
+    stream = OpenStream(worker.streams, CLAIMS)
     await worker.end()
     assert seen == [
         (CLAIMS.ref, utc(START), utc(END), "logout"),
@@ -141,9 +128,7 @@ async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
     workers = [Worker(store, lambda session, reason: ran.append(session.ref)) for _ in range(5)]
     if tracked:
         await workers[0].recorded()
-    streams = [Stream() for _ in workers]
-    for worker, stream in zip(workers, streams, strict=True):
-        worker.streams.add(stream)
+    streams = [OpenStream(worker.streams, CLAIMS) for worker in workers]
     async with anyio.create_task_group() as group:
         for worker in workers:
             group.start_soon(worker.end)
@@ -181,8 +166,8 @@ async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
 async def test_what_the_store_did_not_take_has_not_ended() -> None:
     """No stream is cut, no hook runs, and who asked for it learns so."""
     ran: list[str] = []
-    worker, stream = Worker(Store(), lambda session, reason: ran.append(reason)), Stream()
-    worker.streams.add(stream)
+    worker = Worker(Store(), lambda session, reason: ran.append(reason))
+    stream = OpenStream(worker.streams, CLAIMS)
     worker.store.away = 1
     with pytest.raises(StoreUnavailable):
         await worker.end()
@@ -209,7 +194,7 @@ class TestAHookThat:
         async def on_end(session: EndedSession, reason: str) -> None:
             await anyio.sleep_forever()
 
-        worker = Worker(Store(), on_end, patience=0.01)
+        worker = Worker(Store(), on_end, timeout=0.01)
         await worker.end()
         assert worker.store.finished == [CLAIMS.ref]
         assert caplog.messages == [f"on_end of session {CLAIMS.ref} cancelled after 0.01 s"]

@@ -77,10 +77,10 @@ class TestExpiry:
         options = options_of(clock, idle_timeout=6 * HOUR)
         live = await mint(options)
         assert live.session.expires_at == utc(START + 6 * HOUR)
-        assert json.loads(live.metadata())["expiresAt"] == utc(START + 6 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert json.loads(live.encode_metadata())["expiresAt"] == utc(START + 6 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
         clock.now += 5 * HOUR
         later = await reopen(named(live), options)
-        assert json.loads(later.metadata())["expiresAt"] == utc(START + 10 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert json.loads(later.encode_metadata())["expiresAt"] == utc(START + 10 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     @pytest.mark.parametrize("withheld", [True, False])
     async def test_a_withheld_or_replayed_state_only_shortens(self, withheld: bool) -> None:
@@ -133,13 +133,13 @@ class TestTracked:
         clock = Clock()
         options = options_of(clock, tracked=True, idle_timeout=HOUR)
         live = await mint(options)
-        assert b"state" not in live.metadata()
+        assert b"state" not in live.encode_metadata()
         bare = SessionMetadata(live.session.id, None)
         for _ in range(3):
             clock.now += HOUR - 60
             opened = await reopen(bare, options)
             assert opened.session.expires_at == utc(int(clock.now) + HOUR)
-            assert b"state" not in opened.metadata()
+            assert b"state" not in opened.encode_metadata()
         clock.now += HOUR + 60
         with pytest.raises(SessionExpired):
             await reopen(bare, options)

@@ -168,6 +168,6 @@ async def anything(scope: Scope, receive: Receive, send: Send) -> None:
 def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, guarded: str, free: str) -> None:
     scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": []}
     app = Starlette(routes=routes)
-    assert Routing(app, "/mcp", guards=True).place(scope) == guarded
-    assert Routing(app, "/mcp", guards=False).place(scope) == free
-    assert Routing(app, "/mcp", guards=True).place({**scope, "method": "GET"}) == "elsewhere"
+    assert Routing(app, "/mcp", security_sensitive=True).place(scope) == guarded
+    assert Routing(app, "/mcp", security_sensitive=False).place(scope) == free
+    assert Routing(app, "/mcp", security_sensitive=True).place({**scope, "method": "GET"}) == "elsewhere"

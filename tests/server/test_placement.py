@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
-from mcp_sessions._server.startup_checks import MISPLACED, TWICE, authenticates, repeats, unserved
+from mcp_sessions._server.startup_checks import DUPLICATE_MIDDLEWARE, MISPLACED, authenticates, repeats, unserved
 
 
 class Header(AuthenticationBackend):
@@ -195,7 +195,7 @@ def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], objec
 async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> None:
     """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
     app = sessions(sessions(SERVER))
-    assert await started(app) == [{"type": "lifespan.startup.failed", "message": TWICE}]
+    assert await started(app) == [{"type": "lifespan.startup.failed", "message": DUPLICATE_MIDDLEWARE}]
     with pytest.raises(ConfigurationError, match="Remove one of them"):
         await call(app, http())
 

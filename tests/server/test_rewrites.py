@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, sessions
 from clients import Answer, Client
 from recorded import process_wide
 from sep1364 import SERVES, Speaker
@@ -189,19 +189,6 @@ PAIRS: list[Callable[[Deployment], Awaitable[Answer]]] = [
 
 
 # --- one alone -----------------------------------------------------------------------------------
-
-
-async def test_a_success_of_any_type_names_a_transport_session() -> None:
-    """The body is left as it is, since it is no JSON by its type; one that is no success names none."""
-    texts = [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}']
-    for text in texts:
-
-        async def app(scope: Scope, receive: Receive, send: Send, text: bytes = text) -> None:
-            await reply(send, text, media_type=b"text/plain")
-
-        answer = await Client(sessions(app), modern=False).send("initialize")
-        assert answer.body == text
-        assert (HEADER in answer.headers) is (b"result" in text)
 
 
 async def test_a_stream_whose_start_waits_can_be_cut() -> None:

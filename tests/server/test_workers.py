@@ -13,7 +13,7 @@ import pytest
 from started import start
 
 from mcp_sessions._server import startup_checks
-from mcp_sessions._server.startup_checks import fault, workers
+from mcp_sessions._server.startup_checks import workers, workers_error
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(
     """Refused is what gives a client nothing; a warning is what forgets that a session was deleted."""
     random_keys, memory_store, keeps_state = given
     with patch.object(startup_checks, "workers", lambda: count):
-        reason = fault(random_keys=random_keys, memory_store=memory_store, keeps_state=keeps_state)
+        reason = workers_error(random_keys=random_keys, memory_store=memory_store, keeps_state=keeps_state)
     logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert (reason is not None, len(logged)) == (refused != [], int(warned != []))
     assert all(word in (reason or "") for word in refused)

@@ -26,24 +26,24 @@ def state_of(payload: bytes | None = None) -> RequestState:
 class TestState:
     def test_no_state_is_an_empty_one(self) -> None:
         assert state_of() == state_of(b"{}") == {}
-        assert state_of(b"{}").close() is None
+        assert state_of(b"{}").finalize() is None
 
     def test_it_is_a_mapping_of_what_the_client_carried(self) -> None:
         state = state_of(b'{"a":1,"b":[2]}')
         assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
 
     def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
-        assert state_of(b'{"a":1}').close() is None
+        assert state_of(b'{"a":1}').finalize() is None
         read = state_of(b'{"a":1}')
         assert read["a"] == 1
-        assert read.close() is None
+        assert read.finalize() is None
 
     def test_changes_are_sent_back(self) -> None:
         state = state_of(b'{"a":1,"b":[2],"c":3}')
         state["a"] = 9
         state["b"].append(3)
         del state["c"]
-        assert state.close() == b'{"a":9,"b":[2,3]}'
+        assert state.finalize() == b'{"a":9,"b":[2,3]}'
 
     def test_too_much_is_refused_where_it_is_written(self) -> None:
         """The application gets the error at the assignment, with size and limit, and the old value stands."""
@@ -60,7 +60,7 @@ class TestState:
         state["a"] = []
         state["a"].extend(range(40))
         with pytest.raises(StateTooLarge):
-            state.close()
+            state.finalize()
 
     @pytest.mark.parametrize("value", [object(), {object(): 1}, "\ud800\xff\ud800", 1j])
     def test_a_value_without_a_json_form_is_refused(self, value: object) -> None:
@@ -78,7 +78,7 @@ class TestState:
         """A late write raises instead of being lost; reading goes on."""
         state = state_of(b'{"a":1}')
         assert repr(state) == "<State open>"
-        state.close()
+        state.finalize()
         assert repr(state) == "<State closed>"
         with pytest.raises(StateClosed, match="the response was sent"):
             state["a"] = 2
@@ -94,7 +94,7 @@ class TestState:
     def test_what_was_written_is_read_by_the_next_request(self, values: dict[str, Any]) -> None:
         state = RequestState(None, check=lambda payload: None)
         state.update(values)
-        assert RequestState(state.close() or b"{}", check=check) == values
+        assert RequestState(state.finalize() or b"{}", check=check) == values
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
@@ -109,7 +109,7 @@ def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
         with pytest.raises(StoreUnavailable) as caught:
             look()
         assert caught.value.reason == "store_timeout"
-    assert state.close() is None
+    assert state.finalize() is None
 
 
 class TestSection:
@@ -121,12 +121,12 @@ class TestSection:
         theme["n"] = "dark"
         assert (dict(cart), len(cart), list(theme), theme["n"]) == ({"n": 1}, 1, ["n"], "dark")
         del theme["n"]
-        assert state.close() == b'{"cart":{"n":1},"theme":{}}'
+        assert state.finalize() == b'{"cart":{"n":1},"theme":{}}'
 
     def test_an_unused_section_changes_nothing(self) -> None:
         state = state_of()
         assert len(state.section("cart")) == 0
-        assert state.close() is None
+        assert state.finalize() is None
 
     def test_a_missing_name_is_a_missing_key(self) -> None:
         section = state_of().section("cart")

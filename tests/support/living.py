@@ -31,7 +31,7 @@ async def mint(options: Runtime, principal: Principal | None = None) -> ActiveSe
 
 def named(live: ActiveSession) -> SessionMetadata:
     """Return the metadata that a client sends back."""
-    metadata = json.loads(live.metadata())
+    metadata = json.loads(live.encode_metadata())
     return SessionMetadata(metadata["sessionId"], metadata.get("state"))
 
 

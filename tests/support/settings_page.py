@@ -25,7 +25,7 @@ PAGE = generated.DOCS / "settings.md"
 UNITS = {"d": 86400, "h": 3600, "m": 60}
 FIRST = ("keys", "store", "lifetime", "idle_timeout", "require", "tracked", "audience", "path")
 WORDS = {
-    DURATION.words: " A duration.",
+    DURATION.help: " A duration.",
     "a whole number": "",
     "`true` or `false`": "",
     "text": "",
@@ -64,7 +64,7 @@ def default(setting: str, form: OptionType) -> str:
     value: Any = getattr(GROUPS[group](), field) if group else PARAMETERS[setting].default
     if value is None:
         return "`*`" if setting == "path" else ""
-    if form.words == DURATION.words:
+    if form.help == DURATION.help:
         unit, size = next(((u, s) for u, s in UNITS.items() if value % s == 0), ("", 1))
         return f"`{value / size:g}{unit}`"
     if isinstance(value, bool):
@@ -75,8 +75,8 @@ def default(setting: str, form: OptionType) -> str:
 def entry(setting: str, known: dict[str, str]) -> str:
     """Return a setting as a term with its default, and what it is and how it is written."""
     form, value = SETTINGS[setting], default(setting, SETTINGS[setting])
-    written = WORDS.get(form.words, f" Written as {form.words}.")
-    if set(re.findall(r"\w+", form.words)) - {"or"} <= set(re.findall(r"\w+", known[setting])):
+    written = WORDS.get(form.help, f" Written as {form.help}.")
+    if set(re.findall(r"\w+", form.help)) - {"or"} <= set(re.findall(r"\w+", known[setting])):
         written = ""  # the description has the choices
     return f"`{variable(setting)}`{f' = {value}' if value else ''}\n: {known[setting]}.{written}"
 

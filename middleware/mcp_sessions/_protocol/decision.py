@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from .._errors import DiscoveryRefused, EraRefused, SessionNotFound, SessionRequired
 from .._refusals import refusal
-from .._session.claims import BESIDE, COOKIE, Kind, RedactedRepr
+from .._session.claims import COEXISTING, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
@@ -280,7 +280,7 @@ def _header(
     if field is not None and message.session is None:  # beside `_meta`, it is a session of the draft
         kind = rules.kind_of(field)
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
-    may_name = field is None or (rules.bridges and kind == BESIDE)
+    may_name = field is None or (rules.bridges and kind == COEXISTING)
     if header is not None and may_name and draft.names_transport(header, metadata, rules.reads_transport):
         return header, False
     if sep1364 is None or field is None:

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from .._errors import ConfigurationError, SessionNotFound
 from .._refusals import refusal
-from .._session.claims import BESIDE, Kind
+from .._session.claims import COEXISTING, Kind
 from . import rewrite
 from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft
 from .jsonrpc import NOTIFICATION, REQUEST, Message
@@ -90,7 +90,7 @@ def mirrors(named: str, kind: Kind | None, header: str | None, *, is_ours: bool)
     """
     if header is None:
         raise refusal("field_header_missing")
-    return not is_ours if kind == BESIDE else named == header
+    return not is_ours if kind == COEXISTING else named == header
 
 
 def agrees_on_version(message: Message, answer: bytes) -> bool:

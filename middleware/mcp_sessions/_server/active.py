@@ -67,8 +67,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
     verified: VerifiedToken | None = None  # None for a new session
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
-    unread: str | None = None  # why its state could not be read from the store
-    opened: RequestState | None = None  # its state, once it was looked at
+    state_error: str | None = None  # why its state could not be read from the store
+    loaded_state: RequestState | None = None  # its state, once it was looked at
     closed: bool = False  # the response has left, so that nothing changes any more
 
     @property
@@ -79,14 +79,15 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def state(self) -> RequestState:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
-        if self.opened is None:
+        if self.loaded_state is None:
             check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
-            self.opened = (
-                RequestState(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
-            )
+            if self.state_error is not None:
+                self.loaded_state = UnreadableState(self.state_error)
+            else:
+                self.loaded_state = RequestState(self.payload, check=check)
             if self.closed:
-                self.opened.shut()
-        return self.opened
+                self.loaded_state.close()
+        return self.loaded_state
 
     def has_expired(self) -> bool:
         return not self.runtime.clock() < self.ends_at
@@ -94,8 +95,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def close(self) -> None:
         """Refuse further changes of the state: the response has left, or never will."""
         self.closed = True
-        if self.opened is not None:
-            self.opened.shut()
+        if self.loaded_state is not None:
+            self.loaded_state.close()
 
     def data(self) -> Data:
         return self.runtime.places.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
@@ -128,26 +129,26 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             if not fail_open:
                 error.ref = self.claims.ref
                 raise
-            self.unread = error.reason
+            self.state_error = error.reason
             _log.warning(
                 "session %s continues without its state: store unavailable (%s)",
                 self.claims.ref,
-                self.unread,
+                self.state_error,
                 extra=log_extra(self.claims.ref),
             )
 
     async def save(self) -> None:
         """Keep a state that changed in the store, for a client that carries none."""
-        changed = self.state.close()
+        changed = self.state.finalize()
         if changed is not None and not self.ended_by_own_request:  # an ended session has nothing to keep
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
 
     async def save_changes(self) -> None:
         """Keep what changed so far in the store, while a handler may go on changing it."""
-        if self.opened is not None:
-            while not self.ended_by_own_request and (changed := self.opened.changes()) is not None:
+        if self.loaded_state is not None:
+            while not self.ended_by_own_request and (changed := self.loaded_state.changes()) is not None:
                 await self.runtime.store.write(self._namespace, STATE_KEY, changed)
-                self.opened.rebase(changed)
+                self.loaded_state.rebase(changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
         """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
@@ -168,10 +169,10 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         server_id = seal.open_upstream(self.verified.key, self.claims)
         return None if server_id is None else Bridged(self.token, server_id)
 
-    def metadata(self) -> bytes:
+    def encode_metadata(self) -> bytes:
         """Return the JSON of its metadata as it stands now; closes the state, since it leaves with the response."""
         self.closed, runtime, claims = True, self.runtime, self.claims
-        changed = None if self.opened is None else self.opened.close()
+        changed = None if self.loaded_state is None else self.loaded_state.finalize()
         carries_last_seen = runtime.idle_timeout is not None and not runtime.tracked
         if changed is None and not carries_last_seen:
             return draft.metadata(self.token, self.ends_at)

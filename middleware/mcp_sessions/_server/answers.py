@@ -71,8 +71,8 @@ async def respond_to_session_method(
     if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
         # The wrapped server's own session has begun with the one that is ended so.
         question = probe_scope(ctx.scope, b"")
-        kept = edit(question["headers"], drop=(b"content-type", b"content-length"))
-        delete = {**question, "method": "DELETE", "headers": kept}
+        headers = edit(question["headers"], drop=(b"content-type", b"content-length"))
+        delete = {**question, "method": "DELETE", "headers": headers}
         await probe_app(ctx.app, delete, replay(b"", ctx.receive), ResponseRecorder(NULL_ID))
 
 
@@ -139,13 +139,13 @@ def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, 
         return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.modern_version}
     if not isinstance(refusal, SessionNotFound):
         return None
-    sep1364, named = ctx.runtime.rules.sep1364, None
+    sep1364, session_id = ctx.runtime.rules.sep1364, None
     metadata = decision.requested_session(message, None)
     if metadata is not None:
-        named = metadata.session_id
+        session_id = metadata.session_id
     elif sep1364 is not None:
-        named = sep1364.named_id(message)
-    data = {} if named is None else {"sessionId": named}
+        session_id = sep1364.named_id(message)
+    data = {} if session_id is None else {"sessionId": session_id}
     return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
@@ -204,7 +204,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
     await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
     if recorder.allowed or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx)
+    await recorder.relay(ctx.send)
     return False
 
 
@@ -213,13 +213,13 @@ async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> boo
     if not ctx.runtime.preflight and ctx.bridge is None:
         return True
     recorder = ResponseRecorder(NULL_ID)
-    kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
-    await probe_app(ctx.app, {**probe_scope(ctx.scope, b""), "headers": kept}, ctx.receive, recorder)
+    headers = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
+    await probe_app(ctx.app, {**probe_scope(ctx.scope, b""), "headers": headers}, ctx.receive, recorder)
     # It did, or it only lacks the method.
     allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
     if allows or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx)
+    await recorder.relay(ctx.send)
     return False
 
 
@@ -242,8 +242,8 @@ async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: R
 
 def probe_scope(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
-    kept = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", join(len(body))),))
-    return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=kept)
+    headers = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", join(len(body))),))
+    return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=headers)
 
 
 class ResponseRecorder(RedactedRepr, msgspec.Struct):
@@ -282,8 +282,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
         except (Refusal, KeyError):
             return False
 
-    async def relay(self, ctx: RequestContext) -> None:
-        """Give the caller the server's answer, as it came but for the ids of the bridge."""
+    async def relay(self, send: Send) -> None:
+        """Give the caller the server's answer as it came."""
         for message in self.messages:
-            is_translated = ctx.runtime.transport.bridges and message["type"] == "http.response.start"
-            await ctx.send(ctx.translated(message) if is_translated else message)
+            await send(message)

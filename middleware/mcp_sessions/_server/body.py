@@ -49,13 +49,13 @@ async def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int
 
 def replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that returns the body once, and from then on what the server's own returns."""
-    unread: bytes | None = body
+    pending: bytes | None = body
 
     async def receive_wrapper() -> ASGIMessage:
-        nonlocal unread
-        if unread is None:
+        nonlocal pending
+        if pending is None:
             return await receive()
-        whole, unread = unread, None
+        whole, pending = pending, None
         return {"type": "http.request", "body": whole, "more_body": False}
 
     return receive_wrapper

@@ -34,8 +34,9 @@ ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.respons
 class BridgedInitialize(RedactedRepr, msgspec.Struct):
     """An `initialize` that may begin a transport session of the wrapped server."""
 
+    server_id: str = ""  # the server's, once it has named one
     session: ActiveSession | None = None  # ours, once it is minted for the server's
-    orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
+    is_orphaned: bool = False  # no client holds the server's, since ours was refused
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
@@ -102,8 +103,8 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
         extensions = self.scope.get("extensions") or {}
         if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
-            kept = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
-            self.scope["extensions"] = kept
+            retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
+            self.scope["extensions"] = retained
 
     def carry_trace(self, body: bytes) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
@@ -118,14 +119,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         return body
 
-    def translated(self, start: ASGIMessage) -> ASGIMessage:
-        """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
-        headers, bridge = start.get("headers", ()), self.bridge
-        kept = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER]
-        if isinstance(bridge, Bridged) and session_header_values(start) == [bridge.server_id]:
-            kept.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
-        return {**start, "headers": kept}
-
 
 def session_header_values(start: ASGIMessage) -> list[str]:
     """Return the transport sessions that the start of a response names."""
@@ -134,12 +127,12 @@ def session_header_values(start: ASGIMessage) -> list[str]:
 
 def label(ctx: RequestContext, message: Message, session: Session | None) -> None:
     """Leave the name that the client gives the conversation where handlers and spans look."""
-    found = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
-    ctx.correlation = None if message.method == INITIALIZE else found  # servers start tasks there that outlive it
+    correlation = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
+    ctx.correlation = None if message.method == INITIALIZE else correlation  # servers start tasks there that outlive it
     tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
-    if found is not None and tracing is not None:  # spans below the current one are stamped at their start
-        tracing.get_current_span().set_attributes(attributes_of(found))
+    if correlation is not None and tracing is not None:  # spans below the current one are stamped at their start
+        tracing.get_current_span().set_attributes(attributes_of(correlation))
     if session is None:
-        ctx.scope["mcp_correlation"] = found
+        ctx.scope["mcp_correlation"] = correlation
     else:
-        session.correlation = found
+        session.correlation = correlation

@@ -66,8 +66,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     @property
     def client(self) -> str:
         """What the client calls itself, as far as a line of a log has room for it."""
-        named = None if self.message is None else client_of(self.message)
-        return ascii((named or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
+        name = None if self.message is None else client_of(self.message)
+        return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
     @property
     def cause(self) -> tuple[str, str] | None:

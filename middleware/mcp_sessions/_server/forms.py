@@ -1,4 +1,4 @@
-"""How one option is checked, read from the environment, and described: a `Form` in its annotation says all three.
+"""How one option is checked, read from the environment and described: the `OptionType` in its annotation.
 
 A check returns the value in its plainest form, or raises `ConfigurationError` with the option's name and what to write
 instead. Source: the twelve-factor habit of configuration in the environment.
@@ -33,16 +33,16 @@ _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": Fal
 class OptionType:
     """How the value of an option may be given."""
 
-    words: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
+    help: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
     check: Check = lambda option, value: value
     read: Callable[[str], Any] = str  # what a variable's text stands for; raises `ValueError` where it is nothing
 
 
 def option_type(owner: type, field: str) -> OptionType:
     """Return the type of a field of an option object."""
-    (found,) = (one.type for one in fields(owner) if one.name == field)
-    form: OptionType = cast(Any, found).__metadata__[0]
-    return form
+    (annotation,) = (one.type for one in fields(owner) if one.name == field)
+    option_type: OptionType = cast(Any, annotation).__metadata__[0]
+    return option_type
 
 
 def as_seconds(checked: Seconds) -> float:
@@ -93,7 +93,7 @@ def _function(option: str, value: Any) -> Any:
 
 
 def callable_with(*arguments: str) -> OptionType:
-    """Return the form of a function that is called with these, which a wrong one would be refused by only later."""
+    """Return the type of a function that is called with these, which a wrong one would be refused by only later."""
 
     def check(option: str, value: Any) -> Any:
         if _function(option, value) is not None:
@@ -188,7 +188,7 @@ def _secret(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}= must have at least {_MIN_SECRET} printable ASCII characters")  # not shown
 
 
-# --- forms ---------------------------------------------------------------------------------------
+# --- option types ---------------------------------------------------------------------------------------
 
 
 def word(literal: Any, *, or_none: bool = False) -> OptionType:
@@ -198,7 +198,7 @@ def word(literal: Any, *, or_none: bool = False) -> OptionType:
     return OptionType(f"{', '.join(others)} or {last}", _or_none(check) if or_none else check)
 
 
-def words(allowed: tuple[str, ...]) -> OptionType:
+def names(allowed: tuple[str, ...]) -> OptionType:
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
@@ -246,7 +246,7 @@ Whole = Annotated[int, whole(1)]
 WholeOrNone = Annotated[int | None, OptionType("a whole number", _or_none(_whole(1)), int)]
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
-LifetimeOrNone = Annotated[Seconds | None, OptionType(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
+LifetimeOrNone = Annotated[Seconds | None, OptionType(LIFETIME.help, _or_none(LIFETIME.check), _read_seconds)]
 INSPECTOR: Final = OptionType("an address and a port, as in `127.0.0.1:8787`", _or_none(_inspector))
 Secret = Annotated[str | None, OptionType("at least 16 characters", _or_none(_secret))]
 REQUIRE: Final = OptionType(

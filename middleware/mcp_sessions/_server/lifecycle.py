@@ -59,7 +59,7 @@ class Terminator:
     emit: Callable[[SessionEvent], None]
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
-    patience: float = HOOK_TIMEOUT  # seconds that the hook may take
+    timeout: float = HOOK_TIMEOUT  # seconds that the hook may take
     hook: Callable[..., AbstractContextManager[object]] = hook  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
@@ -129,7 +129,7 @@ class Terminator:
                     if not over:
                         await ran.wait()
                     refs, over, ran = over, [], anyio.Event()
-                    await self.forget(*refs)
+                    await self.purge(*refs)
 
     def _report(self, one: Record, reason: str) -> None:
         lasted = min(self.clock(), one.expires_at) - one.created_at  # it has not lived beyond its token
@@ -144,7 +144,7 @@ class Terminator:
             return self.on_end(EndedSession(one.ref, begun, until, data), reason)
 
     async def _wait(self, outcome: Awaitable[object], ref: str) -> None:
-        scope = anyio.CancelScope(deadline=anyio.current_time() + self.patience)
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self.timeout)
         try:
             with scope, _logging_errors(ref):
                 await outcome
@@ -152,15 +152,15 @@ class Terminator:
             if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
                 raise
         if scope.cancelled_caught:
-            _log.error("on_end of session %s cancelled after %g s", ref, self.patience, extra=log_extra(ref))
+            _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
 
-    async def forget(self, *refs: str) -> None:
+    async def purge(self, *refs: str) -> None:
         """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             for first in range(0, len(refs), BATCH_SIZE):
-                await self._purge(refs[first : first + BATCH_SIZE])
+                await self._purge_batch(refs[first : first + BATCH_SIZE])
 
-    async def _purge(self, refs: Sequence[str]) -> None:
+    async def _purge_batch(self, refs: Sequence[str]) -> None:
         try:
             await self.store.purge(*refs)
         except StoreUnavailable:
@@ -219,11 +219,11 @@ class Sweeper(Service):
         batch: list[Ended] = []
         try:
             while len(batch) < SWEEP_BATCH:
-                found = await self.store.claim_ended(
+                claimed = await self.store.claim_ended(
                     audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=BATCH_SIZE
                 )
-                batch += found
-                if len(found) < BATCH_SIZE:
+                batch += claimed
+                if len(claimed) < BATCH_SIZE:
                     break
         except StoreUnavailable:
             if not batch:  # what was claimed must be finished
@@ -233,7 +233,7 @@ class Sweeper(Service):
 
 @dataclass(eq=False)
 class Services:
-    """What runs beside an application: the open store, and what works for as long as the application runs.
+    """What runs next to an application: the open store, and what works for as long as the application runs.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
     to stop; the store opens first and closes last. An application without lifespan returns or raises at once and is
@@ -241,7 +241,7 @@ class Services:
     """
 
     store: Store
-    beside: Sequence[Background]
+    background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
@@ -255,11 +255,11 @@ class Services:
 
     def started(self) -> None:
         """Begin to work: the application has started, or the first request came where no start is seen."""
-        for one in self.beside:
+        for one in self.background_services:
             one.start()
 
     async def stopping(self) -> None:
-        for one in self.beside:
+        for one in self.background_services:
             await one.stop()
 
     async def stopped(self) -> None:

@@ -23,7 +23,7 @@ from .._protocol.labels import client_of
 from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
 from .._refusals import refusal
-from .._session.claims import BESIDE, FIELD, SESSION, Kind, Principal, RedactedRepr
+from .._session.claims import COEXISTING, FIELD, SESSION, Kind, Principal, RedactedRepr
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
 from . import minting
@@ -80,7 +80,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
 
 
 async def create(call: MethodCall) -> dict[str, Any]:
-    return {"session": Raw((await call.mint()).metadata())}
+    return {"session": Raw((await call.mint()).encode_metadata())}
 
 
 async def delete(call: MethodCall) -> dict[str, Any]:
@@ -92,7 +92,7 @@ async def delete(call: MethodCall) -> dict[str, Any]:
 async def fork(call: MethodCall) -> dict[str, Any]:
     """Mint a session from the one that the request carries, and echo that one."""
     made = await minting.fork(call.session, params=call.params(), scope=call.ctx.scope)
-    return {"session": Raw(made.metadata()), "_meta": {SESSION_KEY: Raw(call.session.metadata())}}
+    return {"session": Raw(made.encode_metadata()), "_meta": {SESSION_KEY: Raw(call.session.encode_metadata())}}
 
 
 async def list_sessions(call: MethodCall) -> dict[str, Any]:
@@ -100,12 +100,12 @@ async def list_sessions(call: MethodCall) -> dict[str, Any]:
     page = await _page(call, None if carried is None else carried.claims.ref)
     if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
         return page
-    return {**page, "_meta": {SESSION_KEY: Raw(carried.metadata())}}
+    return {**page, "_meta": {SESSION_KEY: Raw(carried.encode_metadata())}}
 
 
 async def create_in_field(call: MethodCall) -> dict[str, Any]:
     capabilities = required_capabilities(call.message)
-    kind = BESIDE if call.ctx.has_upstream_session else FIELD  # what begins beside another one stays beside it
+    kind = COEXISTING if call.ctx.has_upstream_session else FIELD  # for as long as it lives
     made = await call.mint(kind, capabilities)
     return {FIELD_NAME: made.token}
 
@@ -164,9 +164,9 @@ def _shown(record: Record, own: str | None) -> dict[str, Any]:
 def _parse_cursor(cursor: object) -> Position:
     """Return a position in the caller's own list, which need not be kept from changes."""
     try:
-        found = _CURSOR.fullmatch(from_base64url(cursor).decode("ascii")) if isinstance(cursor, str) else None
+        match = _CURSOR.fullmatch(from_base64url(cursor).decode("ascii")) if isinstance(cursor, str) else None
     except ValueError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         raise refusal("cursor_unknown")
-    return int(found[1]) / 1000, found[2]
+    return int(match[1]) / 1000, match[2]

@@ -128,19 +128,21 @@ class MCPSessionMiddleware:
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
+        values = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app: ASGIApp = forms.application(app)
-        options = Options(**given)
+        options = Options(**values)
         self._runtime = make_runtime(self.app, options)
         self.path: Final = options.path
-        self._routing: Final = Routing(self.app, options.path or "", guards=self._runtime.rules.security_sensitive)
+        self._routing: Final = Routing(
+            self.app, options.path or "", security_sensitive=self._runtime.rules.security_sensitive
+        )
         services = (self._runtime.sweeper, self._runtime.counter, self._runtime.watched)
-        beside = [service for service in services if service is not None]
+        background_services = [service for service in services if service is not None]
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
-        self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._runtime, random_keys=keys is None))
+        self._workers_error: Final = cache(partial(_workers_error, self._runtime, random_keys=keys is None))
         self.services: Final = Services(
-            self._runtime.store, beside, closes=isinstance(store, str), check=self._log_started
+            self._runtime.store, background_services, closes=isinstance(store, str), check=self._log_started
         )
 
     @classmethod
@@ -157,17 +159,20 @@ class MCPSessionMiddleware:
     def _check_ready(self) -> None:
         """Check at the first request what may not be served, and begin to work in the background."""
         if not self._is_checked:
-            if (fault := self.fault) is not None:  # mounted ones, and servers without a lifespan, come here unwarned
-                raise ConfigurationError(fault)
+            # Mounted ones, and servers without a lifespan, were not checked before.
+            if (error := self.configuration_error) is not None:
+                raise ConfigurationError(error)
             self._is_checked = True
         self.services.started()
 
     @property
-    def fault(self) -> str | None:
+    def configuration_error(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
         if self._runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
             return startup_checks.MISPLACED
-        return startup_checks.TWICE if startup_checks.repeats(self.app, self.path) else self._fault_of_workers()
+        if startup_checks.repeats(self.app, self.path):
+            return startup_checks.DUPLICATE_MIDDLEWARE
+        return self._workers_error()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -211,27 +216,27 @@ class MCPSessionMiddleware:
             startup_checks.log_stateful(self.app, self.path)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        fault = self.fault
-        if fault is None:
+        text = self.configuration_error
+        if text is None:
             try:
                 await self.services.open()
             except ConfigurationError as error:
-                fault = str(error)
-        if fault is not None:  # answered so that the server stops and prints it
+                text = str(error)
+        if text is not None:  # answered so that the server stops and prints it
             await receive()
-            await send({"type": "lifespan.startup.failed", "message": fault})
-            raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
+            await send({"type": "lifespan.startup.failed", "message": text})
+            raise ConfigurationError(text)  # some servers wait for the end, as Starlette's `TestClient` does
         startup_checks.log_unserved(self.app, self.path)
         self._is_checked = False  # the application may add routes while it starts: look again
         await self.services.run(self.app, scope, receive, send)
 
 
-def _fault_of_workers(runtime: Runtime, *, random_keys: bool) -> str | None:
+def _workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
     keeps_state = (
         runtime.transport.header or runtime.transport.bridges or runtime.transport.cookie_name or runtime.rules.sep1364
     )
     in_memory = runtime.store.scope is StoreScope.PROCESS
-    return startup_checks.fault(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
+    return startup_checks.workers_error(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
 
 
 def place_of(scope: Scope, endpoint: str | None) -> Place:

@@ -79,7 +79,7 @@ async def mint(
     """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
     A transport session may have the wrapped server's own id sealed inside. What its client can do, a JSON object, is
-    kept with it where that is given. Raises the refusal that the caller is answered with.
+    kept with it where it is passed. Raises the refusal that the caller is answered with.
     """
     if capabilities is not None:
         check_capabilities(capabilities)
@@ -87,12 +87,12 @@ async def mint(
         _warn_of_unseen_principals()
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lasts = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
+    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = runtime.clock()
-    given = {"kind": kind, "expires_at": int(now) + int(lasts), "client": client}
+    fields = {"kind": kind, "expires_at": int(now) + int(lifetime), "client": client}
     if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
-        given["boot"] = f"{runtime.origin}{os.getpid():08x}"
-    made = _make(runtime, principal, now=now, server_id=server_id, **given)
+        fields["boot"] = f"{runtime.origin}{os.getpid():08x}"
+    made = _make(runtime, principal, now=now, server_id=server_id, **fields)
     try:
         if runtime.tracked:
             # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
@@ -104,7 +104,7 @@ async def mint(
                 await _fill_by_hook(runtime.on_create, made, params, scope)
             except BaseException:
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
-                    await runtime.terminator.forget(made.active.claims.ref)
+                    await runtime.terminator.purge(made.active.claims.ref)
                 raise
         if capabilities is not None:
             await _keep_capabilities(made, capabilities)
@@ -146,16 +146,16 @@ async def _keep_capabilities(made: NewSession, value: bytes) -> None:
 
 
 def _make(
-    runtime: Runtime, principal: Principal | None, *, now: float, server_id: str | None = None, **given: Any
+    runtime: Runtime, principal: Principal | None, *, now: float, server_id: str | None = None, **fields: Any
 ) -> NewSession:
-    """Make a new session, with these claims beside its name, its making and its owner."""
+    """Make a new session, with these claims in addition to its name, its creation and its owner."""
     ring = runtime.ring(now)
     subject = ring.signing.subject(principal)
     if runtime.create_limit is not None:
         runtime.create_limit.spend(subject, now=now)
     jti = secrets.token_urlsafe(16)
     issuer, audience = runtime.tokens.issuer, runtime.audience
-    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **given)
+    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **fields)
     if server_id is not None:
         new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
     start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
@@ -224,7 +224,7 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
             await _fill_by_hook(runtime.on_create, made, params, scope)
     except BaseException as error:  # leave nothing behind
         made.abort(error)
-        await runtime.terminator.forget(made.active.claims.ref)
+        await runtime.terminator.purge(made.active.claims.ref)
         raise
     made.commit()
     return made.active

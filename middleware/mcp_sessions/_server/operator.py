@@ -98,8 +98,8 @@ class Sessions:
             ConfigurationError: The principal is empty, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
-        found = [record async for record in self._found(principal)]
-        return await to_thread.run_sync(partial(sorted, found, key=lambda record: record.position))
+        records = [record async for record in self._matching(principal)]
+        return await to_thread.run_sync(partial(sorted, records, key=lambda record: record.position))
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
         """End one recorded session. One of the servers runs its `on_end` soon after.
@@ -141,9 +141,9 @@ class Sessions:
         moment, recorded = after_ms(self._clock()), 0
         subjects = {*self._subjects(principal)}
         if not _is_whole(principal):
-            subjects |= {record.subject async for record in self._found(principal) if record.subject is not None}
+            subjects |= {record.subject async for record in self._matching(principal) if record.subject is not None}
         for subject in subjects:  # the cut-off first: it ends them all at once
-            await self._cut_off(moment, subject)
+            await self._revoke_before(moment, subject)
         for subject in subjects:
             async for record in self._listed(subject, with_cut_off=True):
                 recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
@@ -166,7 +166,7 @@ class Sessions:
             raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
         if not moment.timestamp() <= self._clock():
             raise ConfigurationError("the moment is in the future: sessions that do not exist yet cannot be ended")
-        await self._cut_off(math.ceil(round(moment.timestamp() * 1000, 3)) / 1000, None)
+        await self._revoke_before(math.ceil(round(moment.timestamp() * 1000, 3)) / 1000, None)
 
     async def check(self) -> None:
         """Query the store, as for a readiness endpoint; needs no keys.
@@ -204,7 +204,7 @@ class Sessions:
             raise ConfigurationError("keys= is needed to find a principal's sessions: the middleware's keys")
         return self._ring(self._clock()).subjects(principal)
 
-    async def _found(self, principal: Principal | None) -> AsyncIterator[Record]:
+    async def _matching(self, principal: Principal | None) -> AsyncIterator[Record]:
         """Yield the recorded sessions of those that a principal fits, or of all."""
         subjects = [] if principal is None else self._subjects(principal)
         if principal is not None and _is_whole(principal):
@@ -232,7 +232,7 @@ class Sessions:
     async def _revoke(self, record: Record, reason: str) -> bool:
         return await self._store.revoke(record, reason=reason, lease=0)  # a server may run its `on_end` at once
 
-    async def _cut_off(self, moment: float, subject: str | None) -> None:
+    async def _revoke_before(self, moment: float, subject: str | None) -> None:
         until = math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)  # when the last session from before has expired
         await self._store.revoke_before(moment, audience=self._audience, subject=subject, expires_at=until)
 
@@ -250,16 +250,16 @@ class Watched:
         self._audience: Final = options.audience
         self._tracked: Final = options.tracked is not None
         self._server: LocalServer | None = None
-        given, token = options.telemetry.inspector, options.telemetry.inspector_token
-        inspector = Inspector() if given is None or isinstance(given, str) else given
+        address, token = options.telemetry.inspector, options.telemetry.inspector_token
+        inspector = Inspector() if address is None or isinstance(address, str) else address
         inspector.bind(feed, self.recorded, self.end)
-        if isinstance(given, str):
-            if token is None and not forms.is_loopback(given):
+        if isinstance(address, str):
+            if token is None and not forms.is_loopback(address):
                 raise ConfigurationError(
-                    f"telemetry.inspector={given!r} can be reached from other machines: write 127.0.0.1, or give "
+                    f"telemetry.inspector={address!r} can be reached from other machines: write 127.0.0.1, or give "
                     "inspector_token="
                 )
-            self._server = LocalServer(inspector, given, token)
+            self._server = LocalServer(inspector, address, token)
         self._is_started = False
 
     def start(self) -> None:
@@ -277,18 +277,18 @@ class Watched:
         """Return the recorded sessions that are alive, or None where none are recorded or the store does not answer."""
         if not self._tracked:
             return None
-        found: list[LiveSession] = []
+        sessions: list[LiveSession] = []
         try:
             async with aclosing(pages(self._terminator.store, self._audience, PAGE)) as listed:
                 async for page in listed:
-                    if len(found) >= MAX_LISTED:
-                        return Roster(found, complete=False)
+                    if len(sessions) >= MAX_LISTED:
+                        return Roster(sessions, complete=False)
                     for one in page:
                         at, since, until = one.seen_at, one.created_at, one.expires_at
-                        found.append(LiveSession(worker="", ref=one.ref, at=at, created_at=since, expires_at=until))
+                        sessions.append(LiveSession(worker="", ref=one.ref, at=at, created_at=since, expires_at=until))
         except StoreUnavailable:
             return None
-        return Roster(found, complete=True)
+        return Roster(sessions, complete=True)
 
     async def end(self, ref: str, session: LiveSession | None) -> bool:
         """End a session that is recorded, or that this worker has seen, and return whether this call did.

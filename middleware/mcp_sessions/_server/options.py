@@ -104,7 +104,7 @@ class Wire(_Checked):
     lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
-    extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
+    extensions: Annotated[Collection[str], forms.names(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
     """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"`. Others are forwarded to the
     wrapped server."""
     issuer: Name = "mcp-sessions"
@@ -200,7 +200,7 @@ GROUPS: Final[Mapping[str, type]] = {
 """The options that are objects of options themselves."""
 
 
-def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
+def _object_or_word(kind: type, words: Mapping[Any, Any]) -> forms.Check:
     """Accept an option object, or a word that stands for one."""
 
     def check(option: str, value: Any) -> Any:
@@ -259,21 +259,21 @@ class Options(_Checked):
     admission: Annotated[Admission, forms.word(Admission)]
     store: Annotated[str | Store, forms.STORE]
     on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
-    tracked: Annotated[Tracking | None, OptionType(check=_one_of(Tracking, {True: Tracking(), False: None}))]
+    tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
     on_create: Annotated[OnCreate | None, forms.FUNCTION]
     on_end: Annotated[OnEnd | None, forms.callable_with("session", "reason")]
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,
         OptionType(
-            check=_one_of(
+            check=_object_or_word(
                 TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)}
             )
         ),
     ]
-    wire: Annotated[Wire, OptionType(check=_one_of(Wire, {}))]
-    limits: Annotated[Limits, OptionType(check=_one_of(Limits, {}))]
-    telemetry: Annotated[Telemetry, OptionType(check=_one_of(Telemetry, {}))]
+    wire: Annotated[Wire, OptionType(check=_object_or_word(Wire, {}))]
+    limits: Annotated[Limits, OptionType(check=_object_or_word(Limits, {}))]
+    telemetry: Annotated[Telemetry, OptionType(check=_object_or_word(Telemetry, {}))]
     clock: Annotated[Callable[[], float], forms.OBJECT]
 
     def __post_init__(self) -> None:
@@ -290,7 +290,7 @@ class Options(_Checked):
 PREFIX: Final = "MCP_SESSIONS_"
 MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be passed over
 
-# What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
+# What follows the prefix in the variables that Kubernetes gives every pod next to a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
 
 _OPTION_TYPES: Final[Mapping[str, OptionType]] = {
@@ -303,7 +303,7 @@ _OPTION_TYPES: Final[Mapping[str, OptionType]] = {
         for field in fields(kind)
     },
 }
-SETTINGS: Final[Mapping[str, OptionType]] = {path: form for path, form in _OPTION_TYPES.items() if form.words}
+SETTINGS: Final[Mapping[str, OptionType]] = {path: kind for path, kind in _OPTION_TYPES.items() if kind.help}
 """Every option that a variable can hold, by its path, and how it is written there."""
 
 
@@ -343,8 +343,8 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
         if not inner:
             continue
-        given = merged.get(group, False if kind is Tracking else kind())
-        base = forms.option_type(Options, group).check(group, given)
+        value = merged.get(group, False if kind is Tracking else kind())
+        base = forms.option_type(Options, group).check(group, value)
         if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return cast(MiddlewareOptions, merged)
@@ -365,10 +365,10 @@ def _setting(name: str) -> str:
 
 
 def _read(setting: str, name: str, text: str) -> Any:
-    form = SETTINGS[setting]
+    option_type = SETTINGS[setting]
     if not text.strip():
-        raise ConfigurationError(f"{name} is empty; remove it, or write {form.words}")
+        raise ConfigurationError(f"{name} is empty; remove it, or write {option_type.help}")
     try:
-        return form.read(text.strip())
+        return option_type.read(text.strip())
     except ValueError:
-        raise ConfigurationError(f"{name}={text!r} must be {form.words}") from None
+        raise ConfigurationError(f"{name}={text!r} must be {option_type.help}") from None

@@ -29,13 +29,13 @@ def from_scope(scope: Scope) -> Principal | None:
     if user is None or not getattr(user, "is_authenticated", True):
         return None
     token = getattr(user, "access_token", None)
-    found = _from_user(user) if token is None else _from_token(token)
-    if found == Principal():
+    principal = _from_user(user) if token is None else _from_token(token)
+    if principal == Principal():
         raise ConfigurationError(
             f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
             "scope that returns who the caller is"
         )
-    return found
+    return principal
 
 
 def _from_token(token: Any) -> Principal:
@@ -61,25 +61,25 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def reader(principal: PrincipalOf | None) -> ReadPrincipal:
+def reader(principal_of: PrincipalOf | None) -> ReadPrincipal:
     """Return the function that reads the principal of every request."""
-    if principal is None:
+    if principal_of is None:
         return from_scope
-    if not callable(principal):
+    if not callable(principal_of):
         raise ConfigurationError(
             "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
         )
 
     def read(scope: Scope) -> Principal | None:
-        given: Any = principal(scope)
-        if given is None:
+        value: Any = principal_of(scope)
+        if value is None:
             return None
-        found = given if isinstance(given, Principal) else Principal(subject=str(given))
-        if not given or given is True or not (found.client_id or found.subject):
+        principal = value if isinstance(value, Principal) else Principal(subject=str(value))
+        if not value or value is True or not (principal.client_id or principal.subject):
             raise ConfigurationError(
-                f"principal= returned {given!r}, which would make all callers the same; return what identifies "
+                f"principal= returned {value!r}, which would make all callers the same; return what identifies "
                 "the caller, or None for an anonymous one"
             )
-        return found
+        return principal
 
     return read

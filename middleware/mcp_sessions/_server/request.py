@@ -166,7 +166,7 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
         # By the second alternative a client may leave the confirmation out; a server of today waits for it.
         if message.method != CONFIRMATION:
             await notify(ctx, CONFIRMATION)
-        pending.remove(transport)  # only now: a message beside this one must not overtake it
+        pending.remove(transport)  # only now: a concurrent message must not overtake it
     standard = sep1364.outgoing(message)
     if standard is not message:
         ctx.set_content_length(standard.body)
@@ -187,8 +187,8 @@ def _recorded(
     is_forwarded = refused is None and decision.action not in ANSWERED
     claims, server_id = None if session is None else session.claims, None
     if refused is not None:
-        named = () if decision.metadata is None else (decision.metadata.session_id,)
-        claims = refused_claims(ctx, refused, *named, decision.transport_id)
+        ids = () if decision.metadata is None else (decision.metadata.session_id,)
+        claims = refused_claims(ctx, refused, *ids, decision.transport_id)
     if claims is None and not ctx.runtime.transport.bridges:
         server_id = ctx.server_id
     begin, send = ctx.runtime.telemetry.recorder().begin, ctx.send

@@ -23,7 +23,7 @@ from .._errors import Refusal
 from .._protocol import rewrite
 from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, Header, content_type, independent_of_body
 from .._protocol.sse import EventStream
-from .._session.claims import Claims, RedactedRepr
+from .._session.claims import RedactedRepr
 from .context import RequestContext, session_header_values
 from .resumption import StreamGuard
 
@@ -41,12 +41,7 @@ class Rewrite(RedactedRepr, msgspec.Struct, eq=False):
     """One thing that a response may need."""
 
     defers_start: bool = False  # whether an event stream's start has to wait, since a session may be named there
-    reads_any_type: bool = False  # whether it looks for the success in a body of any type, and changes none
     is_repeatable: ClassVar[bool] = False  # whether it needs to be done again in a resumed stream
-
-    def on_start(self, start: ASGIMessage) -> ASGIMessage:
-        """Return the start of the response as it leaves."""
-        return start
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
@@ -58,17 +53,15 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     ctx: RequestContext
     send_out: Send
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
-    rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order; what translates ids comes first
+    rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order
     observer: RequestTelemetry | None = None  # learns how the request ended
     make_guard: Callable[[], StreamGuard] | None = None  # returns what ends it early, where it belongs to a session
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
-    may_name: bool = False  # a session may be named in its headers
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     pending_start: ASGIMessage | None = None  # while it is held
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
-    answer: bytes | None = None  # the success, as far as it is changed, once it was recognized
     terminated: bool = False  # it was ended before its time
 
     async def send(self, event: ASGIMessage) -> None:
@@ -83,8 +76,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_out(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        if self.may_name or self.ctx.runtime.transport.bridges:
-            start = self._read_start(start)
+        if self.defers_start:
+            self._find_session(start)
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))
         self.body = self._body_for(*content_type(start.get("headers", ())))
@@ -106,20 +99,15 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             return JSONBody(self)
         elif media_type == EVENTS:
             return EventBody(self, EventStream(max_bytes))
-        # A success may be seen in a body of any type, which stays as it is.
         self.observer = None
-        self.rewrites = tuple(change for change in self.rewrites if change.defers_start and change.reads_any_type)
-        return EventBody(self, EventStream(max_bytes), is_opaque=True) if self.rewrites else OpaqueBody(self)
+        return OpaqueBody(self)
 
-    def _read_start(self, start: ASGIMessage) -> ASGIMessage:
-        """Find the session that the server names, and return the start with ours in its place across the bridge."""
-        if self.rewrites:
-            start = self.rewrites[0].on_start(start)  # what translates ids comes first
+    def _find_session(self, start: ASGIMessage) -> None:
+        """Find the session that the server names, beside which none of ours is named."""
         self.session_id = next(reversed(session_header_values(start)), None)
-        if self.session_id is not None or start["status"] != _OK:  # none of ours is to be named
+        if self.session_id is not None or start["status"] != _OK:
             for change in self.rewrites:
                 change.defers_start = False
-        return start
 
     @property
     def defers_start(self) -> bool:
@@ -128,19 +116,12 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
 
     def is_answer(self, text: bytes) -> bool:
         """Whether a message is the success that answers the request."""
-        return text is self.answer or rewrite.is_answer(text, self.request_id)
+        return rewrite.is_answer(text, self.request_id)
 
     def name(self, session_id: str) -> None:
         """Name a new session in the headers, which are still held."""
         self.session_id = session_id
         self.extra_headers = ((SESSION_HEADER, session_id.encode("ascii")),)
-
-    def translate(self, session_id: str) -> None:
-        """Name a session of ours where the server has named its own."""
-        self.session_id = session_id
-        assert self.pending_start is not None
-        header = (SESSION_HEADER, session_id.encode("ascii"))
-        self.pending_start = {**self.pending_start, "headers": [*self.pending_start["headers"], header]}
 
     async def rewrite(self, text: bytes) -> bytes | None:
         """Return what takes the place of a JSON-RPC message, or None where it stays."""
@@ -251,11 +232,10 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
-    """An event stream of a session, or any body in which a success is only looked for (`is_opaque`)."""
+    """An event stream, which passes event by event and ends with its session."""
 
     response: Response
     events: EventStream
-    is_opaque: bool = False
     waiting: list[ASGIMessage] = []  # parts that are held with the start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
@@ -265,21 +245,18 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def begin(self, start: ASGIMessage) -> None:
         response = self.response
-        if not self.is_opaque:
-            start = {**start, "headers": independent_of_body(start.get("headers", ()))}
+        start = {**start, "headers": independent_of_body(start.get("headers", ()))}
         response.pending_start = start if response.defers_start else None
         if response.pending_start is None:
             await response.send_out(start)
-        if response.make_guard is not None and not self.is_opaque:
+        if response.make_guard is not None:
             self.guard = response.make_guard()
-            self.guard.streams.add(self)
+            self.guard.streams.add(self.guard, self.terminate)
             if response.status_is_stale():
                 await self._terminate_if_refused(self.guard)
 
     async def send(self, event: ASGIMessage) -> None:
         body, more, response = event.get("body", b""), event.get("more_body", False), self.response
-        if self.is_opaque:
-            await response.rewrite(body)
         pieces = []
         for each in self.events.feed(body):
             if each.oversized:
@@ -337,18 +314,6 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         for event in ({**start, "headers": headers}, *waiting):
             await self.response.send_out(event)
 
-    @property
-    def claims(self) -> Claims:
-        """The session that the stream belongs to."""
-        assert self.guard is not None
-        return self.guard.request.claims
-
-    @property
-    def ended_by_this_request(self) -> bool:
-        """Whether its own request ended the session, and still gets its answer."""
-        assert self.guard is not None
-        return self.guard.ended_by_this_request()
-
     async def terminate(self, refusal: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
         self.response.terminated, self.refusal = True, refusal
@@ -361,11 +326,6 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             return False
         await self.terminate(refusal)
         return True
-
-    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
-        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
-        assert self.guard is not None
-        self.guard.cancel(transport, request_id)
 
     def close(self, session: ActiveSession) -> None:
         """Close a session with its stream; the state stays open where a client that can resume it waits for it."""
@@ -380,12 +340,12 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     def unlist(self) -> None:
         """Take the stream off the list: the application has sent everything."""
         if self.guard is not None:
-            self.guard.streams.remove(self)
+            self.guard.streams.remove(self.guard)
 
     async def _terminate_if_refused(self, guard: StreamGuard) -> None:
         refusal = await guard.refusal()
         if refusal is not None and not self.response.terminated:
-            guard.streams.remove(self)
+            guard.streams.remove(guard)
             await self.terminate(refusal)
 
     async def _send_last(self) -> None:

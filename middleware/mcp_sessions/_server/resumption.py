@@ -10,7 +10,7 @@ Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 import anyio
@@ -29,66 +29,48 @@ MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
 
 
-class Stream(Protocol):
-    """One open event stream of a session."""
-
-    @property
-    def claims(self) -> Claims:
-        """The session that it belongs to."""
-
-    @property
-    def ended_by_this_request(self) -> bool:
-        """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
-
-    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
-        """Expect no answer any more if it answers this request of this transport session of the wrapped server.
-
-        No id means any request.
-        """
-
-    async def terminate(self) -> None:
-        """End it: its session has ended. Raises nothing, and does not wait long for its client."""
+Terminate = Callable[[], Coroutine[Any, Any, None]]
+"""Ends a stream whose session has ended. Raises nothing, and does not wait long for its client."""
 
 
 class Streams:
-    """The open streams of one middleware."""
+    """The open streams of one middleware, by the `ref` of their sessions."""
 
     def __init__(self, store: Store, *, interval: float = INTERVAL) -> None:
         self._store, self._interval = store, interval
-        self._open: dict[str, list[Stream]] = {}
+        self._open: dict[str, dict[StreamGuard, Terminate]] = {}
         self._polling = False
         self.store_unavailable: bool = False
         """Whether the store did not answer when it was last asked how the sessions are."""
 
-    def add(self, stream: Stream) -> None:
-        self._open.setdefault(stream.claims.ref, []).append(stream)
+    def add(self, stream: StreamGuard, terminate: Terminate) -> None:
+        self._open.setdefault(stream.request.claims.ref, {})[stream] = terminate
         if not self._polling:
             self._polling = True
             start(self._poll)
 
-    def remove(self, stream: Stream) -> None:
-        ref = stream.claims.ref
-        left = [other for other in self._open.get(ref, ()) if other is not stream]
-        if left:
-            self._open[ref] = left
-        else:
+    def remove(self, stream: StreamGuard) -> None:
+        ref = stream.request.claims.ref
+        of_session = self._open.get(ref, {})
+        of_session.pop(stream, None)
+        if not of_session:
             self._open.pop(ref, None)
 
     async def end(self, ref: str) -> None:
         """End the streams of a session that has ended, but for that of the request that ended it."""
-        ending = [stream for stream in self._open.get(ref, ()) if not stream.ended_by_this_request]
+        ending = {stream: end for stream, end in self._open.get(ref, {}).items() if not stream.ended_by_this_request()}
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
-            for stream in ending:
+            for stream, terminate in ending.items():
                 self.remove(stream)
-                group.start_soon(stream.terminate)
+                group.start_soon(terminate)
 
     def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
         if transport is not None:  # in which a client may use several sessions
-            named = [stream for streams in self._open.values() for stream in streams]
+            streams = [stream for of_session in self._open.values() for stream in of_session]
         else:  # where there is none either, it could be any client's
-            named = self._open.get(ref or "", [])
-        for stream in named:
+            streams = [*self._open.get(ref or "", ())]
+        for stream in streams:
             stream.cancel(transport, request_id)
 
     def leave(self, ref: str) -> None:
@@ -109,7 +91,7 @@ class Streams:
             self._polling = False
 
     async def _check_once(self) -> None:
-        claims = [of_session[0].claims for of_session in self._open.values()]
+        claims = [next(iter(of_session)).request.claims for of_session in self._open.values()]
         for first in range(0, len(claims), BATCH):
             asked = claims[first : first + BATCH]
             try:
@@ -143,13 +125,6 @@ class OpenSession(Protocol):
 Rewrites = tuple[Any, ...]  # each a `Rewrite` of `response`, which imports this file
 
 
-class Resumable(RedactedRepr, msgspec.Struct, frozen=True):
-    """What the answer of a call needs when it comes by a resumed stream."""
-
-    session: OpenSession
-    rewrites: Rewrites
-
-
 class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
@@ -157,7 +132,8 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
-    resumable: Resumable | None = None  # while it is among the calls that are kept
+    session: OpenSession | None = None  # while its answer may come by a resumed stream
+    rewrites: Rewrites = ()  # what that answer needs
 
     def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
@@ -198,7 +174,7 @@ class Events:
 
     def keep(self, request: StreamRequest, session: OpenSession, rewrites: Rewrites, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
-        request.resumable = Resumable(session, rewrites)
+        request.session, request.rewrites = session, rewrites
         self._calls[request] = None
         if request.is_answered_by(last):
             session.close()
@@ -209,9 +185,9 @@ class Events:
                 start(self._save)
         if len(self._calls) > self._max_calls:
             oldest, _ = self._calls.popitem(last=False)
-            assert oldest.resumable is not None
-            oldest.resumable.session.close()
-            oldest.resumable = None
+            assert oldest.session is not None
+            oldest.session.close()
+            oldest.session, oldest.rewrites = None, ()
 
     async def _save(self) -> None:
         try:
@@ -237,8 +213,8 @@ class Events:
             pass  # it is tried again, and the answer says so if it still fails
 
 
-class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True):
-    """What ends a response before its time."""
+class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
+    """What ends a response before its time; an open stream of a session is listed by it."""
 
     request: StreamRequest  # the request that is answered
     transport: str | None  # the wrapped server's transport session that it came by

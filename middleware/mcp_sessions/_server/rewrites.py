@@ -14,7 +14,6 @@ from functools import partial
 from typing import ClassVar, Final
 from urllib.parse import quote
 
-from starlette.types import Message as ASGIMessage
 from starlette.types import Scope
 
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
@@ -25,12 +24,11 @@ from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
-from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
+from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
-from .._tokens import seal
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
-from .context import BridgedInitialize, RequestContext, session_header_values
+from .context import BridgedInitialize, RequestContext
 from .minting import initialize_session
 from .response import Response, Rewrite
 from .resumption import StreamGuard, StreamRequest
@@ -48,8 +46,7 @@ class Advertise(Rewrite, kw_only=True):
     capability: bytes
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        response.answer = rewrite.advertise(text, response.request_id, self.settings, self.capability)
-        return response.answer
+        return rewrite.advertise(text, response.request_id, self.settings, self.capability)
 
 
 class EchoSession(Rewrite, kw_only=True):
@@ -60,7 +57,7 @@ class EchoSession(Rewrite, kw_only=True):
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         try:
-            return rewrite.echo(text, response.request_id, self.session.metadata)
+            return rewrite.echo(text, response.request_id, self.session.encode_metadata)
         except StateError as error:
             return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
 
@@ -81,74 +78,52 @@ class SaveState(Rewrite, kw_only=True):
         return rewrite.private(text, response.request_id)
 
 
-class SetCookie(Rewrite, kw_only=True):
-    """A session named by a cookie in the start of a successful `server/discover`."""
+class NameSession(Rewrite, kw_only=True):
+    """A new session, named in the start of a successful `initialize` or `server/discover`."""
 
     ctx: RequestContext
     message: Message
+    name: Callable[[RequestContext, Message, Response], Awaitable[None]]
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        """Set the cookie with the success; where the caller gets none, the answer leaves without."""
+        """Name the session with the success, whose text stays."""
         if self.defers_start and response.is_answer(text):
             self.defers_start = False
-            header = await first_cookie(self.ctx, self.message)
-            if header is not None:
-                response.extra_headers += (header,)
+            await self.name(self.ctx, self.message, response)
         return None
 
 
-class NameTransport(Rewrite, kw_only=True):
-    """A transport session, named in the start of a successful `initialize` of a server that names none."""
-
-    ctx: RequestContext
-    message: Message
-
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        """Mint the session with the success; where the caller gets none, the answer leaves without."""
-        if not (self.defers_start and response.is_answer(text)):
-            return None
-        self.defers_start = False
-        if response.session_id is None:
-            try:
-                response.name((await initialize_session(self.ctx, self.message, TRANSPORT)).token)
-            except Refusal as refusal:
-                code = refusal.code
-                self.ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, code, INITIALIZE))
-        return None
+async def _set_cookie(ctx: RequestContext, message: Message, response: Response) -> None:
+    header = await first_cookie(ctx, message)
+    if header is not None:
+        response.extra_headers += (header,)
 
 
-class TranslateIds(Rewrite, kw_only=True):
-    """Ids of ours in place of the wrapped server's, on every response that crosses the bridge."""
+async def _name_transport(ctx: RequestContext, message: Message, response: Response) -> None:
+    """Name a session for the client of a server that names none; where it gets none, the answer leaves without."""
+    try:
+        response.name((await initialize_session(ctx, message, TRANSPORT)).token)
+    except Refusal as refusal:
+        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, INITIALIZE))
 
-    ctx: RequestContext
-    message: Message | None = None  # an `initialize`
-    mint: Callable[[str], Awaitable[ActiveSession]] | None = None  # for it: seals the server's id in a session
-    server_id: str = ""
 
-    def on_start(self, start: ASGIMessage) -> ASGIMessage:
-        """Return the start with our id, or none, where it may have named the server's."""
-        if isinstance(self.ctx.bridge, BridgedInitialize):
-            ids = session_header_values(start)
-            self.server_id = ids[0] if len(ids) == 1 else ""
-            self.defers_start = self.server_id != "" and seal.can_carry(self.server_id)
-            if self.server_id and not self.defers_start:
-                _log.error("the server's transport id is not visible ASCII, or too long, so its client cannot get it")
-        return self.ctx.translated(start)
-
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        """Name ours for the server's with the success; where the client gets none, the response is a refusal."""
-        if self.defers_start and self.mint is not None and response.is_answer(text):
-            self.defers_start = False
-            assert self.message is not None
-            assert isinstance(self.ctx.bridge, BridgedInitialize)
-            try:
-                self.ctx.bridge.session = session = await self.mint(self.server_id)
-            except Refusal as refusal:
-                self.ctx.bridge.orphaned_id, response.terminated = self.server_id, True
-                await refuse_at_once(self.ctx, self.message, refusal)
-            else:
-                response.translate(session.token)
-        return None
+async def _name_bridged(ctx: RequestContext, message: Message, response: Response) -> None:
+    """Name ours, with the server's sealed inside, in place of the server's; where there is none, refuse."""
+    bridge, sep1364 = ctx.bridge, ctx.runtime.rules.sep1364
+    assert isinstance(bridge, BridgedInitialize)
+    if not bridge.server_id:
+        if _may_name_transport(ctx, message):
+            await _name_transport(ctx, message, response)
+        return
+    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
+    try:
+        begin = begin_session if begins else initialize_session
+        bridge.session = await begin(ctx, message, TRANSPORT, bridge.server_id)
+    except Refusal as refusal:
+        bridge.is_orphaned = response.terminated = True
+        await refuse_at_once(ctx, message, refusal)
+    else:
+        response.name(bridge.session.token)
 
 
 class Sep1364Field(Rewrite, kw_only=True):
@@ -158,24 +133,23 @@ class Sep1364Field(Rewrite, kw_only=True):
     message: Message
     session: ActiveSession | None  # that the message names
     begins: bool  # it is an `initialize`, which begins a session where it names none
-    named_id: str | None = None  # the session that was named in the headers
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return the answer with the session, or with the refusal where there is none to be had."""
-        session = self.session
         if self.begins and response.is_answer(text):
+            self.begins = False
             try:
-                session = await self._begun(text, response)
+                self.session = await self._begin(text, response)
             except Refusal as refusal:
                 return refused_body(self.ctx, self.message, refusal)
             finally:
                 self.defers_start = False
-        return None if session is None else rewrite.with_field(text, response.request_id, session.token)
+        return None if self.session is None else rewrite.with_field(text, response.request_id, self.session.token)
 
-    async def _begun(self, answer: bytes, response: Response) -> ActiveSession:
+    async def _begin(self, answer: bytes, response: Response) -> ActiveSession:
         """Go on with the session that is named, or begin one, and keep what its client can do."""
         ctx, session, bridge, pending = self.ctx, self.session, self.ctx.bridge, self.ctx.runtime.unconfirmed
-        own = None if response.session_id == self.named_id else response.session_id
+        own = response.session_id  # the server's, or what is named in its place
         if session is not None:
             value = capabilities(self.message)
             if value is not None:
@@ -184,13 +158,10 @@ class Sep1364Field(Rewrite, kw_only=True):
             session = bridge.session
         else:
             alone = TRANSPORT if ctx.runtime.transport.header else FIELD
-            session = await begin_session(ctx, self.message, alone if own is None else BESIDE)
+            session = await begin_session(ctx, self.message, alone if own is None else COEXISTING)
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
-        # A second success in the same event stream names its session in place of the first.
-        may_name = self.defers_start or (self.named_id is not None and response.pending_start is not None)
-        if own is None and may_name and session.claims.kind == TRANSPORT:
-            self.named_id = session.token
+        if own is None and self.defers_start and session.claims.kind == TRANSPORT:
             response.name(session.token)
         return session
 
@@ -209,7 +180,6 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
     ctx.demand_whole_answer()
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
     response = Response(ctx, ctx.send, message.id or b"", rewrites, observer)
-    response.may_name = message.method in ADVERTISING
     if session is not None:
         response.make_guard = partial(_guard, ctx, message, session, decision.fail_open)
         response.recheck_at = session.recheck_at
@@ -217,16 +187,9 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
 
 
 def passing_response(ctx: RequestContext) -> Response | None:
-    """Return what observes a response whose body passes as it came, or translates its ids; None if nothing does."""
+    """Return what observes a response whose body passes as it came, or None if nothing does."""
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    rewrites = translation(ctx)
-    if observer is None and not rewrites:
-        return None
-    return Response(ctx, ctx.send, b"", rewrites, observer, passes_body=True)
-
-
-def translation(ctx: RequestContext) -> tuple[Rewrite, ...]:
-    return (TranslateIds(ctx=ctx),) if ctx.runtime.transport.bridges else ()
+    return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
 
 
 def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
@@ -250,17 +213,13 @@ def _upstream_id(ctx: RequestContext) -> str | None:
 
 def rewrites_for(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> tuple[Rewrite, ...]:
     """Return what the answer to a request needs, in this order."""
-    rewrites: list[Rewrite] = []
     if message.method in ADVERTISING:
-        rewrites = _handshake_rewrites(ctx, message, echoed)
-    elif echoed is not None:
-        sep1364 = ctx.runtime.rules.sep1364
-        rewrites.append(_keep_state(echoed))
-        if sep1364 is not None and field(message) is not None:
-            rewrites.append(Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
-    if rewrites and not isinstance(ctx.bridge, BridgedInitialize):
-        return (*translation(ctx), *rewrites)
-    return tuple(rewrites)
+        return tuple(_handshake_rewrites(ctx, message, echoed))
+    if echoed is None:
+        return ()
+    if ctx.runtime.rules.sep1364 is not None and field(message) is not None:
+        return (_keep_state(echoed), Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
+    return (_keep_state(echoed),)
 
 
 def _keep_state(echoed: ActiveSession) -> Rewrite:
@@ -271,38 +230,35 @@ def _handshake_rewrites(ctx: RequestContext, message: Message, echoed: ActiveSes
     """Return what the answer to `initialize` or `server/discover` needs, which may begin a session."""
     runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
-    naming, rewrites = _naming(ctx, message), list[Rewrite]()
-    if message.method == INITIALIZE and ctx.bridge is None and runtime.transport.bridges:
-        ctx.bridge = BridgedInitialize()
-        mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
-        rewrites.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
-    if echoed is not None and echoed.claims.kind != SESSION:
-        rewrites.append(SaveState(session=echoed))
-    rewrites.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-    if echoed is not None and echoed.claims.kind == SESSION:
-        rewrites.append(EchoSession(session=echoed))
-    rewrites += naming
-    if begins:
-        rewrites.append(Sep1364Field(defers_start=True, ctx=ctx, message=message, session=ctx.session, begins=True))
-    elif sep1364 is not None and echoed is not None and field(message) is not None:
-        rewrites.append(Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
+    rewrites: list[Rewrite] = [Advertise(settings=runtime.settings, capability=runtime.capability)]
+    if echoed is not None:
+        rewrites.insert(echoed.claims.kind == SESSION, _keep_state(echoed))
+    if (name := _naming(ctx, message)) is not None:
+        rewrites.append(NameSession(defers_start=True, ctx=ctx, message=message, name=name))
+    if begins or (sep1364 is not None and echoed is not None and field(message) is not None):
+        rewrites.append(Sep1364Field(defers_start=begins, ctx=ctx, message=message, session=ctx.session, begins=begins))
     return rewrites
 
 
-def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
+def _naming(
+    ctx: RequestContext, message: Message
+) -> Callable[[RequestContext, Message, Response], Awaitable[None]] | None:
     """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
-    sep1364 = ctx.runtime.rules.sep1364
     if message.method != INITIALIZE:
-        may_name = ctx.accepts_cookies
-        naming: type[SetCookie | NameTransport] = SetCookie
-    else:
-        begins_otherwise = sep1364 is not None and sep1364.initializes is not None
-        is_new = ctx.bridge is None  # else it goes on with a session that it has
-        may_name = ctx.runtime.transport.header and is_new and not begins_otherwise and not ctx.headers.is_modern
-        naming = NameTransport
-    if not may_name or speaks_draft(message):
-        return []
-    return [naming(defers_start=True, reads_any_type=True, ctx=ctx, message=message)]
+        return _set_cookie if ctx.accepts_cookies and not speaks_draft(message) else None
+    if ctx.bridge is not None:  # it goes on with a session that it has
+        return None
+    if ctx.runtime.transport.bridges:
+        ctx.bridge = BridgedInitialize()
+        return _name_bridged
+    return _name_transport if _may_name_transport(ctx, message) else None
+
+
+def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
+    sep1364 = ctx.runtime.rules.sep1364
+    begins_otherwise = sep1364 is not None and sep1364.initializes is not None
+    is_legacy = not (ctx.headers.is_modern or speaks_draft(message))
+    return ctx.runtime.transport.header and is_legacy and not begins_otherwise
 
 
 async def begin_session(
@@ -316,10 +272,10 @@ async def begin_session(
 
 async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
     """Return the cookie that the answer to `server/discover` sets, or None where its client keeps what it has."""
-    held, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
-    if held == SHARED_JAR and not shares:
+    cookie, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
+    if cookie == SHARED_JAR and not shares:
         return None
-    if held is None or not await _is_live(ctx, held):
+    if cookie is None or not await _is_live(ctx, cookie):
         return await new_cookie(ctx, message)
     if shares:
         return None
@@ -340,10 +296,10 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     return _header(ctx, session.token)
 
 
-async def _is_live(ctx: RequestContext, held: str) -> bool:
+async def _is_live(ctx: RequestContext, cookie: str) -> bool:
     """Whether a cookie names a live session of the caller, as far as is known."""
     try:
-        await open_session(SessionMetadata(held), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
+        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
     except SessionNotFound:
         return False
     except StoreUnavailable:  # to take it for dead could give one client the session of another

@@ -35,7 +35,7 @@ def parts(app: object, endpoint: str | None) -> Iterator[object]:
 
 def reachable(app: object, endpoint: str | None) -> Iterator[object]:
     """Yield these parts, and what those that are plain functions or methods refer to."""
-    return (found for part in parts(app, endpoint) for found in (part, *_referenced(part)))
+    return (each for part in parts(app, endpoint) for each in (part, *_referenced(part)))
 
 
 def _referenced(part: object) -> Iterator[object]:
@@ -120,13 +120,13 @@ _KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_s
 class Routing:
     """What the wrapped application makes of a path that is not spelled as the endpoint.
 
-    With `guards` a policy or the bridge depends on it, so that a path that may lead to the server counts.
+    With `security_sensitive` a policy or the bridge depends on it, so that a path that may lead to the server counts.
     """
 
-    def __init__(self, app: object, endpoint: str, *, guards: bool) -> None:
+    def __init__(self, app: object, endpoint: str, *, security_sensitive: bool) -> None:
         self._app: Final = app
         self._endpoint: Final = endpoint
-        self._in_doubt: Final[Place] = "below" if guards else "elsewhere"
+        self._in_doubt: Final[Place] = "below" if security_sensitive else "elsewhere"
 
     def place(self, scope: Scope) -> Place:
         if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):

@@ -60,14 +60,14 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Options, *, keys_persistent: bool) -> TransportRules:
-        given = options.transport
+        transport = options.transport
         # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
         return cls(
-            header=given.header and keys_persistent,
-            cookie_name=cookie_name(options.audience) if given.cookie and keys_persistent else None,
-            shares_cookies=given.cookie == "shared",
-            lifetime=as_seconds(given.lifetime),
-            bridges=given.bridge,
+            header=transport.header and keys_persistent,
+            cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
+            shares_cookies=transport.cookie == "shared",
+            lifetime=as_seconds(transport.lifetime),
+            bridges=transport.bridge,
             keys_persistent=keys_persistent,
         )
 
@@ -76,14 +76,14 @@ class Recording:
     """Where events and spans go: the log, telemetry, and the application's `listen`."""
 
     def __init__(self, app: ASGIApp, options: Options) -> None:
-        given = options.telemetry
+        telemetry = options.telemetry
         self.feed: Final = _feed(options)
-        self.listen: Final = given.listen
-        self.metrics_enabled: Final = given.metrics is not None
+        self.listen: Final = telemetry.listen
+        self.metrics_enabled: Final = telemetry.metrics is not None
         self._always: Final = self.metrics_enabled or self.feed is not None
-        self._traces: Final = given.spans != "off"
+        self._traces: Final = telemetry.spans != "off"
         self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
-        self.emit: Final = EventSink(given.listen, self.is_recording, self.recorder)
+        self.emit: Final = EventSink(telemetry.listen, self.is_recording, self.recorder)
 
     def is_recording(self) -> bool:
         """Whether telemetry records anything now."""
@@ -94,16 +94,16 @@ def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemet
     from ..telemetry._attributes import CallerAttributes
     from ..telemetry._recorder import Telemetry
 
-    given = options.telemetry
+    telemetry = options.telemetry
     return Telemetry(
         partial(routing.reachable, app, options.path),
-        spans=given.spans,
-        trace=given.trace,
-        metrics=given.metrics,
-        redact=given.redact,
+        spans=telemetry.spans,
+        trace=telemetry.trace,
+        metrics=telemetry.metrics,
+        redact=telemetry.redact,
         feed=feed,
         tracked=options.tracked is not None,
-        caller=None if given.user is None else CallerAttributes(given.user, principal.reader(options.principal)),
+        caller=telemetry.user and CallerAttributes(telemetry.user, principal.reader(options.principal)),
     )
 
 
@@ -116,16 +116,16 @@ class Places:
         self._clock: Final = options.clock
         self._turns: Final = Turns()
 
-    def namespace(self, owner: str, until: int, subject: str | None = None) -> Namespace:
+    def namespace(self, owner: str, expires_at: int, subject: str | None = None) -> Namespace:
         """Return a session's place in the store, given its `ref`, its end in Unix seconds, and its subject."""
         limits = self._limits
         if subject is None:
-            return Namespace(owner, until, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
-        return Namespace(owner, until, limits.data_bytes, subject, limits.data_bytes_per_principal)
+            return Namespace(owner, expires_at, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
+        return Namespace(owner, expires_at, limits.data_bytes, subject, limits.data_bytes_per_principal)
 
-    def data(self, owner: str, until: int, subject: str | None = None) -> Data:
+    def data(self, owner: str, expires_at: int, subject: str | None = None) -> Data:
         """Return a session's data, given the same."""
-        place, limit = self.namespace(owner, until, subject=subject), self._limits.value_bytes
+        place, limit = self.namespace(owner, expires_at, subject=subject), self._limits.value_bytes
         return Data(self._store, place, clock=self._clock, max_value_bytes=limit, turns=self._turns)
 
 
@@ -260,8 +260,8 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 
 
 def _idle_timeout(options: Options) -> float | None:
-    given = (options.idle_timeout, None if options.tracked is None else options.tracked.silence)
-    return next((as_seconds(one) for one in given if one is not None), None)
+    timeouts = (options.idle_timeout, None if options.tracked is None else options.tracked.silence)
+    return next((as_seconds(one) for one in timeouts if one is not None), None)
 
 
 def _status_nowait(store: Store, options: Options) -> Callable[[Claims], SessionStatus | None] | None:
@@ -305,9 +305,9 @@ def _watched(options: Options, terminator: Terminator, feed: Feed | None) -> Wat
     return Watched(options, feed, terminator)
 
 
-def _origin(store: Store, given: str | Store) -> str | None:
+def _origin(store: Store, option: str | Store) -> str | None:
     """Return a name for the memory of one store in one process, the same for all middlewares that were given it."""
     if store.scope is not StoreScope.PROCESS:
         return None
-    memory = store if isinstance(given, str) else given
+    memory = store if isinstance(option, str) else option
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()

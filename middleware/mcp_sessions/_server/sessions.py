@@ -126,21 +126,21 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
     with 404 for a transport session; or `session_header_mismatch`: the header contradicts the body, whose session is
     the caller's, or names a session that never was the caller's.
     """
-    session, named, fail_open = None, decision.metadata, decision.fail_open
-    if named is not None and decision.kind != SESSION:
-        session = await _open_across(ctx, named, decision.kind, fail_open=fail_open)
+    session, metadata, fail_open = None, decision.metadata, decision.fail_open
+    if metadata is not None and decision.kind != SESSION:
+        session = await _open_across(ctx, metadata, decision.kind, fail_open=fail_open)
         if decision.contradicts:
             raise refusal("session_header_mismatch", ref=session.claims.ref)
     if decision.transport_id is not None:
         try:
             transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
         except SessionNotFound as error:
-            if named is None or error.reason in _AUTHENTIC_BUT_DEAD:
+            if metadata is None or error.reason in _AUTHENTIC_BUT_DEAD:
                 raise
             raise refusal("session_header_mismatch", ref=error.ref) from None
         session = session or transport
-    if named is not None and decision.kind == SESSION:
-        session = await open_session(named, ctx.runtime, ctx.runtime.principal(ctx.scope), fail_open=fail_open)
+    if metadata is not None and decision.kind == SESSION:
+        session = await open_session(metadata, ctx.runtime, ctx.runtime.principal(ctx.scope), fail_open=fail_open)
     return session
 
 
@@ -154,9 +154,9 @@ async def open_transport(
         raise SessionNotFound(error.reason, ref=error.ref, http_status=404) from None
 
 
-async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
+async def _open_across(ctx: RequestContext, metadata: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
     runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
-    session = await open_session(named, runtime, principal, fail_open=fail_open, kind=kind)
+    session = await open_session(metadata, runtime, principal, fail_open=fail_open, kind=kind)
     if runtime.transport.bridges and kind == TRANSPORT:
         ctx.bridge = session.bridge
     return session
@@ -166,13 +166,13 @@ def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | Non
     """Return the claims of the authentic session that is refused, of those that a request names, or None."""
     if refusal is None or refusal.ref is None:
         return None
-    runtime, found = ctx.runtime, dict[str, Claims]()
+    runtime, claims_of = ctx.runtime, dict[str, Claims]()
     ring = runtime.ring(runtime.clock())
     for session_id in filter(None, ids):
         with suppress(SessionNotFound):
             claims = runtime.tokens.authentic(ring, session_id)
-            found[claims.ref] = claims
-    return found.get(refusal.ref)
+            claims_of[claims.ref] = claims
+    return claims_of.get(refusal.ref)
 
 
 def refusal_of(status: SessionStatus, claims: Claims) -> SessionNotFound:

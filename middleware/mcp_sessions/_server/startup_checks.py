@@ -25,7 +25,7 @@ MISPLACED: Final = (
     "add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function that returns the caller for "
     "an ASGI scope"
 )
-TWICE: Final = (
+DUPLICATE_MIDDLEWARE: Final = (
     "there are two MCPSessionMiddleware in front of the MCP endpoint. Each would write its own session into answers, "
     "and changes that handlers make to their session would be lost. Remove one of them"
 )
@@ -56,8 +56,8 @@ def repeats(app: object, endpoint: str | None) -> bool:
 
 def unserved(app: object, endpoint: str | None) -> str | None:
     """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown."""
-    found = list(parts(app, endpoint))
-    if endpoint is None or not any(isinstance(part, Router) for part in found) or any(map(_may_answer, found)):
+    all_parts = list(parts(app, endpoint))
+    if endpoint is None or not any(isinstance(part, Router) for part in all_parts) or any(map(_may_answer, all_parts)):
         return None
     return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
 
@@ -125,13 +125,13 @@ MEMORY_STORE: Final = (
     'store="memory:" records deleted sessions in one of the %d worker processes only; the others accept them until '
     "they expire. Use a store that all workers share"
 )
-FORGETS: Final = (
+MEMORY_IS_VOLATILE: Final = (
     'store="memory:" is lost at a restart: deleted sessions are then accepted again, sessions lose their data, and '
     'clients without session support lose their sessions. store="sqlite:sessions.db" survives restarts'
 )
 
 
-def fault(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
+def workers_error(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
     """Return why several workers must not serve these options, with the remedy; None where they may.
 
     `keeps_state` says whether there are sessions whose state is in the store.
@@ -144,7 +144,7 @@ def fault(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | 
     if count > 1 and memory_store:  # sessions work, only deleting one is not seen everywhere
         _log.warning(MEMORY_STORE, count)
     elif memory_store and not random_keys:
-        _log.warning(FORGETS)
+        _log.warning(MEMORY_IS_VOLATILE)
     return None
 
 

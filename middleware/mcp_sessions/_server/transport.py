@@ -9,17 +9,20 @@ Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability 
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._session.events import RequestRefused
+from .._tokens import seal
 from ..stores._base import LIVE
 from .active import ActiveSession, Bridged
 from .answers import (
@@ -32,13 +35,13 @@ from .answers import (
     send_status,
 )
 from .body import replay
-from .context import BridgedInitialize, RequestContext
+from .context import BridgedInitialize, RequestContext, session_header_values
 from .response import EventBody, Response, close
 from .resumption import StreamGuard, StreamRequest
-from .rewrites import passing_response, translation
 from .routing import LAST_EVENT_ID
 from .sessions import open_transport, refusal_of, refused_claims
 
+_log: Final = logging.getLogger("mcp_sessions")
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
@@ -55,8 +58,7 @@ async def handle_without_body(ctx: RequestContext) -> None:
     if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
-        response = passing_response(ctx)
-        await ctx.app(ctx.scope, ctx.receive, ctx.send if response is None else response.send)
+        await ctx.app(ctx.scope, ctx.receive, ctx.send)
 
 
 async def _answer(ctx: RequestContext, header: str) -> None:
@@ -77,13 +79,13 @@ async def _answer(ctx: RequestContext, header: str) -> None:
     except Refusal as refusal:
         await refuse_without_body(ctx, refusal)
         return
-    named = (
+    recording = (
         runtime.telemetry.recorder().name_request(claims, ctx.scope)
         if claims and runtime.telemetry.is_recording()
         else nullcontext()
     )
     if session is not None and method == "DELETE":
-        with named:
+        with recording:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
@@ -127,9 +129,9 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
         await _refuse_stream(ctx, foreign, "GET", claims)
         return
-    kept = request.resumable
+    session = request.session
     # A call that ended its own session gets its answer, once.
-    ended_itself = kept is not None and kept.session.ended_by_own_request and not request.answered
+    ended_itself = session is not None and session.ended_by_own_request and not request.answered
     try:
         if not ended_itself:
             await _check_live(ctx, request.claims)
@@ -141,15 +143,14 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         return
     refused = partial(_last_message, ctx, request)
     guard = StreamGuard(request, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
-    rewrites = (*translation(ctx), *(() if kept is None else kept.rewrites))
-    response = Response(ctx, ctx.send, request.id or b"", rewrites, make_guard=lambda: guard)
+    response = Response(ctx, ctx.send, request.id or b"", request.rewrites, make_guard=lambda: guard)
     try:
         await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
         if isinstance(response.body, EventBody):
             response.body.unlist()
-            if kept is not None and request.is_answered_by(response.body.last_text):
-                kept.session.close()
+            if session is not None and request.is_answered_by(response.body.last_text):
+                session.close()
         close(response, None)
 
 
@@ -182,7 +183,7 @@ def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal)
 
 
 async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Call the wrapped server, with its own id in place of ours; responses are translated where they leave.
+    """Call the wrapped server with its own id in place of ours, and let its response leave with ours in place of its.
 
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
     request reaches the server without an id, and its client sees none. Two clients never share a transport session,
@@ -191,9 +192,27 @@ async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive
     bridge = ctx.bridge
     if isinstance(bridge, Bridged):
         scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, bridge.server_id.encode("ascii"))]}
-    await app(scope, receive, send)
-    if isinstance(bridge, BridgedInitialize) and bridge.orphaned_id is not None:
+
+    async def translate(event: ASGIMessage) -> None:
+        await send(_translated(bridge, event) if event["type"] == "http.response.start" else event)
+
+    await app(scope, receive, translate)
+    if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned:
         # No client will ever use it, so it ends; the server's answer is dropped.
-        headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.orphaned_id.encode("ascii"))])
+        headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.server_id.encode("ascii"))])
         delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
         await app(delete, replay(b"", receive), ResponseRecorder(b"").send)
+
+
+def _translated(bridge: Bridged | BridgedInitialize | None, start: ASGIMessage) -> ASGIMessage:
+    """Return the start of a response with our id or none in place of the server's, which an `initialize` keeps."""
+    ids = session_header_values(start)
+    headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() != SESSION_HEADER]
+    if isinstance(bridge, Bridged) and ids == [bridge.server_id]:
+        headers.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
+    elif isinstance(bridge, BridgedInitialize) and len(ids) == 1:
+        if seal.can_carry(ids[0]):
+            bridge.server_id = ids[0]
+        else:
+            _log.error("the server's transport id is not visible ASCII, or too long, so its client cannot get it")
+    return {**start, "headers": headers}

@@ -28,7 +28,7 @@ SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client 
 TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
 COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
 FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
-BESIDE: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
+COEXISTING: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
 
 class RedactedRepr:

@@ -72,16 +72,16 @@ class RequestState(State):
 
     __slots__ = ()
 
-    def close(self) -> bytes | None:
+    def finalize(self) -> bytes | None:
         """Refuse further writes and return the JSON object to seal, or None where nothing changed.
 
         A nested value that has no JSON form, or grew past the limit, raises `StateNotJSON` or `StateTooLarge`.
         """
-        self.shut()
+        self.close()
         return self.changes()
 
     def changes(self) -> bytes | None:
-        """Return the JSON object as it stands now, or None where nothing changed; raises as `close`."""
+        """Return the JSON object as it stands now, or None where nothing changed; raises as `finalize`."""
         if self._values is None:
             return None
         payload = encode_state(self._values)
@@ -90,7 +90,7 @@ class RequestState(State):
         self._check(payload)
         return payload
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Refuse further writes: the response has left, or never will."""
         self._closed = True
 

@@ -115,7 +115,7 @@ def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMi
     first = endpoints[0]
     middleware = MCPSessionMiddleware if first.is_subtree else _AtEndpoint
     made = middleware(first.app, path=None, **options)
-    if made.fault == MISPLACED:
+    if made.configuration_error == MISPLACED:
         raise ConfigurationError(
             f"the application at {_name(first)} authenticates its callers inside; give path= the full path of the "
             "MCP route in it, or pass principal=, a function of the ASGI scope that returns the caller"
@@ -261,8 +261,8 @@ def lifespan_of(*parts: Any) -> Lifespan:
 
 def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
     if isinstance(part, MCPSessionMiddleware):
-        if part.fault is not None:
-            raise ConfigurationError(part.fault)
+        if part.configuration_error is not None:
+            raise ConfigurationError(part.configuration_error)
         return part.services.around(lambda inner: _lifespan_of(part.app, inner), part.app)
     router = getattr(part, "router", None)
     entered: AbstractAsyncContextManager[Any] = part(app) if router is None else router.lifespan_context(part)
@@ -272,12 +272,12 @@ def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
 def _join(app: Any, middleware: MCPSessionMiddleware) -> None:
     """Start and stop a middleware at a route with the application, whose lifespan no route sees."""
     router = getattr(app, "router", app)
-    own, fault = router.lifespan_context, middleware.fault
+    own, error = router.lifespan_context, middleware.configuration_error
 
     def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
-        if fault is None:
+        if error is None:
             return middleware.services.around(own, app)
         # Not before: an error at import makes Uvicorn's workers die and restart for ever.
-        raise ConfigurationError(fault)
+        raise ConfigurationError(error)
 
     router.lifespan_context = lifespan
