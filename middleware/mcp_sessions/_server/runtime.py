@@ -173,6 +173,11 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
         return await self.store.status(claims)
 
     @property
+    def store_fault(self) -> str | None:
+        """Why the store did not answer when it was last asked, or None."""
+        return getattr(self.store, "fault", None)
+
+    @property
     def audience(self) -> str:
         return self.tokens.audience
 

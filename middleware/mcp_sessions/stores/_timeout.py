@@ -52,6 +52,7 @@ class TimeoutStore:
         self._recent = RecentStatuses(_optional_attr(store, "freshness", 0.0))
         self._usage_log = UsageLog()
         self.location: str = _optional_attr(store, "location", type(store).__name__)
+        self.fault: str | None = None  # why it did not answer when it was last asked
         self._logged_at: dict[str, float] = {}  # when each fault was logged last
 
     @property
@@ -149,11 +150,14 @@ class TimeoutStore:
         fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
         try:
             with suppress_instrumentation(), _time_limit(seconds):
-                return await call(*args, **kwargs)
-        except StoreUnavailable as error:
+                answer = await call(*args, **kwargs)
+        except StoreFull as error:
             self._log(error)
-            if isinstance(error, StoreFull):
-                await self._log_usage()
+            await self._log_usage()
+            raise
+        except StoreUnavailable as error:
+            self.fault = error.reason
+            self._log(error)
             raise
         except MCPSessionsError:
             raise
@@ -162,6 +166,10 @@ class TimeoutStore:
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
             kind = type(error)
             fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
+        else:
+            self.fault = None
+            return answer
+        self.fault = fault.reason
         self._log(fault)
         raise fault from None
 
