@@ -9,14 +9,16 @@ from typing import Any
 import anyio
 import pytest
 from apps import RESULTS, Server, read, reply, sessions
-from clients import OFFERED, SESSION_KEY, START, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from clients import LEGACY, OFFERED, SESSION_KEY, START, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import Session, current_session
 from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions._server import current
 from mcp_sessions._session.events import SessionEvent, SessionUsed
+from mcp_sessions.stores._timeout import TimeoutStore
 
 LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 
@@ -276,6 +278,26 @@ class TestWhileTheStoreIsAway:
         assert (await client.delete(session)).status == 503
         assert not {"tools/call", "notifications/cancelled"}.intersection(server.methods)
         assert (await client.tool("remember", session=session)).session is not None
+
+    async def test_who_got_no_session_from_it_learns_why(
+        self, modern: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not that one is required, as long as the store is away; nor does the log blame the client for it."""
+
+        async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
+            return current_session() is session
+
+        monkeypatch.setattr(current, "_warned", set())
+        failing = Failing("open", "statuses")
+        options: dict[str, Any] = {"store": TimeoutStore(failing, seconds=60), "require": {"tools/call": ["whoami"]}}
+        client = Client(sessions(Server(asks=asks), **options), modern=modern)
+        assert (await client.send("server/discover" if modern else "initialize", {"protocolVersion": LEGACY})).result
+        answer = await client.tool("whoami")
+        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
+        await client.tool("asks")
+        assert "has no session: the session store does not answer" in caplog.text
+        failing.failing.clear()
+        assert (await client.tool("whoami")).error["code"] == -31044
 
     @pytest.mark.parametrize("sent", ["nothing", "the start", "an event", "the answer"])
     async def test_a_handler_that_leaves_us_its_error_is_answered(self, modern: bool, sent: str) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from apps import Server, sessions
 from clients import START, Clock
 from hypothesis import given
 from hypothesis import strategies as st
@@ -198,6 +200,44 @@ async def test_parallel_updates_lose_nothing(store: Store) -> None:
         for _ in range(64):
             group.start_soon(one)
     assert sorted(returned) == list(range(1, 65))
+
+
+async def test_parallel_updates_fail_each_for_itself(store: Store) -> None:
+    """What one function raises is its own caller's affair: what the others were given back is stored."""
+    returned: list[int | None] = []
+
+    async def one(number: int) -> None:
+        try:
+            returned.append(await made(store).update("a", lambda found: found + 1 // (number % 3), default=0))
+        except ZeroDivisionError:
+            returned.append(None)
+
+    async with anyio.create_task_group() as group:
+        for number in range(9):
+            group.start_soon(one, number)
+    assert [returned.count(None), await made(store).get("a")] == [3, max(filter(None, returned))] == [3, 3]
+
+
+async def test_parallel_updates_of_one_process_take_turns() -> None:
+    """So none has to be made again; and no lock is kept when they are done."""
+
+    class Slow(MemoryStore):
+        reads = 0
+
+        async def read(self, namespace: Namespace, key: str) -> bytes | None:
+            found = await super().read(namespace, key)
+            self.reads += 1
+            await anyio.lowlevel.checkpoint()
+            return found
+
+    store = Slow(clock=Clock())
+    places = sessions(Server(), store=store)._runtime.places
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            update = places.data("ses_one", START + 3600).update
+            group.start_soon(functools.partial(update, f"{number % 2}", lambda found: found + 1, default=0))
+    assert store.reads == 20
+    assert not places._locks
 
 
 async def test_parallel_increments_and_updates_lose_nothing(store: Store) -> None:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -107,9 +108,18 @@ async def test_many_workers_make_the_tables_together(make_store: Make, caplog: p
     with caplog.at_level(logging.INFO, "mcp_sessions"):
         await at_once([one.open for one in stores])
     assert [await one.status(session()) for one in stores] == [SessionStatus.LIVE] * 8
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "created the session store's tables"
-    ]
+    assert sum(text.startswith("created the session store's tables") for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(-120, ["120 s behind"]), (120, ["120 s ahead of"]), (1, [])])
+async def test_a_clock_that_differs_from_the_server_s_is_reported(
+    make_store: Make, caplog: pytest.LogCaptureFixture, seconds: int, told: list[str]
+) -> None:
+    """Once: such a worker accepts what has expired, or refuses what lives."""
+    store = make_store(clock=lambda: time.time() + seconds, connections=2)
+    await at_once([partial(store.status, session())] * 4)
+    warned = [text for text in caplog.messages if "synchronize the clocks" in text]
+    assert [re.sub(r".* (\d+ s \w+( of)?) that of PostgreSQL at .*", r"\1", text) for text in warned] == told
 
 
 async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, schema: str, clock: Clock) -> None:

@@ -86,6 +86,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
             )
         if speaks_draft(message):
             return "it names sessions itself and named none", "let it call sessions/create first"
+        if self.runtime.store_fault is not None:
+            return "the session store does not answer", "see the warning about it, and bring it back"
         if not self.runtime.transport.keys_persistent:
             return (
                 "with keys=None, keys die with the process, and clients without session support get no session",

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from .._errors import Refusal, SessionNotFound, StoreUnavailable
+from .._errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
@@ -38,6 +38,7 @@ from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variab
 from .methods import METHODS, MethodCall
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
+from .runtime import Runtime
 from .sessions import open_sessions, refused_claims
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         if decision.names_session:
             ctx.session = session = await open_sessions(ctx, decision)
     except Refusal as refusal:
-        refused = refusal.with_traceback(None)  # which would be a circle, since it has this frame
+        refused = await _reason_of(refusal, ctx.runtime)
+        refused = refused.with_traceback(None)  # which would be a circle, since it has this frame
     is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
         if refused is not None:
@@ -77,6 +79,16 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
             await respond_to_session_method(ctx, message, method, session)
         else:
             await forward(ctx, body, message, decision)
+
+
+async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
+    """Return why a request is refused: it may lack a session because the store does not answer."""
+    if isinstance(refusal, SessionRequired) and runtime.store_fault is not None:
+        try:
+            await runtime.store.statuses(())
+        except StoreUnavailable as error:
+            return error
+    return refusal
 
 
 async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | None) -> None:

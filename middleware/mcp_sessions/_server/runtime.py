@@ -11,7 +11,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
+import anyio
 import msgspec
 from starlette.types import ASGIApp
 
@@ -27,7 +29,6 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
-from ..stores._turns import Turns
 from ..telemetry import is_traced
 from . import principal, routing
 from .background import LiveSessionCounter
@@ -114,7 +115,7 @@ class Places:
         self._store: Final = store
         self._limits: Final = options.limits
         self._clock: Final = options.clock
-        self._turns: Final = Turns()
+        self._locks: Final = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates under way
 
     def namespace(self, owner: str, expires_at: int, subject: str | None = None) -> Namespace:
         """Return a session's place in the store, given its `ref`, its end in Unix seconds, and its subject."""
@@ -126,7 +127,10 @@ class Places:
     def data(self, owner: str, expires_at: int, subject: str | None = None) -> Data:
         """Return a session's data, given the same."""
         place, limit = self.namespace(owner, expires_at, subject=subject), self._limits.value_bytes
-        return Data(self._store, place, clock=self._clock, max_value_bytes=limit, turns=self._turns)
+        return Data(self._store, place, clock=self._clock, max_value_bytes=limit, lock=self._lock)
+
+    def _lock(self, place: tuple[str, str]) -> anyio.Lock:
+        return self._locks.setdefault(place, anyio.Lock())
 
 
 class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +171,11 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
         if self.tracked:
             return await self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
         return await self.store.status(claims)
+
+    @property
+    def store_fault(self) -> str | None:
+        """Why the store did not answer when it was last asked, or None."""
+        return getattr(self.store, "fault", None)
 
     @property
     def audience(self) -> str:

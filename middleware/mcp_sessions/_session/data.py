@@ -1,17 +1,16 @@
 """`session.data`: JSON that the server keeps for a session, changed by parallel calls without loss.
 
 Each change is one atomic step in the store; `update`, which cannot be, is tried again until no other change came in
-between, and parallel ones of one process are tried together. A value that JSON would change (a tuple, a date, NaN, a
+between, and parallel ones of one process take turns. A value that JSON would change (a tuple, a date, NaN, a
 number as a key) is refused. Source: RFC 8259.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -68,39 +67,8 @@ class DataStore(Protocol):
         """Copy what a namespace holds now into another, which is new, with the times that the values have."""
 
 
-class Update:
-    """One call of `Data.update`, which may be tried several times, beside others.
-
-    The function is called in the context of its own request, with `default`, as JSON, where there is no value.
-    """
-
-    __slots__ = ("_context", "_default", "_fn", "error", "value")
-
-    def __init__(self, fn: Callable[[Any], Any], default: bytes) -> None:
-        self._fn = fn
-        self._default = default
-        self._context = copy_context()
-        self.value: Any = None
-        self.error: Exception | None = None
-
-    def change(self, old: bytes | None, encode: Callable[[Any], bytes]) -> bytes | None:
-        """Return the new value; the old one where the function fails, which is its own caller's affair."""
-        try:
-            self.value = self._context.run(_result, self._fn, decode(self._default if old is None else old))
-            changed, self.error = encode(self.value), None
-        except Exception as error:  # noqa: BLE001  # raised again by the caller
-            self.error = error
-            return old
-        return changed
-
-
-class Turns(Protocol):
-    """What lets parallel updates of one value through together."""
-
-    async def take(
-        self, place: tuple[str, str], change: Update, commit: Callable[[list[Update]], Awaitable[int]]
-    ) -> None:
-        """Commit a change, alone or with others of its place."""
+Locks = Callable[[tuple[str, str]], AbstractAsyncContextManager[object]]
+"""Returns what lets one update of a session and a name through at a time, in this process."""
 
 
 class Data:
@@ -114,7 +82,7 @@ class Data:
     after the session has ended, and `DataTooLarge` if a value, or the session's data in total, would exceed its limit.
     """
 
-    __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store", "_turns")
+    __slots__ = ("_clock", "_lock", "_max_value_bytes", "_namespace", "_store")
 
     def __init__(
         self,
@@ -123,13 +91,13 @@ class Data:
         *,
         clock: Callable[[], float],
         max_value_bytes: int,
-        turns: Turns | None = None,
+        lock: Locks = nullcontext,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._clock = clock
         self._max_value_bytes = max_value_bytes
-        self._turns = turns
+        self._lock = lock
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of this name, or the default if there is none."""
@@ -178,42 +146,16 @@ class Data:
             DataError: A thousand other changes intervened.
         """
         name = _name(key)
-        own = Update(fn, _encode(name, default))
-        if self._turns is None:
-            await self._commit(name, [own])
-        else:
-            await self._turns.take((self._namespace.owner, name), own, partial(self._commit, name))
-        if own.error is not None:
-            raise own.error
-        return own.value
-
-    async def _commit(self, name: str, updates: Sequence[Update]) -> int:
-        """Make updates in their order, and return how many times they were tried."""
-        for tries in range(1, MAX_ROUNDS + 1):
-            old = new = await self._store.read(self._namespace, name)
-            for update in updates:
-                new = update.change(new, partial(self._encode, name))
-            if all(update.error is not None for update in updates):
-                return tries
-            try:
-                if await self._store.compare_and_swap(self._namespace, name, old, new):
-                    return tries
-            except DataTooLarge:
-                if len(updates) == 1:
-                    raise
-                await self._commit_each(name, updates)
-                return tries
+        initial = _encode(name, default)
+        async with self._lock((self._namespace.owner, name)):  # else parallel ones of this process spoil each other
+            for _ in range(MAX_ROUNDS):
+                old = await self._store.read(self._namespace, name)
+                value = _result(fn, decode(initial if old is None else old))
+                if await self._store.compare_and_swap(self._namespace, name, old, self._encode(name, value)):
+                    return value
         raise DataError(
             f"update lost against {MAX_ROUNDS} other changes of this value; count with increment(), or spread over keys"
         )
-
-    async def _commit_each(self, name: str, updates: Sequence[Update]) -> None:
-        """Make updates that are too large together one by one: those that fit are made."""
-        for update in updates:
-            try:
-                await self._commit(name, [update])
-            except DataTooLarge as error:
-                update.error = error
 
     async def increment(self, key: str, by: int = 1) -> int:
         """Add an integer to a value atomically, and return the sum; a missing value counts as 0.

@@ -114,6 +114,8 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     async def end(self, reason: str = "ended") -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
+        With the store's `freshness=`, other workers may accept it for that many seconds more.
+
         The request that ends it still gets its answer. Event streams of the session's other requests end, and `on_end`
         runs immediately, even if other handlers of the session are still running. Ending it again has no effect.
 

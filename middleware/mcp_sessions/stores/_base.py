@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.parse import parse_qsl
 
 from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 from .._session.claims import AUDIENCE, Claims
@@ -277,6 +278,31 @@ def idle_since(now: float, idle_timeout: int | None) -> float:
 def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
     """Whether a use must be noted, so that `seen_at` lags by no more than the resolution."""
     return now >= seen_at + resolution(idle_timeout)
+
+
+MAX_CLOCK_DIFFERENCE: Final = 5.0  # seconds
+
+
+def check_clock(own: float, of_store: float, location: str) -> None:
+    """Warn where a worker's clock and its store's, in Unix seconds, differ so that sessions end at wrong times."""
+    if abs(own - of_store) > MAX_CLOCK_DIFFERENCE:
+        logger.warning(
+            "this worker's clock is %.0f s %s that of %s: expired sessions may be accepted, or live ones refused; "
+            "synchronize the clocks of all servers",
+            abs(own - of_store),
+            "ahead of" if own > of_store else "behind",
+            location,
+        )
+
+
+def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """Return a URL without the options of a store, which its driver does not know, and those options."""
+    if not isinstance(url, str):
+        return url, {}
+    address, _, query = url.partition("?")
+    rest = [part for part in query.split("&") if part.partition("=")[0] not in names]
+    given = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in names]
+    return f"{address}?{'&'.join(rest)}".rstrip("?"), dict(given)
 
 
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
-from ._base import Forgotten, StoreScope
+from ._base import Forgotten, StoreScope, check_clock, split_options
+from ._freshness import checked_freshness
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
 from ._threads import outcome
@@ -58,17 +59,13 @@ _DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL 
 # The catalog itself is asked, since what functions such as `to_regclass` know may be from before a lock.
 _HAS_TABLES: Final = """SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
     WHERE nspname = %s AND relname = 'store'"""
-_CONFIGURE: Final = (
-    """
+_CONFIGURE: Final = f"""
     SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
         set_config('default_transaction_isolation', 'read committed', false), set_config('search_path', %s, false),
         set_config('jit', 'off', false),
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
-        pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool,
-        EXISTS ("""
-    + _HAS_TABLES
-    + ")"
-)
+        date_part('epoch', clock_timestamp()), pg_is_in_recovery(),
+        current_setting('fsync')::bool AND current_setting('full_page_writes')::bool, EXISTS ({_HAS_TABLES})"""
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _DIALECT: Final = sql.Dialect(
     sorted_text='text COLLATE "C"',
@@ -110,6 +107,8 @@ class PostgresStore(SQLStore):
         clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`), refuse to
             start (`"refuse"`), or nothing (`"ignore"`).
+        freshness: Seconds, at most 5, for which a worker may rely on the last status of a session, so that requests
+            need no round trip; a session that another worker ends is accepted for so long.
         forgotten: What to do with sessions issued before the tables were created: `"refuse"` or `"accept"` them.
         timeout: Seconds, at least 1, after which the server cancels a statement.
         connections: The number of calls of one process that may run at once; further ones wait.
@@ -131,7 +130,10 @@ class PostgresStore(SQLStore):
         forgotten: Forgotten = "refuse",
         timeout: float = 0.25,
         connections: int = 10,
+        freshness: float = 0,
     ) -> None:
+        url, options = split_options(url, ("freshness",))
+        self.freshness: float = checked_freshness(freshness or options.get("freshness", 0))
         for valid, rule in (
             (re.fullmatch("[a-z_][a-z0-9_]{0,50}", schema), "schema= must be lower-case letters, digits and '_'"),
             (durability in get_args(Durability), "durability= must be one of 'warn', 'refuse', 'ignore'"),
@@ -201,7 +203,7 @@ class PostgresStore(SQLStore):
         """Set up a new connection, and make the tables where there are none."""
         milliseconds = str(round(1000 * self._timeout))
         values = [milliseconds, milliseconds, self._schema, self._schema]
-        *_, is_replica, is_safe, has_tables = connection.execute(_CONFIGURE, values).fetchall()[0]
+        *_, time_there, is_replica, is_safe, has_tables = connection.execute(_CONFIGURE, values).fetchall()[0]
         if is_replica:  # it would answer, from the past
             raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
         if not is_safe:
@@ -211,6 +213,8 @@ class PostgresStore(SQLStore):
         ((found,),) = connection.execute(sql.FORMAT_OF).fetchall()
         if found != sql.FORMAT:
             raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
+        if not self._was_connected:
+            check_clock(self._clock(), float(time_there), self.location)
         self._was_connected = True
 
     def _warn_of_unsafe_server(self) -> None:

@@ -29,10 +29,12 @@ from ._base import (
     StoreScope,
     idle_since,
     resolution,
+    split_options,
     status_of,
     status_with_idle,
 )
-from ._redis_clients import DENIED, TRIO, connect, split_options
+from ._freshness import checked_freshness
+from ._redis_clients import DENIED, TRIO, connect
 from ._redis_connection import RedisConnection, Values, or_unavailable
 from ._redis_data import DISCOUNT, KEPT, RedisData
 from ._redis_durability import Durability, DurabilityPolicy, Epoch
@@ -55,8 +57,8 @@ class RedisStore(RedisData):
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are turned off and which you close yourself. `durability` may also be a query
-            parameter; the argument overrides it.
+            client, whose retries are turned off and which you close yourself. `durability` and `freshness` may
+            also be query parameters; the arguments override them.
         prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Returns Unix seconds; for tests.
@@ -66,6 +68,8 @@ class RedisStore(RedisData):
             including those that had ended.
         timeout: Seconds, at least 1, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
         connections: The number of commands that may run at once; further ones wait.
+        freshness: Seconds, at most 5, for which a worker may rely on the last status of a session, so that requests
+            need no round trip; a session that another worker ends is accepted for so long.
 
     Raises:
         ConfigurationError: The driver is missing, or an option cannot be used; the message names the remedy.
@@ -84,8 +88,10 @@ class RedisStore(RedisData):
         forgotten: Forgotten = "refuse",
         timeout: float = 0.25,
         connections: int = 50,
+        freshness: float = 0,
     ) -> None:
-        url_or_client, given = split_options(url_or_client, ("durability",))
+        url_or_client, given = split_options(url_or_client, ("durability", "freshness"))
+        self.freshness: float = checked_freshness(freshness or given.get("freshness", 0))
         durability = durability or given.get("durability") or "warn"
         for valid, remedy in (
             (prefix and not {*"{}"} & {*prefix}, "prefix= must be text without braces"),

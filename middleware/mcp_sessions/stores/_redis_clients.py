@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from .._errors import ConfigurationError
 from ._redis_durability import Epoch, ask
@@ -26,16 +26,6 @@ TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or
 DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
 ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-
-
-def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """Return a URL without the options of a store, which the driver does not know, and those options."""
-    if not isinstance(url, str):
-        return url, {}
-    address, _, query = url.partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
-    rest = urlencode([(name, value) for name, value in pairs if name not in names], safe="/")
-    return f"{address}?{rest}" if rest else address, {name: value for name, value in pairs if name in names}
 
 
 def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> StandaloneClient:

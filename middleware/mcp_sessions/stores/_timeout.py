@@ -1,7 +1,7 @@
 """Every call of a store ends in time, and raises only errors of this package.
 
 A store across a network may hang, and a foreign one may raise anything: what is not an error of this package becomes
-`StoreUnavailable`, which a caller never takes for "no".
+`StoreUnavailable`, which a caller never takes for "no". This is also where a recent answer may serve again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 
@@ -21,8 +20,10 @@ from .._errors import MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ._base import FIRST, Ended, Position, Record, SessionStatus, Store, StoreScope, StoreUsage, UsageLog
+from ._freshness import RecentStatuses
 from ._threads import suppress_instrumentation
 
+P = ParamSpec("P")
 T = TypeVar("T")
 BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
@@ -38,7 +39,7 @@ class TimeoutStore:
     that is not of this package (`store_error`). Whether a change was made is then unknown.
 
     Args:
-        store: The other store.
+        store: The other store. If it has a `freshness`, its answers serve for so many seconds.
         seconds: For a question, and for a change of data. What may need several answers has three times as long.
         background_timeout: Seconds for what no request waits for: start, stop, sweeping, and questions from outside.
     """
@@ -48,8 +49,10 @@ class TimeoutStore:
         self._one, self._three = seconds, 3 * seconds
         self._background = max(seconds, background_timeout)
         self._was_opened = False
+        self._recent = RecentStatuses(_optional_attr(store, "freshness", 0.0))
         self._usage_log = UsageLog()
         self.location: str = _optional_attr(store, "location", type(store).__name__)
+        self.fault: str | None = None  # why it did not answer when it was last asked
         self._logged_at: dict[str, float] = {}  # when each fault was logged last
 
     @property
@@ -65,31 +68,34 @@ class TimeoutStore:
         await self._within(self._background, self._store.close)
 
     async def status(self, claims: Claims) -> SessionStatus:
-        return await self._within(self._one, partial(self._store.status, claims))
+        return await self._recent.status(claims.ref, lambda: self._within(self._one, self._store.status, claims))
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        return await self._within(self._one, partial(self._store.statuses, claims))
+        return await self._within(self._one, self._store.statuses, claims)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        return await self._within(self._one, partial(self._store.touch, claims, idle_timeout=idle_timeout))
+        idle_timeout = self._recent.prolonged(idle_timeout)
+        return await self._recent.status(
+            claims.ref, lambda: self._within(self._one, self._store.touch, claims, idle_timeout=idle_timeout)
+        )
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        return await self._within(self._three, partial(self._store.revoke, record, reason=reason, lease=lease))
+        with self._recent.forgetting(record.ref):
+            return await self._within(self._three, self._store.revoke, record, reason=reason, lease=lease)
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        call = partial(
-            self._store.revoke_before, cutoff_time, audience=audience, subject=subject, expires_at=expires_at
-        )
-        await self._within(self._background, call)
+        limit, call = self._background, self._store.revoke_before
+        with self._recent.forgetting():
+            await self._within(limit, call, cutoff_time, audience=audience, subject=subject, expires_at=expires_at)
 
     async def register_at_epoch(self, claims: Claims) -> None:
-        await self._within(self._three, partial(self._store.register_at_epoch, claims))
+        await self._within(self._three, self._store.register_at_epoch, claims)
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        await self._within(self._three, partial(self._store.register, record, max_sessions=max_sessions))
+        await self._within(self._three, self._store.register, record, max_sessions=max_sessions)
 
     async def get(self, ref: str) -> Record | None:
-        return await self._within(self._background, partial(self._store.get, ref))
+        return await self._within(self._background, self._store.get, ref)
 
     async def list_sessions(
         self,
@@ -100,57 +106,70 @@ class TimeoutStore:
         limit: int,
         with_cut_off: bool = False,
     ) -> list[Record]:
-        call = partial(self._store.list_sessions, audience=audience, subject=subject, after=after, limit=limit)
-        # That of one principal is a request's.
-        limit_of_time = self._background if subject is None else self._three
-        return await self._within(limit_of_time, partial(call, with_cut_off=with_cut_off))
+        return await self._within(
+            self._background if subject is None else self._three,  # that of one principal is a request's
+            self._store.list_sessions,
+            audience=audience,
+            subject=subject,
+            after=after,
+            limit=limit,
+            with_cut_off=with_cut_off,
+        )
 
     async def count(self, *, audience: str) -> int:
-        return await self._within(self._background, partial(self._store.count, audience=audience))
+        return await self._within(self._background, self._store.count, audience=audience)
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        call = partial(self._store.claim_ended, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
-        return await self._within(self._background, call)
+        claim, idle_timeout = self._store.claim_ended, self._recent.prolonged(idle_timeout)
+        return await self._within(
+            self._background, claim, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit
+        )
 
     async def purge(self, *refs: str) -> None:
         limit = self._three if len(refs) == 1 else self._background  # a page of the sweeper's
-        await self._within(limit, partial(self._store.purge, *refs))
+        await self._within(limit, self._store.purge, *refs)
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return await self._within(self._one, partial(self._store.read, namespace, key))
+        return await self._within(self._one, self._store.read, namespace, key)
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
-        await self._within(self._one, partial(self._store.write, namespace, key, value, expires_at=expires_at))
+        await self._within(self._one, self._store.write, namespace, key, value, expires_at=expires_at)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        return await self._within(self._one, partial(self._store.compare_and_swap, namespace, key, old, new))
+        return await self._within(self._one, self._store.compare_and_swap, namespace, key, old, new)
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        return await self._within(self._one, partial(self._store.add, namespace, key, by))
+        return await self._within(self._one, self._store.add, namespace, key, by)
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        await self._within(self._three, partial(self._store.copy, namespace, target))
+        await self._within(self._three, self._store.copy, namespace, target)
 
-    async def _within(self, limit: float, call: Callable[[], Awaitable[T]]) -> T:
-        fault: StoreUnavailable | None = None
+    async def _within(self, seconds: float, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
         try:
-            with suppress_instrumentation(), anyio.CancelScope() as scope, _Timeout(scope, limit):
-                return await call()
-        except StoreUnavailable as error:
+            with suppress_instrumentation(), _time_limit(seconds):
+                answer = await call(*args, **kwargs)
+        except StoreFull as error:
             self._log(error)
-            if isinstance(error, StoreFull):
-                await self._log_usage()
+            await self._log_usage()
+            raise
+        except StoreUnavailable as error:
+            self.fault = error.reason
+            self._log(error)
             raise
         except MCPSessionsError:
             raise
         except TimeoutError:
-            """The driver gave up first."""
+            """Ours, or the driver gave up first."""
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
             kind = type(error)
             fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
-        fault = fault or StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
+        else:
+            self.fault = None
+            return answer
+        self.fault = fault.reason
         self._log(fault)
         raise fault from None
 
@@ -178,40 +197,32 @@ def _optional_attr(store: object, name: str, otherwise: T) -> T:
     return value if type(value) is type(otherwise) else otherwise
 
 
-class _Timeout:
-    """Cancels a scope when its time is over, counted only while its answer could arrive.
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` where a block takes longer, counted only while its answer could arrive.
 
-    A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
-    the same moment. So the time is counted in steps, none of which begins before the event loop has come round once
-    more. Trio, which has no timers of this kind, counts it in one.
+    An event loop that was held up handles a timer and the answer that came long before it in the same moment. So the
+    time is counted in steps, none of which begins before the loop has come round once more. Trio counts it in one.
     """
-
-    __slots__ = ("_loop", "_remaining", "_scope", "_seconds", "_timer")
-
-    def __init__(self, scope: anyio.CancelScope, seconds: float) -> None:
-        self._scope = scope
-        self._seconds = seconds
-        self._remaining = _STEPS
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> None:
+    with anyio.CancelScope() as scope:
         try:
-            self._loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._scope.deadline = anyio.current_time() + self._seconds
+            scope.deadline = anyio.current_time() + seconds
+            yield
         else:
-            self._start()
+            timers: list[asyncio.TimerHandle] = []
 
-    def __exit__(self, *_error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+            def step() -> None:
+                if len(timers) < _STEPS:
+                    timers.append(loop.call_later(seconds / _STEPS, step))
+                else:
+                    scope.cancel()
 
-    def _start(self) -> None:
-        self._timer = self._loop.call_later(self._seconds / _STEPS, self._step)
-
-    def _step(self) -> None:
-        self._remaining -= 1
-        if self._remaining:
-            self._start()
-        else:
-            self._scope.cancel()
+            step()
+            try:
+                yield
+            finally:
+                timers[-1].cancel()
+    if scope.cancelled_caught:
+        raise TimeoutError
