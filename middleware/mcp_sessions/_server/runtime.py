@@ -27,6 +27,7 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
+from ..stores._threads import wait_from_thread
 from ..stores._turns import Turns
 from ..telemetry import is_traced
 from . import principal, routing
@@ -126,7 +127,8 @@ class Places:
     def data(self, owner: str, until: int, subject: str | None = None) -> Data:
         """Return a session's data, given the same."""
         place, limit = self.namespace(owner, until, subject=subject), self._limits.value_bytes
-        return Data(self._store, place, clock=self._clock, max_value_bytes=limit, turns=self._turns)
+        clock, turns = self._clock, self._turns
+        return Data(self._store, place, clock=clock, max_value_bytes=limit, turns=turns, blocking=wait_from_thread)
 
 
 class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
