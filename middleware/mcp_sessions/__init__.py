@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ._server.operator import Sessions
     from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
-    from ._session.data import Data
+    from ._session.data import Data, SyncData
     from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
     from ._tokens.keys import Key
     from .handles import Handle, HandleError, HandleOf, Handles
@@ -81,6 +81,7 @@ __all__ = [
     "StateError",
     "StateNotJSON",
     "StateTooLarge",
+    "SyncData",
     "Telemetry",
     "Tracking",
     "TransportSessions",
@@ -103,7 +104,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "_server.operator": ("Sessions",),
         "_server.options": ("Limits", "Telemetry", "Tracking", "TransportSessions", "Wire", "from_env"),
         "_session.claims": ("Claims",),
-        "_session.data": ("Data",),
+        "_session.data": ("Data", "SyncData"),
         "_session.events": ("SessionEvent", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
         "_tokens.keys": ("Key",),
         "handles": ("Handle", "HandleError", "HandleOf", "Handles"),

@@ -381,3 +381,9 @@ async def test_data_of_an_ended_session_cannot_be_changed(data: Data, store: Sto
 async def test_its_repr_shows_whose_it_is_and_nothing_of_it(data: Data) -> None:
     await data.set("a", "a secret of the user")
     assert repr(data) == "<Data of ses_one>"
+
+
+def test_data_without_an_event_loop_behind_it_cannot_be_waited_for() -> None:
+    """As where an application makes `Data` itself."""
+    with pytest.raises(DataError, match="await its methods"):
+        made(MemoryStore()).sync.get("k")

@@ -6,9 +6,10 @@ import subprocess
 import sys
 from datetime import timedelta
 
+import anyio
 import pytest
 
-from mcp_sessions import DataGone, DataNotJSON, Principal, StateNotJSON, current_session
+from mcp_sessions import DataError, DataGone, DataNotJSON, Principal, StateNotJSON, current_session
 from mcp_sessions.testing import session_for_test
 
 
@@ -45,6 +46,19 @@ async def test_the_session_is_what_any_session_is() -> None:
         await session.end()
         with pytest.raises(DataGone):
             await session.data.set("k", 1)
+
+
+def test_a_plain_tool_needs_no_server() -> None:
+    """`session.data.sync` works in a plain test; on an event loop it is refused, as in a server."""
+    with session_for_test(data={"n": 1}) as session:
+        assert session.data.sync.increment("n") == 2
+
+        async def misused() -> None:
+            session.data.sync.set("n", 5)
+
+        with pytest.raises(DataError, match=r"await session\.data"):
+            anyio.run(misused)
+        assert session.data.sync.get("n") == 2
 
 
 def test_what_has_no_json_form_is_refused() -> None:

@@ -29,6 +29,7 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
+from ..stores._threads import wait_from_thread
 from ..telemetry import is_traced
 from . import principal, routing
 from .background import LiveSessionCounter
@@ -127,7 +128,8 @@ class Places:
     def data(self, owner: str, expires_at: int, subject: str | None = None) -> Data:
         """Return a session's data, given the same."""
         place, limit = self.namespace(owner, expires_at, subject=subject), self._limits.value_bytes
-        return Data(self._store, place, clock=self._clock, max_value_bytes=limit, lock=self._lock)
+        clock = self._clock
+        return Data(self._store, place, clock=clock, max_value_bytes=limit, lock=self._lock, blocking=wait_from_thread)
 
     def _lock(self, place: tuple[str, str]) -> anyio.Lock:
         return self._locks.setdefault(place, anyio.Lock())

@@ -8,7 +8,7 @@ number as a key) is refused. Source: RFC 8259.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -71,6 +71,14 @@ Locks = Callable[[tuple[str, str]], AbstractAsyncContextManager[object]]
 """Returns what lets one update of a session and a name through at a time, in this process."""
 
 
+Blocking = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
+"""What calls a coroutine function on the event loop from a thread of its own, and returns the result."""
+
+
+def _cannot_wait(_call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    raise DataError("this session data has no event loop that threads could wait for: await its methods")
+
+
 class Data:
     """Named values that the server keeps for a session until it ends.
 
@@ -82,7 +90,7 @@ class Data:
     after the session has ended, and `DataTooLarge` if a value, or the session's data in total, would exceed its limit.
     """
 
-    __slots__ = ("_clock", "_lock", "_max_value_bytes", "_namespace", "_store")
+    __slots__ = ("_blocking", "_clock", "_lock", "_max_value_bytes", "_namespace", "_store")
 
     def __init__(
         self,
@@ -92,12 +100,19 @@ class Data:
         clock: Callable[[], float],
         max_value_bytes: int,
         lock: Locks = nullcontext,
+        blocking: Blocking = _cannot_wait,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._clock = clock
         self._max_value_bytes = max_value_bytes
         self._lock = lock
+        self._blocking = blocking
+
+    @property
+    def sync(self) -> SyncData:
+        """The same values for plain functions, which most frameworks call in worker threads."""
+        return SyncData(self, self._blocking)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of this name, or the default if there is none."""
@@ -187,6 +202,46 @@ class Data:
 
     def __repr__(self) -> str:
         return f"<Data of {self._namespace.owner}>"
+
+
+class SyncData:
+    """The methods of `Data` for plain functions in worker threads: each returns when the store has answered.
+
+        total = require_session().data.sync.increment("calls")
+
+    Threads of anyio count, in which SDK 2.x, FastMCP, FastAPI and Starlette call plain functions. Elsewhere, and so in
+    plain tools of SDK 1.x, which run on the event loop, every method raises `DataError`.
+    """
+
+    __slots__ = ("_call", "_data")
+
+    def __init__(self, data: Data, call: Blocking) -> None:
+        self._data = data
+        self._call = call
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of this name, or the default if there is none."""
+        return self._call(partial(self._data.get, key, default))
+
+    def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
+        """Set a value; see `Data.set`."""
+        self._call(partial(self._data.set, key, value, ttl=ttl))
+
+    def delete(self, key: str) -> None:
+        """Remove a value, if there is one."""
+        self._call(partial(self._data.delete, key))
+
+    def update(self, key: str, fn: Callable[[Any], Any], default: Any = None) -> Any:
+        """Change a value with a function, which is called on the event loop; see `Data.update`."""
+        return self._call(partial(self._data.update, key, fn, default))
+
+    def increment(self, key: str, by: int = 1) -> int:
+        """Add an integer to a value, and return the sum; see `Data.increment`."""
+        total: int = self._call(partial(self._data.increment, key, by))
+        return total
+
+    def __repr__(self) -> str:
+        return repr(self._data)
 
 
 def _name(key: object) -> str:

@@ -1,18 +1,29 @@
-"""Calls on threads, for drivers that block: awaited from asyncio or Trio alike, and without spans of their own."""
+"""Calls between threads and the event loop, asyncio's or Trio's: drivers that block, and handlers that do.
+
+Calls of drivers make no spans of their own.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import anyio
+from anyio import from_thread
 from anyio.lowlevel import current_token
+
+from .._errors import DataError
 
 T = TypeVar("T")
 _PLAIN: Final = "suppress_instrumentation"  # the key of older instrumentations
+BLOCKS: Final = (
+    "session.data.sync waits for the store, so only worker threads may use it. On the event loop, await session.data "
+    "instead: where a framework calls plain functions there, as SDK 1.x does with tools, make yours `async def`. "
+    "Threads of your own: start them with anyio.to_thread.run_sync"
+)
 CallSoon = Callable[[Callable[[], object]], object]
 
 
@@ -59,3 +70,16 @@ def call_suppressed(work: Callable[..., T], *arguments: Any) -> T:
     """Return what a call returns that is made on a thread, which has a context of its own."""
     with suppress_instrumentation():
         return work(*arguments)
+
+
+def wait_from_thread(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Call a coroutine function on the event loop that this worker thread belongs to, and return its result.
+
+    Raises:
+        DataError: This is not a worker thread; the message has the remedy.
+    """
+    try:
+        from_thread.check_cancelled()
+    except RuntimeError:
+        raise DataError(BLOCKS) from None
+    return from_thread.run(call)

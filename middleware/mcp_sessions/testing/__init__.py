@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from anyio.lowlevel import current_token
+
+from .._errors import DataError
 from .._session.claims import SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session, session_variable
 from .._session.state import State, encode_state
 from ..stores._base import Record
 from ..stores._memory import MemoryStore
+from ..stores._threads import BLOCKS
 
 if TYPE_CHECKING:
     from ._store_contract import SharedStoreContract, StoreContract
@@ -69,8 +74,7 @@ def session_for_test(
     )
     session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
     for key, value in (data or {}).items():
-        with suppress(StopIteration):  # nothing in memory waits, so each call is done at its first step
-            session.data.set(key, value).send(None)
+        _step(partial(session.data.set, key, value))
     token = session_variable.set(session)
     try:
         yield session
@@ -91,7 +95,7 @@ class _Opened(RedactedRepr):
 
     def data(self) -> Data:
         place = Namespace(self.claims.ref, self.claims.expires_at, max_bytes=1 << 20)
-        return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16)
+        return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16, blocking=_call_off_loop)
 
     async def capabilities(self) -> None:
         """No client has stated any."""
@@ -99,6 +103,21 @@ class _Opened(RedactedRepr):
     async def end(self, reason: str) -> None:
         of = self.claims
         await self._store.revoke(Record.of(of), reason=reason, lease=0)
+
+
+def _call_off_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Serve `session.data.sync`, which is refused on an event loop as in a server, and needs none here."""
+    with suppress(RuntimeError):  # there is none
+        current_token()
+        raise DataError(BLOCKS)
+    return _step(call)
+
+
+def _step(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    try:
+        call().send(None)
+    except StopIteration as done:  # nothing in memory waits, so each call is done at its first step
+        return done.value
 
 
 def __getattr__(name: str) -> Any:
