@@ -20,7 +20,7 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Store, StoreScope
 from . import forms, startup_checks
 from .answers import refuse_without_body
-from .body import read_body
+from .body import peek, read_body
 from .context import RequestContext
 from .forms import Seconds
 from .lifecycle import Services
@@ -182,13 +182,16 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
-        may_be_mcp = scope["method"] == "POST" and (ctx.at_endpoint or headers.is_json)
-        body = b""
+        may_be_mcp, body = scope["method"] == "POST", b""
         try:
             ctx.extract_session_credentials()
+            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):
+                may_be_mcp = runtime.rules.security_sensitive  # a server need not look at the type
+                if may_be_mcp:
+                    may_be_mcp, ctx.receive = await peek(receive)
             if may_be_mcp:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
-                body = await read_body(receive, headers, max_bytes=max_bytes, timeout=timeout)
+                body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
             await refuse_without_body(ctx, refusal)
             return
