@@ -137,7 +137,9 @@ async def test_a_policy_judges_every_body_that_begins_as_json_does(body: bytes, 
     shop = Shop()
     headers = [] if kind is None else [(b"content-type", kind)]
     for pieces in ([body], [b"", body[:1], body[1:]]):
-        answer = await call(sessions(shop, require="always"), http(path=path, headers=headers), Incoming(*chunks(*pieces)))
+        answer = await call(
+            sessions(shop, require="always"), http(path=path, headers=headers), Incoming(*chunks(*pieces))
+        )
         assert answer.error["code"] in {-31044, -32600, -32700}
     assert shop.sold == 0
 

@@ -139,9 +139,9 @@ class MCPSessionMiddleware:
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
         self._fault_of_workers: Final = cache(partial(_fault_of_workers, self._runtime, random_keys=keys is None))
-        self.services: Final = Services(
-            self._runtime.store, beside, closes=isinstance(store, str), check=self._log_started
-        )
+        fault = partial(startup_checks.fault_of_rules, self.app, options.path, require)
+        closes = isinstance(store, str)
+        self.services: Final = Services(self._runtime.store, beside, closes, check=self._log_started, fault=fault)
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
