@@ -15,13 +15,13 @@ from typing import Any
 import anyio
 import pytest
 from apps import sessions
-from clients import Answer, Incoming, call
+from clients import Answer, Incoming, call, chunks, http
 from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from integration.wire import lifespan
@@ -120,6 +120,43 @@ async def test_where_nothing_depends_on_it_an_application_without_routes_is_left
     assert kept.scopes == [scope]
     answer = await call(sessions(shop, require="always"), post(path), CALL.encode())
     assert answer.error["code"] == -31044
+
+
+ENCODED = {
+    **{coding: CALL.encode(coding) for coding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be")},
+    "with blanks": b" \r\n\t" + CALL.encode(),
+    "in a batch": f"[{CALL}]".encode(),
+}
+
+
+@pytest.mark.parametrize("path", ["/mcp/x", "/anything"])
+@pytest.mark.parametrize("kind", [None, b"text/plain", b"application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("body", ENCODED.values(), ids=ENCODED)
+async def test_a_policy_judges_every_body_that_begins_as_json_does(body: bytes, kind: bytes | None, path: str) -> None:
+    """An application that cannot be looked into need not ask for the content type, or for a path."""
+    shop = Shop()
+    headers = [] if kind is None else [(b"content-type", kind)]
+    for pieces in ([body], [b"", body[:1], body[1:]]):
+        answer = await call(
+            sessions(shop, require="always"), http(path=path, headers=headers), Incoming(*chunks(*pieces))
+        )
+        assert answer.error["code"] in {-31044, -32600, -32700}
+    assert shop.sold == 0
+
+
+@pytest.mark.parametrize("pieces", [[b""], [b"grant_type=x"], [b"", b"grant_type", b"=x"]])
+async def test_what_begins_otherwise_passes_as_it_comes(pieces: list[bytes]) -> None:
+    """An OAuth form, or a large file: neither held back nor limited."""
+    receive = Incoming(*chunks(*pieces))
+    received: list[Message] = []
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        while not received or received[-1]["more_body"]:
+            received.append(await receive())
+
+    app = sessions(reads, require="always", max_body_bytes=5)
+    await app(http(path="/token", headers=[(b"content-type", b"text/plain")]), receive, Answer())
+    assert b"".join(message["body"] for message in received) == b"".join(pieces)
 
 
 @pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])

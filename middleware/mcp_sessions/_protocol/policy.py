@@ -70,6 +70,8 @@ class Policy:
             - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names. A message whose
               name cannot be read counts as named, and so does a resource URI in a spelling that is not `PLAIN_URI`.
               URIs are compared without query and fragment, which servers do not read where a template has none.
+              A rule by URI holds for a fixed resource. A template serves one thing under many spellings (`7`, `07`), so
+              a rule that names an instance of one is refused at the start, where the server's templates can be seen.
             - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:

@@ -16,6 +16,7 @@ from starlette.types import Receive
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
 from .._refusals import refusal
 
+_BEFORE_JSON: Final = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # blanks, marks of UTF-8 and UTF-16, and what these pad with
 _MAX_DIGITS: Final = 20  # of a length that is read; more of them are too large for any limit
 
 
@@ -47,16 +48,33 @@ async def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int
     raise refusal("body_timeout")
 
 
+async def peek(receive: Receive) -> tuple[bool, Receive]:
+    """Return whether a body may be JSON by its first character, and a `receive` that begins anew.
+
+    Byte order marks and other encodings count, too: some parsers read them. What begins with blanks alone counts.
+    """
+    first = await receive()
+    while first.get("more_body", False) and not first.get("body"):
+        first = await receive()
+    start = first.get("body", b"").lstrip(_BEFORE_JSON)
+    may_be_json = start[:1] in {b"{", b"["} if start else first.get("more_body", False)
+    return may_be_json, _again(first, receive)
+
+
 def replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that returns the body once, and from then on what the server's own returns."""
-    pending: bytes | None = body
+    return _again({"type": "http.request", "body": body, "more_body": False}, receive)
+
+
+def _again(message: ASGIMessage, receive: Receive) -> Receive:
+    pending: ASGIMessage | None = message
 
     async def receive_wrapper() -> ASGIMessage:
         nonlocal pending
         if pending is None:
             return await receive()
-        whole, pending = pending, None
-        return {"type": "http.request", "body": whole, "more_body": False}
+        taken, pending = pending, None
+        return taken
 
     return receive_wrapper
 

@@ -21,7 +21,7 @@ import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims, utc
 from .._session.data import Data
 from .._session.events import SessionDeleted, SessionEvent
@@ -244,6 +244,7 @@ class Services:
     background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
+    configuration_error: Callable[[], Awaitable[str | None]] = anyio.lowlevel.checkpoint  # why it must not serve what it has by then
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -277,6 +278,8 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
+                if (error := await self.configuration_error()) is not None:
+                    raise ConfigurationError(error)
                 self.check()
                 self.started()
                 try:
@@ -291,6 +294,7 @@ class Services:
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the start and stop on to an application, with ours around them. The store is open by then."""
+        failed = False
 
         async def receive_wrapper() -> ASGIMessage:
             message = await receive()
@@ -299,6 +303,13 @@ class Services:
             return message
 
         async def send_wrapper(message: ASGIMessage) -> None:
+            nonlocal failed
+            if failed:  # as the application says, too
+                return
+            if message["type"] == "lifespan.startup.complete" and (error := await self.configuration_error()) is not None:
+                failed = True
+                await send({"type": "lifespan.startup.failed", "message": error})
+                raise ConfigurationError(error)
             if message["type"] in {"lifespan.shutdown.complete", "lifespan.shutdown.failed"}:
                 await self.stopped()
             await send(message)

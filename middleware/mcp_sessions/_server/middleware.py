@@ -20,7 +20,7 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Store, StoreScope
 from . import forms, startup_checks
 from .answers import refuse_without_body
-from .body import read_body
+from .body import peek, read_body
 from .context import RequestContext
 from .forms import Seconds
 from .lifecycle import Services
@@ -141,8 +141,14 @@ class MCPSessionMiddleware:
         self._is_checked = False  # whether this may serve
         # Found once, as it may log a warning.
         self._workers_error: Final = cache(partial(_workers_error, self._runtime, random_keys=keys is None))
+        configuration_error = partial(startup_checks.error_of_rules, self.app, options.path, require)
+        closes = isinstance(store, str)
         self.services: Final = Services(
-            self._runtime.store, background_services, closes=isinstance(store, str), check=self._log_started
+            self._runtime.store,
+            background_services,
+            closes,
+            check=self._log_started,
+            configuration_error=configuration_error,
         )
 
     @classmethod
@@ -187,13 +193,16 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
-        may_be_mcp = scope["method"] == "POST" and (ctx.at_endpoint or headers.is_json)
-        body = b""
+        may_be_mcp, body = scope["method"] == "POST", b""
         try:
             ctx.extract_session_credentials()
+            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):
+                may_be_mcp = runtime.rules.security_sensitive  # a server need not look at the type
+                if may_be_mcp:
+                    may_be_mcp, ctx.receive = await peek(receive)
             if may_be_mcp:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
-                body = await read_body(receive, headers, max_bytes=max_bytes, timeout=timeout)
+                body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
             await refuse_without_body(ctx, refusal)
             return

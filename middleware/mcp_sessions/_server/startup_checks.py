@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from types import FrameType
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
+import anyio
 from starlette.routing import Mount, Route, Router
 
+from .._protocol.jsonrpc import TARGETS
 from . import forms
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
 from .runtime import Runtime
@@ -37,6 +42,12 @@ STATEFUL: Final = (
     "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
     "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
+TEMPLATED: Final = (
+    "require= names %r, which the template %r serves, too, and a template serves one thing under many spellings, such "
+    "as 7 and 07. Write True in place of the URIs, or use a function of PolicyRequest; a rule by URI holds for fixed "
+    "resources"
+)
+LISTING: Final = 5.0  # seconds that a server may take to list its templates
 _log: Final = logging.getLogger("mcp_sessions")
 
 # In all of these, `app` is the wrapped application, and `endpoint` the MCP path without a trailing slash, or None for
@@ -71,6 +82,51 @@ def log_unserved(app: object, endpoint: str | None) -> None:
 def log_stateful(app: object, endpoint: str | None) -> None:
     if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
         _log.warning(STATEFUL)
+
+
+async def error_of_rules(app: object, endpoint: str | None, require: object) -> str | None:
+    """Return why a rule by URI cannot hold, with the remedy; None where it may, or where the templates are not seen."""
+    rules = require.items() if isinstance(require, Mapping) else ()
+    named = [names for method, names in rules if TARGETS.get(method) == "uri" and not isinstance(names, bool)]
+    uris = [uri for names in named for uri in names]
+    if uris:
+        for template in await _templates(app, endpoint):
+            pattern = _pattern(template)
+            for uri in uris:
+                if pattern.fullmatch(unquote(uri)):
+                    return TEMPLATED % (uri, template)
+    return None
+
+
+async def _templates(app: object, endpoint: str | None) -> list[str]:
+    """Return the URI templates of the servers that a request may reach, as far as they list them without a request."""
+    found: list[str] = []
+    for manager in managers(reachable(app, endpoint)):
+        with suppress(Exception), anyio.move_on_after(LISTING):
+            found += await _listed(manager.app)
+    return found
+
+
+async def _listed(server: Any) -> list[str]:
+    if (fastmcp := getattr(server, "fastmcp", None)) is not None:
+        return [found.uri_template for found in await fastmcp.list_resource_templates(run_middleware=False)]
+    if hasattr(server, "get_request_handler"):  # SDK 2
+        result = await server.get_request_handler("resources/templates/list").handler(None, None)
+        return [found.uri_template for found in result.resource_templates]
+    handlers = {kind.__name__: handler for kind, handler in server.request_handlers.items()}
+    result = (await handlers["ListResourceTemplatesRequest"](None)).root
+    return [found.uriTemplate for found in result.resourceTemplates]
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """Return what matches every URI that a template may serve, without query: case is not told apart."""
+    texts = re.split(r"(\{[^}]*\})", template)
+    simple, any_text = "[^/]*", ".*"
+    parts = [
+        (simple if re.fullmatch(r"\{\w+\}", text) else any_text) if text.startswith("{") else re.escape(unquote(text))
+        for text in texts
+    ]
+    return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
 
 
 def managers(parts: Iterable[object]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
