@@ -27,7 +27,7 @@ from integration.wire import Client, lifespan
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating")),
+    *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")),
 )
 EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/project/*.md")))
 DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
