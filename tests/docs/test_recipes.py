@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from clients import SECRET
 from environments import needs
-from test_pages import SECRET, blocks, run
+from test_pages import blocks, run
 
 from integration.wire import Client, lifespan
 
