@@ -103,4 +103,5 @@ LOGIN: Final = ("oauth-protected-resource", "oauth-authorization-server", "openi
 """Where clients look for a login, at the origin and for the endpoint: RFC 9728 and RFC 8414."""
 metadata = [Route(f"/.well-known/{name}{path}", upstream, methods=["GET"]) for name in LOGIN for path in ("", "/mcp")]
 routes = [Route("/mcp", upstream), *metadata]
-app = MCPSessionMiddleware.from_env(Starlette(routes=routes, lifespan=upstream.connected))
+# Sessions are anonymous, since only the server behind this knows its users: see "Your own authentication" in the docs.
+app = MCPSessionMiddleware.from_env(Starlette(routes=routes, lifespan=upstream.connected), principal=lambda scope: None)

@@ -30,7 +30,7 @@
         │   └── TooMuchData
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── CreateFailed          -32603   the application's `on_create` has a bug
-        ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
+        ├── PrincipalRequired     -31046   an anonymous caller, where sessions belong to users
         └── StoreUnavailable      -32603   the store did not answer
             └── StoreFull
 
@@ -221,7 +221,7 @@ class SessionRequired(Refusal):
 
 
 class PrincipalRequired(Refusal):
-    """The method concerns all sessions of a principal, and the caller is anonymous."""
+    """The caller is anonymous where it must not be: it asks for all of its sessions, or nothing shows who it is."""
 
     code = -31046
     http_status = 200

@@ -14,6 +14,7 @@ from ._errors import (
     InvalidParams,
     InvalidRequest,
     ParseError,
+    PrincipalRequired,
     Refusal,
     SessionRequired,
     TooManySessions,
@@ -158,6 +159,16 @@ _GROUPS: Final[tuple[tuple[Origin, str, Suspicion, Mapping[str, str | Reason]], 
             "principal_under_public_key": "a user's session, but this server has only the public key",
             "token_issuer": "of another `Wire.issuer`",
             "token_audience": "for another `audience=`",
+        },
+    ),
+    (
+        "deployment",
+        "authenticate outside of the middleware (`add_sessions`), or pass `principal=`",
+        "no",
+        {
+            "principal_unseen": _sent(
+                PrincipalRequired, "the server does not see whose Authorization header this is; its log has the remedy"
+            ),
         },
     ),
     (

@@ -2,8 +2,8 @@
 
 A comment before a block names its needs, as in `<!-- run: mcp>=2; keeps -->`. Its words are a distribution that must be
 installed, `counts` and `keeps` (its `app` counts the calls of each session, or keeps its cart), `serves` (the README's
-app is at the address that the block calls) and `prints` (its output). `<!-- client: ... -->` is for
-`python -m tests.tools.frameworks`.
+app is at the address that the block calls), `prints` (its output) and `seen` (added to the README's server, it shows
+each session). `<!-- client: ... -->` is for `python -m tests.tools.frameworks`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ import anyio
 import pytest
 from clients import SECRET
 from environments import needs
+from otlp import receiving
 
 from integration.serving import serving
 from integration.wire import Client, lifespan
@@ -27,13 +31,25 @@ from integration.wire import Client, lifespan
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating")),
+    *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")),
 )
 EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/project/*.md")))
 DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
 FENCE = re.compile(r"(?:<!-- (run|client): (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 ITEMS = ("bread", "milk", "tea")
+WORDS = {"counts", "keeps", "serves", "prints", "seen"}
+CALL = """
+import anyio
+from integration.wire import Client, lifespan
+
+async def call():
+    async with lifespan(app):
+        await Client(app).call("add", await Client(app).create(), item="bread")
+
+anyio.run(call)
+provider.shutdown()
+"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class Block:
     @property
     def needed(self) -> list[pytest.MarkDecorator]:
         """Marks for the distributions that must be installed."""
-        return [needs(words) for words in self.words if words.split()[0] not in {"counts", "keeps", "serves", "prints"}]
+        return [needs(words) for words in self.words if words.split()[0] not in WORDS]
 
 
 def blocks(page: str) -> list[Block]:
@@ -65,6 +81,7 @@ def blocks(page: str) -> list[Block]:
 
 
 ALL = [block for page in PAGES for block in blocks(page)]
+(SERVED,) = (one for one in ALL if one.page == "README" and "keeps" in one.words)
 
 
 def having(word: str) -> list[Any]:
@@ -103,7 +120,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if "serves" not in one.words]
+    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if not {"serves", "seen"} & {*one.words}]
 )
 async def test_a_block_runs(block: Block) -> None:
     """A block runs as it stands on the page."""
@@ -129,12 +146,27 @@ async def test_a_server_keeps_sessions_apart(block: Block) -> None:
 @pytest.mark.parametrize("block", having("serves"))
 async def test_a_client_prints_what_the_page_shows(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     """Against the README's server, the client prints the output on the page."""
-    (served,) = (one for one in ALL if one.page == "README" and "keeps" in one.words)
-    async with serving(run(served)["app"]) as url:
+    async with serving(run(SERVED)["app"]) as url:
         await anyio.to_thread.run_sync(run, block, url)
     assert [f"prints {' / '.join(capsys.readouterr().out.splitlines())}"] == [
         word for word in block.words if word.startswith("prints")
     ]
+
+
+@pytest.mark.parametrize("block", having("seen"))
+def test_a_session_is_seen(block: Block) -> None:
+    """On the console, or in a tool that takes OTLP at Phoenix's address. A process has one tracer provider for ever."""
+    with receiving() as tool:
+        code = block.code.replace("http://localhost:6006", tool.url)
+        program = f"{SERVED.code}\n{code}\n{CALL}"
+        path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=True, stdout=subprocess.PIPE
+        )
+    printed = [line.split(" ", 2)[1:] for line in ran.stdout.decode().splitlines()]
+    sent = [[str(span.attributes.get("session.id")), span.name] for span in tool.spans]
+    (ref,) = {ref for ref, name in printed + sent if name == "tools/call add"}
+    assert ref.startswith("ses_")
 
 
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)

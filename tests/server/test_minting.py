@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import Clock, http
+from clients import Clock
 from failing import Failing
 from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
 from mcp_sessions._errors import CreateFailed, CreateRefused, StoreUnavailable
-from mcp_sessions._server import minting
-from mcp_sessions._server.minting import _warn_of_unseen_principals
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import SessionEvent
@@ -28,20 +25,6 @@ async def test_every_session_is_another() -> None:
     options = options_of(Clock())
     made = [(await mint(options)).session for _ in range(100)]
     assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
-
-
-async def test_credentials_of_a_caller_that_nobody_sees_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Its sessions belong to whoever has the id, which is what its server wanted to prevent."""
-    _warn_of_unseen_principals.cache_clear()
-    options = options_of(Clock())
-    given: dict[str, Any] = {"params": {}, "scope": http(headers=[(b"authorization", b"Bearer x")])}
-    await minting.mint(options, principal=ALICE, **given)
-    await mint(options)
-    assert not caplog.messages
-    for _ in range(2):
-        await minting.mint(options, principal=None, **given)
-    (warned,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "pass principal=" in warned.getMessage()
 
 
 async def test_what_cannot_be_recorded_is_not_made() -> None:

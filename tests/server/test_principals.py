@@ -10,14 +10,14 @@ from typing import Any, get_args
 
 import pytest
 from apps import Server, sessions
-from clients import Client, Header, call, http
+from clients import LEGACY, Answer, Client, Header, call, http
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from starlette.types import Scope
 from stateful import Stateful
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize
+from mcp_sessions import SEP1364Create, SEP1364Initialize, current_session
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._server import minting
+from mcp_sessions._server import current, minting
 from mcp_sessions._server.principal import from_scope, reader
 from mcp_sessions._session.claims import Kind, Principal
 
@@ -105,6 +105,76 @@ def test_what_would_make_all_callers_one_is_refused(given: Any) -> None:
     assert f"principal= returned {given!r}, " in str(refused.value)
 
 
+BEARER: Header = (b"authorization", b"Bearer of-ann")
+UNSEEN = {
+    "code": -31046,
+    "message": "Principal required: the server does not see whose Authorization header this is; its log has the remedy",
+}
+
+
+async def started(app: Any, method: str, *headers: Header, modern: bool, **scope: Any) -> Answer:
+    """Begin a session in one of the ways that clients have."""
+    return await Client(app, modern=modern, **scope).send(method, {} if modern else HANDSHAKE, *headers)
+
+
+class TestACallerWhomNothingShows:
+    """A server with an authentication of its own make, which leaves no user on the scope."""
+
+    async def test_it_is_refused_a_session_with_the_remedy(self, caplog: pytest.LogCaptureFixture) -> None:
+        """An anonymous session would let one user's token use another user's session."""
+        current._warned.clear()
+        app = sessions(Server())
+        for _ in range(2):
+            assert (await started(app, "sessions/create", BEARER, modern=True)).error == UNSEEN
+        fork = await Client(app).send("sessions/fork", {}, BEARER, session=await Client(app).create())
+        assert fork.error == UNSEEN
+        (warned,) = [text for text in caplog.messages if text.startswith("no session for a request")]
+        assert "Pass principal=" in warned
+        assert "add_sessions" in warned
+
+    @pytest.mark.parametrize(
+        ("method", "modern", "named_in"),
+        [("initialize", False, b"mcp-session-id"), ("server/discover", True, b"set-cookie")],
+    )
+    async def test_a_client_without_session_support_gets_none(
+        self, method: str, modern: bool, named_in: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its server works as before, and whoever asks for a session reads in the log why there is none."""
+        current._warned.clear()
+        app = sessions(Server(asks=asks))
+        answer = await started(app, method, BEARER, modern=modern)
+        assert answer.result["capabilities"]["tools"] == {}
+        assert named_in not in answer.headers
+        assert named_in in (await started(app, method, modern=modern)).headers
+        await Client(app, modern=modern).tool("asks", BEARER)
+        assert "does not see who the caller is; pass principal=" in caplog.messages[-1]
+
+    @pytest.mark.parametrize(
+        ("principal", "scope"),
+        [
+            (lambda scope: "ann", {}),
+            (lambda scope: None, {}),
+            (None, {"user": SimpleUser("ann")}),
+        ],
+    )
+    async def test_it_gets_one_where_it_is_seen_or_anonymous_on_purpose(
+        self, principal: Any, scope: dict[str, Any]
+    ) -> None:
+        """By `principal=`, which may also say that nobody is, or by the user on the scope."""
+        app = sessions(Server(), principal=principal)
+        assert (await started(app, "sessions/create", BEARER, modern=True, **scope)).result["session"]
+
+    async def test_a_user_who_is_not_authenticated_is_not_seen(self) -> None:
+        """Starlette's authentication passes credentials that it does not know."""
+        answer = await started(sessions(Server()), "sessions/create", BEARER, modern=True, user=UnauthenticatedUser())
+        assert answer.error == UNSEEN
+
+
+async def asks(session: Any, arguments: dict[str, Any]) -> Any:
+    return current_session() is session
+
+
+HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 DIALECTS = [SEP1364Create(), SEP1364Initialize()]
 DEPLOYMENTS: list[dict[str, Any]] = [
     *({}, {"transport": "off"}, {"bridge": True}, {"dialects": DIALECTS}, {"dialects": DIALECTS, "bridge": True}),

@@ -413,6 +413,14 @@ CASES = [
         {"tracked": True},
     ),
     Case(
+        refusal("principal_unseen"),
+        "`sessions/create` with an `Authorization` header, where nothing shows whose it is",
+        -31046,
+        200,
+        200,
+        lambda client: client.send("sessions/create", None, (b"authorization", b"Bearer x")),
+    ),
+    Case(
         errors.CreateFailed(),
         "`on_create` raised an error of its own",
         -32603,

@@ -51,8 +51,8 @@ def warn_once(reason: str, text: str, *values: object) -> None:
         _log.warning(text, *values)
 
 
-MissingReason = Literal["unnamed", "list", "handshake"]
-"""The request names no session, or its handler gets none by design."""
+MissingReason = Literal["unnamed", "unseen", "list", "handshake"]
+"""The request names no session, its caller gets none, or its handler gets none by design."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -79,6 +79,10 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
             return "it sent a batch, which cannot carry one", "send its messages one by one"
         if self.why == "list":
             return "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
+        if self.why == "unseen":
+            return "it sends an Authorization header, but the middleware does not see who the caller is", (
+                "pass principal=, or use add_sessions"
+            )
         if headers.cookie == SHARED_JAR:
             return (
                 "it shares its HTTP client, and so a cookie jar, with another MCP client",

@@ -74,8 +74,9 @@ class MCPSessionMiddleware:
         idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means no timeout.
         require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See
             `Policy`.
-        principal: A function that returns the authenticated caller for an ASGI scope. None reads the user that the
-            authentication of the SDK, FastMCP or Starlette puts on the scope.
+        principal: A function that returns the authenticated caller for an ASGI scope, or None for an anonymous one. By
+            default, the user that the authentication of the SDK, FastMCP or Starlette puts on the scope; a request with
+            an `Authorization` header but no user then gets no session.
         admission: `"ask"` lets the wrapped server check the caller before this middleware answers; `"own"` relies on
             the authentication outside of this middleware.
         store: The store of ended sessions, state and data: `"memory:"` (one process),

@@ -11,7 +11,6 @@ import os
 import secrets
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +19,7 @@ from starlette.types import Scope
 from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavailable, TooMuchData
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
+from .._refusals import refusal
 from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._session.session import Session
@@ -28,8 +28,10 @@ from ..stores._base import LIVE, Record
 from ..telemetry import hook
 from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
+from .current import warn_once
 from .lifecycle import NOT_BEGUN
 from .logs import log_extra
+from .principal import is_unseen
 from .runtime import Runtime
 from .sessions import RECHECK_AFTER, refusal_of
 
@@ -37,7 +39,12 @@ if TYPE_CHECKING:
     from ..telemetry._spans import Start
     from .options import OnCreate
 
-AUTHORIZATION: Final = b"authorization"
+UNSEEN_PRINCIPAL: Final = (
+    "no session for a request with an Authorization header, since this middleware does not see who the caller is. Pass "
+    "principal=, a function that returns the caller for an ASGI scope; or use add_sessions if the application adds the "
+    "authentication of Starlette, the SDK or FastMCP. If sessions are meant to be anonymous, so that anyone who learns "
+    "an id can use it, pass principal=lambda scope: None"
+)
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -83,8 +90,7 @@ async def mint(
     """
     if capabilities is not None:
         check_capabilities(capabilities)
-    if principal is None and AUTHORIZATION in dict(scope["headers"]):
-        _warn_of_unseen_principals()
+    _check_caller(runtime, scope)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
@@ -113,6 +119,12 @@ async def mint(
         raise
     made.commit()
     return made.active
+
+
+def _check_caller(runtime: Runtime, scope: Scope) -> None:
+    if is_unseen(runtime.principal, scope):
+        warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
+        raise refusal("principal_unseen")
 
 
 async def initialize_session(
@@ -190,21 +202,13 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
         raise CreateFailed(ref=ref) from error
 
 
-@cache
-def _warn_of_unseen_principals() -> None:
-    _log.warning(
-        "a session is anonymous although its request has an Authorization header: anyone who learns its id can use it. "
-        "Authenticate outside of this middleware (use add_sessions if the application adds the authentication), "
-        "or pass principal=, a function that returns the caller for an ASGI scope"
-    )
-
-
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Mint a session for the caller of a live one, with a copy of its state and data; see `mint`.
 
     It ends alone, but expires no later than its parent: forking must not prolong what a stolen id is worth.
     """
     runtime, origin = parent.runtime, parent.claims
+    _check_caller(runtime, scope)
     made = _make(
         runtime,
         parent.principal,

@@ -6,7 +6,7 @@ That is the user of the official SDK and FastMCP (client id, issuer, subject), o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.authentication import SimpleUser
 from starlette.types import Scope
@@ -19,14 +19,16 @@ PrincipalOf = Callable[[Scope], "Principal | str | None"]
 
 ReadPrincipal = Callable[[Scope], "Principal | None"]
 
+AUTHORIZATION: Final = b"authorization"
+
 
 def from_scope(scope: Scope) -> Principal | None:
     """Return the principal that an authentication middleware left on the scope, or None.
 
     Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
     """
-    user = scope.get("user")
-    if user is None or not getattr(user, "is_authenticated", True):
+    user = _user(scope)
+    if user is None:
         return None
     token = getattr(user, "access_token", None)
     principal = _from_user(user) if token is None else _from_token(token)
@@ -36,6 +38,20 @@ def from_scope(scope: Scope) -> Principal | None:
             "scope that returns who the caller is"
         )
     return principal
+
+
+def is_unseen(read: ReadPrincipal, scope: Scope) -> bool:
+    """Whether a request has credentials, but nothing shows whose they are.
+
+    A session would then belong to anyone who learns its id, which a server with users does not want. Only a function
+    that was given as `principal=` may call such a request anonymous.
+    """
+    return read is from_scope and _user(scope) is None and any(name == AUTHORIZATION for name, _ in scope["headers"])
+
+
+def _user(scope: Scope) -> Any:
+    user = scope.get("user")
+    return user if getattr(user, "is_authenticated", True) else None
 
 
 def _from_token(token: Any) -> Principal:

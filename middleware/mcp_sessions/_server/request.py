@@ -36,6 +36,7 @@ from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
 from .methods import METHODS, MethodCall
+from .principal import is_unseen
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
 from .runtime import Runtime
@@ -188,7 +189,10 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
 def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession:
     if message is not None and message.method in ADVERTISING:
         return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
-    return MissingSession(ctx.runtime, ctx.headers, message, "unnamed" if ctx.session is None else "list")
+    if ctx.session is not None:
+        return MissingSession(ctx.runtime, ctx.headers, message, "list")
+    is_refused = is_unseen(ctx.runtime.principal, ctx.scope)
+    return MissingSession(ctx.runtime, ctx.headers, message, "unseen" if is_refused else "unnamed")
 
 
 @contextmanager
