@@ -244,7 +244,9 @@ class Services:
     background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
-    configuration_error: Callable[[], Awaitable[str | None]] = anyio.lowlevel.checkpoint  # why it must not serve what it has by then
+    configuration_error: Callable[[], Awaitable[str | None]] = (
+        anyio.lowlevel.checkpoint
+    )  # why it must not serve what it has by then
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -306,7 +308,10 @@ class Services:
             nonlocal failed
             if failed:  # as the application says, too
                 return
-            if message["type"] == "lifespan.startup.complete" and (error := await self.configuration_error()) is not None:
+            if (
+                message["type"] == "lifespan.startup.complete"
+                and (error := await self.configuration_error()) is not None
+            ):
                 failed = True
                 await send({"type": "lifespan.startup.failed", "message": error})
                 raise ConfigurationError(error)
