@@ -7,7 +7,7 @@ from typing import Final
 BUDGETS: Final = {
     "ours, no session": 85_000,
     "ours, session": 180_000,
-    "ours, session, state changed": 270_000,
+    "ours, session, state changed": 285_000,
     "ours, forged session refused": 280_000,
     "ours, session, traced": 560_000,
 }
