@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from integration.servers import CELLS, bare
 from integration.serving import serving
 from mcp_sessions import Limits
-from mcp_sessions._errors import CreateLimited, Refusal, SessionNotFound
+from mcp_sessions._errors import Refusal, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
 from mcp_sessions._server.body import read_body
@@ -39,7 +39,7 @@ def admitted(limit: CreateLimit, subject: str | None, now: float, times: int) ->
     for _ in range(times):
         try:
             limit.spend(subject, now=now)
-        except CreateLimited:
+        except Refusal:
             continue
         count += 1
     return count
@@ -51,7 +51,7 @@ def test_the_next_minute_brings_a_new_budget() -> None:
     assert START % 60 == 0
     assert admitted(limit, "a", START, 2) == 1
     for now, seconds in ((START, 60), (START + 59, 1), (START + 59.9, 1)):
-        with pytest.raises(CreateLimited) as refused:
+        with pytest.raises(Refusal) as refused:
             limit.spend("a", now=now)
         assert refused.value.retry_after == seconds
     assert admitted(limit, "a", START + 60, 2) == 1

@@ -13,7 +13,7 @@ from failing import Failing
 from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
-from mcp_sessions._errors import CreateFailed, CreateRefused, StoreUnavailable
+from mcp_sessions._errors import CreateRefused, Refusal, StoreUnavailable
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import SessionEvent
@@ -92,7 +92,7 @@ class TestOnCreate:
             listen=facts.append,
         )
         is_bug = isinstance(error, LookupError)
-        with pytest.raises(CreateFailed if is_bug else type(error)):
+        with pytest.raises(Refusal if is_bug else type(error)):
             await mint(options)
         assert (f"on_create of session {refused[0].ref} raised LookupError" in caplog.text) is is_bug
         assert await refused[0].data.get("browser") is None

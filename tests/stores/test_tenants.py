@@ -21,7 +21,7 @@ from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import START, Client, Clock
 
-from mcp_sessions._errors import PrincipalDataTooLarge, StoreFull, TooManySessions
+from mcp_sessions._errors import PrincipalDataTooLarge, Refusal, StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _postgres as postgres_store
@@ -117,7 +117,7 @@ async def test_a_flood_of_one_principal_leaves_the_others_room(
         nonlocal refused
         try:
             await store.register(Record.of(session(name)), max_sessions=most)
-        except TooManySessions:
+        except Refusal:
             refused += 1
 
     creates = FLOOD or creates

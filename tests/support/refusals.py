@@ -213,7 +213,7 @@ NOT_FOUND = (-32043, 200, 200)
 """The code, and the HTTP status in the legacy and in the modern era, of most cases."""
 
 CASES = [
-    Case(errors.ParseError(), "the body is not JSON", *PARSE, body("{")),
+    Case(refusal("not_json"), "the body is not JSON", *PARSE, body("{")),
     Case(refusal("not_utf8"), "the body is not UTF-8", *PARSE, body(b'{"a":"\xff"}')),
     Case(refusal("byte_order_mark"), "a leading byte order mark", *PARSE, body(b"\xef\xbb\xbf{}")),
     Case(refusal("nesting_too_deep"), "100,000 nested arrays", *PARSE, body(b'{"a":' + b"[" * 100_000)),
@@ -276,7 +276,7 @@ CASES = [
     Case(refusal("malformed_session"), "the session is a string", *PARAMS, carrying("null")),
     Case(refusal("malformed_session"), "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
     Case(
-        errors.InvalidParams(),
+        refusal("invalid_params"),
         "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
         *PARAMS,
         unreadable_number,
@@ -356,7 +356,7 @@ CASES = [
         edited(dict.copy, method="sessions/delete"),
     ),
     Case(
-        errors.EraRefused(),
+        refusal("modern_era"),
         'any request of the modern era but `server/discover`, with `Wire(era="legacy")`',
         -32022,
         None,
@@ -365,7 +365,7 @@ CASES = [
         {"era": "legacy"},
     ),
     Case(
-        errors.DiscoveryRefused(),
+        refusal("discovery_refused"),
         '`server/discover`, with `Wire(era="legacy")`: every client falls back to `initialize`',
         -32601,
         None,
@@ -386,7 +386,7 @@ CASES = [
     Case(errors.SessionExpired(), "the caller's own, expired", *NOT_FOUND, expired, {"lifetime": 60, "clock": CLOCK}),
     Case(errors.SessionEnded(), "the caller's own, deleted", *NOT_FOUND, ended),
     Case(
-        errors.SessionRequired(),
+        refusal("required"),
         "no session, where `require=` asks for one",
         -31044,
         200,
@@ -404,7 +404,7 @@ CASES = [
         {"require": {"tools/call"}},
     ),
     Case(
-        errors.PrincipalRequired(),
+        refusal("principal_required"),
         "an anonymous caller, on `sessions/list`",
         -31046,
         200,
@@ -421,7 +421,7 @@ CASES = [
         lambda client: client.send("sessions/create", None, (b"authorization", b"Bearer x")),
     ),
     Case(
-        errors.CreateFailed(),
+        refusal("on_create_failed"),
         "`on_create` raised an error of its own",
         -32603,
         200,
@@ -443,13 +443,13 @@ CASES = [
         Case(refused, when, -31047, 200, 200, crowded, {**OF_ALICE, **options})
         for refused, when, crowded, options in (
             (
-                errors.TooManySessions(),
+                refusal("sessions_full"),
                 "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
                 forked,
                 {"tracked": True, "limits.sessions_per_principal": 1},
             ),
             (
-                errors.TooMuchData(),
+                refusal("data_full"),
                 "a fork whose copy exceeds `Limits.data_bytes_per_principal`",
                 forked,
                 {"on_create": fill, "limits.data_bytes_per_principal": 300},
@@ -457,7 +457,7 @@ CASES = [
         )
     ),
     Case(
-        errors.CreateLimited(),
+        refusal("create_limit"),
         "more than `Limits.creates_per_minute` in a minute",
         -31029,
         429,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from .._errors import DiscoveryRefused, EraRefused, SessionNotFound, SessionRequired
+from .._errors import SessionNotFound
 from .._refusals import refusal
 from .._session.claims import COEXISTING, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
@@ -171,7 +171,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
     if rules.legacy_only and headers.is_modern:
-        raise DiscoveryRefused if message.method == DISCOVER else EraRefused
+        raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
     credentials = identify(message, headers, rules)
     subject = subject_of(message, rules)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
@@ -210,7 +210,7 @@ def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credent
 def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
     metadata, sep1364 = credentials.metadata, rules.sep1364
     if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, subject):
-        raise SessionRequired
+        raise refusal("required")
     if metadata is not None or (credentials.transport_id is not None and subject not in ABOUT_SESSIONS):
         return SessionPresence.SESSION
     needs_one = subject not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)

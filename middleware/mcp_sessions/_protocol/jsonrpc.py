@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from .._errors import InvalidRequest
+from .._errors import Refusal
 from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
 from . import members, strict_json
@@ -159,10 +159,9 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
 
     Raises:
         Batch: It holds several messages.
-        ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
-        InvalidRequest: `not_jsonrpc`, `batch`, `batch_too_large`, `duplicate_member`, `member_case`,
-            `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
-        InvalidParams: `meta_not_object`.
+        Refusal: `not_json`, `not_utf8`, `byte_order_mark`, `nesting_too_deep`, `not_jsonrpc`, `batch`,
+            `batch_too_large`, `duplicate_member`, `member_case`, `lone_surrogate`, `method_not_string`,
+            `id_not_string_or_integer`, `params_not_object` or `meta_not_object`.
     """
     size = len(body)
     if size > max_nesting and strict_json.is_deeper(body, max_nesting):
@@ -218,8 +217,8 @@ def _batch(body: bytes, max_batch: int) -> Batch:
 def _message_or_none(item: Raw) -> Message | None:
     try:
         return _message(bytes(item))
-    except InvalidRequest as refusal:
-        if refusal.reason != NOT_JSONRPC:
+    except Refusal as refused:
+        if refused.reason != NOT_JSONRPC:
             raise
         return None
 

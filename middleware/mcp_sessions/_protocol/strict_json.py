@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from .._errors import ParseError, Refusal
+from .._errors import Refusal
 from .._refusals import NOT_JSONRPC, refusal
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -45,8 +45,8 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     """Return the members of one object, in order, each value the exact slice of the text.
 
     Raises:
-        ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
-        InvalidRequest: `duplicate_member`, where two names are equal once their escapes are resolved, or
+        Refusal: `not_json`, `not_utf8` or `nesting_too_deep`.
+        Refusal: `duplicate_member`, where two names are equal once their escapes are resolved, or
             `lone_surrogate`, where a name holds one or, beside a value that does, an escaped backslash or pair.
         Refusal: With the reason `wrong`, where the text is another JSON value.
     """
@@ -75,8 +75,7 @@ def string(raw: bytes) -> str | None:
     """Return the string that a JSON value is, or None where it is another value.
 
     Raises:
-        InvalidRequest: `lone_surrogate`, with which it has no UTF-8 form.
-        ParseError: `not_utf8`.
+        Refusal: `lone_surrogate`, with which it has no UTF-8 form, or `not_utf8`.
     """
     try:
         return _string(raw)
@@ -157,7 +156,7 @@ def _refusal(error: Exception, wrong: str) -> Refusal:
         return refusal(wrong)
     if isinstance(error, RecursionError):
         return refusal("nesting_too_deep")
-    return refusal("not_utf8") if isinstance(error, UnicodeDecodeError) else ParseError()
+    return refusal("not_utf8") if isinstance(error, UnicodeDecodeError) else refusal("not_json")
 
 
 class SurrogateMask:
@@ -171,7 +170,7 @@ class SurrogateMask:
     def __init__(self, text: bytes) -> None:
         self.marks = list(islice((mark for mark in _UNASSIGNED if text.isascii() or mark not in text), 3))
         if len(self.marks) < 3:
-            raise ParseError
+            raise refusal("not_json")
         pair, lower, upper = self.marks
         text = text.replace(b"\\\\", pair)  # every backslash that is left begins an escape
         self.text = text.replace(b"\\ud", lower + b"\\u0").replace(b"\\uD", upper + b"\\u0")

@@ -17,7 +17,6 @@ from .._errors import (
     SessionNotFound,
     StateTooLarge,
     StoreUnavailable,
-    TooMuchData,
 )
 from .._protocol import draft
 from .._refusals import refusal
@@ -156,7 +155,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
         except PrincipalDataTooLarge:
-            raise TooMuchData(ref=self.claims.ref) from None
+            raise refusal("data_full", ref=self.claims.ref) from None
         except DataTooLarge:
             raise refusal("capabilities_too_large", ref=self.claims.ref) from None
         except DataGone:

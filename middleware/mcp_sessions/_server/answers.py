@@ -17,13 +17,14 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
+from .._errors import Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import decision, rewrite
 from .._protocol.headers import HANDSHAKE_VERSIONS, METHOD, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
+from .._refusals import INVALID_PARAMS
 from .._session.claims import Claims, RedactedRepr
 from .._session.events import RequestRefused
 from ..telemetry import is_traced
@@ -93,7 +94,7 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
     status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
         status = max(status, 400)
-    elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
+    elif refusal.code == INVALID_PARAMS[0] and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
     body = refused_body(ctx, message, refusal)
     await respond(ctx.send, status, body, refusal.retry_after, header)
@@ -135,7 +136,7 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
 
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
-    if isinstance(refusal, EraRefused):
+    if refusal.reason == "modern_era":
         return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.modern_version}
     if not isinstance(refusal, SessionNotFound):
         return None

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from .._errors import CreateLimited
+from .._refusals import refusal
 
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
@@ -24,14 +24,14 @@ class CreateLimit(msgspec.Struct):
     created: dict[str | None, int] = {}
 
     def spend(self, subject: str | None, *, now: float) -> None:
-        """Count a session of a caller, who is None if anonymous, or raise `CreateLimited`; `now` is Unix seconds."""
+        """Count a session of a caller, None if anonymous, or refuse with `create_limit`; `now` is Unix seconds."""
         window = int(now // WINDOW)
         if window != self.window:
             self.window, self.created = window, {}
         caller = subject if subject in self.created or len(self.created) < self.max_callers else _OTHERS
         spent = self.created.get(caller, 0)
         if not spent < self.per_minute:
-            raise CreateLimited(retry_after=WINDOW - int(now % WINDOW))
+            raise refusal("create_limit", retry_after=WINDOW - int(now % WINDOW))
         self.created[caller] = spent + 1
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from .._errors import InvalidParams, PrincipalRequired
 from .._protocol.decision import Action
 from .._protocol.draft import instant
 from .._protocol.jsonrpc import Message
@@ -45,17 +44,17 @@ class MethodCall(RedactedRepr, msgspec.Struct):
         return self.carried
 
     def params(self) -> dict[str, Any]:
-        """Return the members of `params` but `_meta`, as Python values, or raise `InvalidParams`."""
+        """Return the members of `params` but `_meta`, as Python values, or refuse with `invalid_params`."""
         try:
             params = json.loads(self.message.body).get("params") or {}
         except (ValueError, RecursionError):  # a number of thousands of digits, or no stack left for the nesting
-            raise InvalidParams from None
+            raise refusal("invalid_params") from None
         return {name: value for name, value in params.items() if name != "_meta"}
 
     def principal(self) -> Principal:
         principal = self.ctx.runtime.principal(self.ctx.scope)
         if principal is None:
-            raise PrincipalRequired
+            raise refusal("principal_required")
         return principal
 
     async def mint(self, kind: Kind = SESSION, capabilities: bytes | None = None) -> ActiveSession:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.types import Scope
 
-from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavailable, TooMuchData
+from .._errors import PrincipalDataTooLarge, Refusal, StoreUnavailable
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
@@ -199,7 +199,7 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
     except Exception as error:
         ref = made.active.claims.ref
         _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
-        raise CreateFailed(ref=ref) from error
+        raise refusal("on_create_failed", ref=ref) from error
 
 
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
@@ -243,7 +243,7 @@ async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
     try:
         await runtime.store.copy(source, target)
     except PrincipalDataTooLarge:
-        raise TooMuchData(ref=parent.claims.ref) from None
+        raise refusal("data_full", ref=parent.claims.ref) from None
 
 
 async def _check_parent(parent: ActiveSession) -> None:

@@ -210,7 +210,7 @@ class Store(DataStore, Protocol):
                 ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
 
         Raises:
-            TooManySessions: There are that many; parallel calls may exceed the maximum by a few.
+            Refusal: `sessions_full`: There are that many; parallel calls may exceed the maximum by a few.
             StoreFull: There is no room.
         """
 
