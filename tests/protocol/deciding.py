@@ -26,7 +26,7 @@ def rules(require: Any = "never", **given: Any) -> Rules:
         "kind_of": KINDS.get,
         "sep1364": None,
     }
-    return Rules.of(policy=Policy(require), **{**usual, **given})
+    return Rules(policy=Policy(require), **{**usual, **given})
 
 
 def headers(session_id: str | None = None, *, modern: bool = False, cookie: str | None = None) -> RequestHeaders:

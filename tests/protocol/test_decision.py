@@ -32,11 +32,10 @@ from mcp_sessions._protocol.decision import (
     subject_of,
     subjects,
 )
-from mcp_sessions._protocol.draft import SessionMetadata
+from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject
 from mcp_sessions._protocol.headers import RequestHeaders, single_header
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
-from mcp_sessions._protocol.subjects import ABOUT_SESSIONS, Subject
 from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
@@ -114,7 +113,7 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, a
     assert list_action(lists, modern=modern) is action
 
 
-EVERY = subjects(list(EXTENSIONS.values()))
+EVERY = subjects(list(EXTENSIONS))
 METHODS = {
     Subject.CREATE: "sessions/create",
     Subject.DELETE: "sessions/delete",
@@ -292,25 +291,22 @@ class TestEnvelope:
 
 
 def test_every_extension_is_a_method_about_sessions() -> None:
-    for extension in EXTENSIONS.values():
-        assert extension.method.startswith("sessions/")
-        assert extension.method not in SUBJECTS
-        assert extension.subject in ABOUT_SESSIONS
+    for name, about in EXTENSIONS.items():
+        assert about.value == f"sessions/{name}"
+        assert about.value not in SUBJECTS
+        assert about in ABOUT_SESSIONS
 
 
 def test_what_is_offered_is_read_and_advertised() -> None:
     offered = decision.offered({"fork"}, tracked=True)
-    assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": EXTENSIONS["fork"].subject}
+    assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": Subject.FORK}
     assert json.loads(decision.settings("some", offered)) == {"required": "some", **OFFERED}
 
 
 def test_what_needs_records_is_offered_where_there_are_some() -> None:
     """A list of sessions that nobody wrote down would be empty."""
     every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
-    assert [[one.method for one in offered] for offered in every] == [
-        ["sessions/fork"],
-        ["sessions/fork", "sessions/list"],
-    ]
+    assert every == [["fork"], ["fork", "list"]]
     assert json.loads(decision.settings("some", every[1])) == {
         "required": "some",
         **OFFERED,

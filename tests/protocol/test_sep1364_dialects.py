@@ -11,10 +11,9 @@ from reasons import refused
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._protocol.decision import subject_of
-from mcp_sessions._protocol.draft import SessionMetadata
+from mcp_sessions._protocol.draft import SessionMetadata, Subject
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
-from mcp_sessions._protocol.subjects import Subject
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -20,15 +20,12 @@ from .._session.claims import COEXISTING, COOKIE, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
-from .draft import INITIALIZE, SessionMetadata
+from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .policy import Policy
+from .sep1364 import Sep1364
 from .strict_json import string
-from .subjects import ABOUT_SESSIONS, Subject
-
-if TYPE_CHECKING:
-    from .sep1364 import Sep1364
 
 Lists = Literal["stable", "session", "untouched"]
 
@@ -134,7 +131,7 @@ PASS: Final = Decision(Action.FORWARD)  # on a message that concerns no session
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What decides in one deployment. Made by `Rules.of`."""
+    """What decides in one deployment."""
 
     policy: Policy
     subjects: Mapping[str, Subject]
@@ -145,13 +142,11 @@ class Rules(msgspec.Struct, frozen=True):
     bridges: bool  # whether every session header that clients send is one of ours
     kind_of: Callable[[str], Kind | None]  # what a token may be used as; None where it is not authentic
     sep1364: Sep1364 | None
-    security_sensitive: bool  # whether anything depends on no message reaching the server undecided
 
-    @classmethod
-    def of(cls, **rules: Any) -> Rules:
-        """Return the rules, given all but what follows from them."""
-        inspects = rules["legacy_only"] or rules["sep1364"] is not None or rules["policy"].summary != "never"
-        return cls(security_sensitive=inspects or rules["bridges"], **rules)
+    @property
+    def security_sensitive(self) -> bool:
+        """Whether anything depends on no message reaching the server undecided."""
+        return self.legacy_only or self.bridges or self.sep1364 is not None or self.policy.summary != "never"
 
 
 class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
@@ -172,8 +167,8 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     """
     if rules.legacy_only and headers.is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
-    credentials = identify(message, headers, rules)
     subject = subject_of(message, rules)
+    credentials = identify(message, subject, headers, rules)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
     if isinstance(action, str):
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
@@ -188,7 +183,17 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     return Decision(action, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
 
-def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credentials:
+def subject_of(message: Message, rules: Rules) -> Subject:
+    """Return what a message is about."""
+    if rules.sep1364 is not None and (subject := rules.sep1364.subject(message)) is not None:
+        return subject
+    known = rules.subjects.get(message.method)
+    if known is None:
+        return Subject.REPLY if message.kind is RESPONSE else Subject.OTHER
+    return Subject.MISPLACED if message.kind is NOTIFICATION and known is not Subject.LIST else known
+
+
+def identify(message: Message, subject: Subject, headers: RequestHeaders, rules: Rules) -> Credentials:
     """Return what names the session of a message: the draft first, then SEP-1364, the header, and last the cookie.
 
     Raises:
@@ -201,9 +206,11 @@ def identify(message: Message, headers: RequestHeaders, rules: Rules) -> Credent
     if metadata is not None:
         is_field = sep1364 is not None and message.session is None
         return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
-    if transport_id is None and headers.cookie is not None:
-        cookie = _cookie(message, subject_of(message, rules), headers.cookie)
-        return Credentials(cookie, is_cookie=cookie is not None, contradicts=contradicts)
+    # What begins with `server/discover` is left to its answer.
+    may_be_cookie = message.method != DISCOVER and subject is not Subject.REPLY and subject not in ABOUT_SESSIONS
+    cookie = headers.cookie if may_be_cookie and transport_id is None else None
+    if cookie is not None and cookie != SHARED_JAR:
+        return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
     return Credentials(None, transport_id, contradicts=contradicts)
 
 
@@ -231,13 +238,6 @@ def _kind(credentials: Credentials, action: Action, rules: Rules) -> Kind:
     return kind
 
 
-def _cookie(message: Message, subject: Subject, cookie: str) -> SessionMetadata | None:
-    """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
-    if cookie == SHARED_JAR or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
-        return None
-    return SessionMetadata(cookie)
-
-
 def list_action(lists: Lists | None, *, modern: bool) -> Action:
     """Return what `Action.LIST` stands for: the deployment's choice, or the era's own where that is None."""
     return LISTS[lists or _DEFAULT_LISTS[modern]]
@@ -247,17 +247,6 @@ def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetad
     """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
     metadata = None if message.session is None else draft.parse_metadata(message.session)
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
-
-
-def subject_of(message: Message, rules: Rules) -> Subject:
-    """Return what a message is about."""
-    if rules.sep1364 is not None and (subject := rules.sep1364.subject(message)) is not None:
-        return subject
-    found = rules.subjects.get(message.method)
-    if found is None:
-        return Subject.REPLY if message.kind is RESPONSE else Subject.OTHER
-    misplaced = message.kind is NOTIFICATION and found is not Subject.LIST
-    return Subject.MISPLACED if misplaced else found
 
 
 def involves_session(item: Message, rules: Rules) -> bool:
@@ -314,35 +303,20 @@ def check_envelope(message: Message, *, version: str | None, methods: list[str])
         raise refusal("method_header_mismatch")
 
 
-class Extension(msgspec.Struct, frozen=True):
-    """One method beyond the draft."""
-
-    method: str
-    subject: Subject
-    settings: Mapping[str, Any]  # its members of `capabilities.experimental.sessions`
-    needs_records: bool = False  # whether it is there only where sessions are tracked
+EXTENSIONS: Final[Mapping[str, Subject]] = {"fork": Subject.FORK, "list": Subject.LIST_SESSIONS}
+"""The methods `sessions/NAME` beyond the draft."""
 
 
-EXTENSIONS: Final[Mapping[str, Extension]] = {
-    "fork": Extension("sessions/fork", Subject.FORK, {"fork": True}),
-    "list": Extension("sessions/list", Subject.LIST_SESSIONS, {"list": True}, needs_records=True),
-}
+def offered(names: Collection[str], *, tracked: bool) -> list[str]:
+    """Return the extensions that a deployment names, as far as it can have them: only tracked sessions are listed."""
+    return [name for name in EXTENSIONS if name in names and (tracked or name != "list")]
 
 
-def offered(names: Collection[str], *, tracked: bool) -> list[Extension]:
-    """Return the extensions that a deployment names, as far as it can have them."""
-    named = (extension for name, extension in EXTENSIONS.items() if name in names)
-    return [extension for extension in named if tracked or not extension.needs_records]
-
-
-def subjects(extensions: Sequence[Extension]) -> dict[str, Subject]:
+def subjects(extensions: Sequence[str]) -> dict[str, Subject]:
     """Return the subject of each method that has one of its own."""
-    return {**SUBJECTS, **{extension.method: extension.subject for extension in extensions}}
+    return {**SUBJECTS, **{f"sessions/{name}": EXTENSIONS[name] for name in extensions}}
 
 
-def settings(required: str, extensions: Sequence[Extension]) -> bytes:
+def settings(required: str, extensions: Sequence[str]) -> bytes:
     """Return `capabilities.experimental.sessions`, as JSON: which requests need a session, and what is offered."""
-    written: dict[str, Any] = {"required": required}
-    for extension in extensions:
-        written |= extension.settings
-    return msgspec.json.encode(written)
+    return msgspec.json.encode({"required": required, **dict.fromkeys(extensions, True)})

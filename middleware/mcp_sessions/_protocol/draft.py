@@ -7,6 +7,7 @@ Sources: the draft; MCP 2025-11-25, Streamable HTTP, "Session Management".
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +23,25 @@ from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, has_no_other_mem
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 INITIALIZE: Final = "initialize"
+
+
+class Subject(Enum):
+    """What a message is about, as decisions and dialects distinguish it."""
+
+    CREATE = "sessions/create"
+    DELETE = "sessions/delete"
+    FORK = "sessions/fork"
+    LIST_SESSIONS = "sessions/list"
+    TERMINATE = "SEP-1364's terminate"
+    CREATE_SEP1364 = "SEP-1364's create, which may name a session to renew"
+    MISPLACED = "one of the above without an id"
+    LIST = "a list"
+    REPLY = "a posted response"
+    OTHER = "anything else"
+
+
+ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, Subject.REPLY, Subject.OTHER}
+"""What concerns the session that the message names, whatever the header names."""
 
 
 class SessionMetadata(

@@ -18,10 +18,9 @@ from .._errors import ConfigurationError, SessionNotFound
 from .._refusals import refusal
 from .._session.claims import COEXISTING, Kind
 from . import rewrite
-from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft
+from .draft import ABOUT_SESSIONS, CREATE, DELETE, INITIALIZE, SessionMetadata, Subject, speaks_draft
 from .jsonrpc import NOTIFICATION, REQUEST, Message
 from .strict_json import join, last_members, string
-from .subjects import ABOUT_SESSIONS, Subject
 
 FIELD_NAME: Final = "sessionId"
 TERMINATE: Final = "terminate"

@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -241,12 +241,12 @@ def _tokens(options: Options) -> Tokens:
 
 def _rules(
     options: Options,
-    offered: Any,
+    offered: Sequence[str],
     transport: TransportRules,
     sep1364: Sep1364 | None,
     kind_of: Callable[[str], Kind | None],
 ) -> Rules:
-    return Rules.of(
+    return Rules(
         subjects=decision.subjects(offered),
         policy=Policy(options.require),
         lists=options.wire.lists,
