@@ -206,10 +206,7 @@ class Services:
     store: Store
     background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
-    check: Callable[[], object] = bool  # looks at the application once it has started
-    configuration_error: Callable[[], Awaitable[str | None]] = (
-        anyio.lowlevel.checkpoint
-    )  # why it must not serve what it has by then
+    on_start: Callable[[], Awaitable[None]]  # called once the application has started, or raises `ConfigurationError`
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -243,9 +240,7 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
-                if (error := await self.configuration_error()) is not None:
-                    raise ConfigurationError(error)
-                self.check()
+                await self.on_start()
                 self.started()
                 try:
                     yield state
@@ -271,18 +266,17 @@ class Services:
             nonlocal failed
             if failed:  # as the application says, too
                 return
-            if (
-                message["type"] == "lifespan.startup.complete"
-                and (error := await self.configuration_error()) is not None
-            ):
-                failed = True
-                await send({"type": "lifespan.startup.failed", "message": error})
-                raise ConfigurationError(error)
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    await self.on_start()
+                except ConfigurationError as error:
+                    failed = True
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
             if message["type"] in {"lifespan.shutdown.complete", "lifespan.shutdown.failed"}:
                 await self.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":
-                self.check()
                 self.started()
 
         await app(scope, receive_wrapper, send_wrapper)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -68,8 +67,8 @@ async def mint(
     await runtime.store.open()
     lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
-    if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
-        fields["boot"] = f"{runtime.origin}{os.getpid():08x}"
+    if kind != SESSION:
+        fields["boot"] = runtime.boot()  # its state may be in this process
     async with _beginning(runtime, principal, server_id, **fields) as session:
         if capabilities is not None:
             await session.keep_capabilities(capabilities)
@@ -114,9 +113,8 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
     fields: dict[str, Any] = {"kind": SESSION, "expires_at": origin.expires_at, "client": origin.client}
     async with _beginning(runtime, parent.principal, **fields) as session:
         session.state.update(parent.state)
-        source, target = (
-            runtime.places.namespace(one.ref, one.expires_at, subject=one.subject) for one in (origin, session.claims)
-        )
+        copy = session.claims
+        source, target = (runtime.namespace(one.ref, one.expires_at, one.subject) for one in (origin, copy))
         try:
             await runtime.store.copy(source, target)
         except PrincipalDataTooLarge:
