@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Record, SessionStatus
+from mcp_sessions.stores._base import Ended, Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
@@ -79,7 +78,6 @@ class Worker:
             emit=self.facts.append,
             data=self.data,
             clock=lambda: START + 90,
-            hook=lambda *of: nullcontext(),
             **{"pause": 0, **options},
         )
 
@@ -202,13 +200,13 @@ class TestAHookThat:
 
     async def test_is_cancelled_with_its_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without a word about patience; the next worker runs it."""
-        worker = Worker(Store())
+        worker = Worker(Store(), lambda session, reason: anyio.sleep_forever())
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group:
-                group.start_soon(worker.terminator._wait, anyio.sleep_forever(), CLAIMS.ref)
+                group.start_soon(worker.terminator.finish, Ended(Record.of(CLAIMS), "idle"))
                 await anyio.wait_all_tasks_blocked()
                 group.cancel_scope.cancel()
-        assert caplog.messages == []
+        assert (caplog.messages, worker.store.finished) == ([], [])
 
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
     async def test_awaits_what_it_has_cancelled_has_run(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from anyio.lowlevel import checkpoint
 from clients import Incoming
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,7 +24,7 @@ class Noted(Services):
     """
 
     def __init__(self, steps: list[str]) -> None:
-        super().__init__(MemoryStore(), (), closes=True)
+        super().__init__(MemoryStore(), (), closes=True, on_start=checkpoint)
         self.steps = steps
 
     async def open(self) -> None:

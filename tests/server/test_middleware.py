@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.middleware import route_path
+from mcp_sessions._server.routing import route_path
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore

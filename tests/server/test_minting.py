@@ -117,15 +117,3 @@ class TestOnCreate:
             await inside.wait()
             group.cancel_scope.cancel()
         assert await made[0].data.get("browser") is None
-
-    async def test_where_nothing_was_kept_the_store_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A refusal of a session without a record and without data costs nothing."""
-        store, forgotten = MemoryStore(), list[str]()
-        monkeypatch.setattr(store, "purge", forgotten.append)
-
-        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            raise CreateRefused
-
-        with pytest.raises(CreateRefused):
-            await mint(options_of(Clock(), store=store, on_create=on_create))
-        assert forgotten == []

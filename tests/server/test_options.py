@@ -74,7 +74,7 @@ def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
     """Of all that a session keeps, and of one value."""
-    data = options_of(max_data_bytes=20, max_value_bytes=10).places.data("ses_a", START + 60)
+    data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
     await data.set("a", "x" * 8)
     with pytest.raises(DataTooLarge, match=r"Limits\.value_bytes"):
         await data.set("a", "x" * 9)

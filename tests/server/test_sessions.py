@@ -258,8 +258,8 @@ OWN: Callable[[], Store] = MemoryStore
     [
         ({"keys": SECRET, "store": "memory:"}, "pass the object that the middleware was given"),
         ({"keys": SECRET, "store": "redis"}, "does not name a store"),
-        ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime= must be more than 0"),
-        ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime= must be more than 0"),
+        ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime=0 must be from 1"),
+        ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime=nan must be"),
         ({"keys": SECRET, "store": OWN(), "audience": ""}, "audience='' must be printable ASCII"),
         ({"keys": SECRET, "store": OWN(), "audience": None}, "audience=None must be printable ASCII"),
     ],

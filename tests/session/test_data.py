@@ -231,13 +231,13 @@ async def test_parallel_updates_of_one_process_take_turns() -> None:
             return found
 
     store = Slow(clock=Clock())
-    places = sessions(Server(), store=store)._runtime.places
+    runtime = sessions(Server(), store=store)._runtime
     async with anyio.create_task_group() as group:
         for number in range(20):
-            update = places.data("ses_one", START + 3600).update
+            update = runtime.data("ses_one", START + 3600).update
             group.start_soon(functools.partial(update, f"{number % 2}", lambda found: found + 1, default=0))
     assert store.reads == 20
-    assert not places._locks
+    assert not runtime._locks
 
 
 async def test_parallel_increments_and_updates_lose_nothing(store: Store) -> None:

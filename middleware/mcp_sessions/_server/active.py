@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -98,7 +97,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.loaded_state.close()
 
     def data(self) -> Data:
-        return self.runtime.places.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
+        return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
     async def capabilities(self) -> bytes | None:
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
@@ -119,7 +118,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             StoreUnavailable: The store did not answer, unless the request goes on without it.
         """
         runtime = self.runtime
-        if self.claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+        if self.claims.boot != runtime.boot():
             warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
             raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
         try:
@@ -183,7 +182,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def _namespace(self) -> Namespace:
-        return self.runtime.places.namespace(self.claims.ref, self.claims.expires_at, subject=self.claims.subject)
+        return self.runtime.namespace(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
 
 def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:

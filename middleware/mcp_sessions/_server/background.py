@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Final, Protocol
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from .._errors import StoreUnavailable
-from ..stores._base import FIRST, Record, Store
+from ..stores._base import Store
 
 INTERVAL: Final = 10.0  # seconds between two counts
 MAX_DUTY: Final = 20  # times as long as a count takes, until the next one begins
@@ -115,14 +114,3 @@ class LiveSessionCounter(Service):
         except StoreUnavailable:  # which the store has logged
             self._report(None)
         return max(self._interval, MAX_DUTY * (anyio.current_time() - began))
-
-
-async def pages(store: Store, audience: str, limit: int, **of: Any) -> AsyncGenerator[list[Record], None]:
-    """Yield the recorded sessions of an audience, or of one principal in it, a page at a time."""
-    after = FIRST
-    while page := await store.list_sessions(audience=audience, after=after, limit=limit, **of):
-        yield page
-        if len(page) < limit:
-            return
-        after = page[-1].position
-        await checkpoint()  # a store in memory answers without

@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager as Async
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,16 +35,14 @@ from .resumption import Streams
 if TYPE_CHECKING:
     from .options import OnEnd
 
-# Reasons that `on_end` gets.
-ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
-NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
+ENDED_ALL: Final = "ended_all"  # the reason where all sessions of a principal end
 
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 HOOK_TIMEOUT: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 MAX_ATTEMPTS: Final = 50  # to end or purge a session while the store does not answer, a second apart
 SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
-BATCH_SIZE: Final = 50  # of them that the store is asked for, so that requests have their turn
+BATCH_SIZE: Final = 50  # of them that the store is asked for, or asked to purge, at once
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -60,7 +58,6 @@ class Terminator:
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     timeout: float = HOOK_TIMEOUT  # seconds that the hook may take
-    hook: Callable[..., AbstractContextManager[object]] = hook  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
     async def end(self, claims: Claims, reason: str) -> None:
@@ -96,86 +93,56 @@ class Terminator:
                 return
 
     async def finish(self, *batch: Ended) -> None:
-        """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them.
-
-        Plain functions run in turn, and cost no task; all others run side by side. What is over is purged together.
-        """
+        """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them."""
         over: list[str] = []
-        running, ran = 0, anyio.Event()
 
-        async def wait(outcome: Awaitable[object], ref: str) -> None:
-            nonlocal running
-            await self._wait(outcome, ref)
-            over.append(ref)
-            running -= 1
-            ran.set()
+        async def finish_one(record: Record, reason: str) -> None:
+            await self._run_hook(record, reason)
+            over.append(record.ref)
 
-        async with anyio.create_task_group() as group:
-            try:
+        try:
+            async with anyio.create_task_group() as group:
                 for ended in batch:
                     self._report(ended.record, ended.reason)
-                    ref = ended.record.ref
-                    with self.hook(ref, ended.record.trace):
-                        outcome = self._call(ended.record, ended.reason)
-                        if inspect.isawaitable(outcome):
-                            running += 1
-                            group.start_soon(wait, outcome, ref)
-                        else:
-                            over.append(ref)
-                    if len(batch) > 1:
-                        await anyio.lowlevel.checkpoint()  # requests have their turn
-            finally:  # also where a listener raises: what has run must not run again
-                while running or over:
-                    if not over:
-                        await ran.wait()
-                    refs, over, ran = over, [], anyio.Event()
-                    await self.purge(*refs)
+                    group.start_soon(finish_one, ended.record, ended.reason)
+        finally:  # also where a listener raises: what has run must not run again
+            await self.purge(*over)
 
-    def _report(self, one: Record, reason: str) -> None:
-        lasted = min(self.clock(), one.expires_at) - one.created_at  # it has not lived beyond its token
-        if reason != NOT_BEGUN:
-            self.emit(SessionDeleted(one.ref, reason, max(lasted, 0), one.trace))
+    def _report(self, record: Record, reason: str) -> None:
+        lasted = min(self.clock(), record.expires_at) - record.created_at  # it has not lived beyond its token
+        self.emit(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
 
-    def _call(self, one: Record, reason: str) -> object:
+    async def _run_hook(self, record: Record, reason: str) -> None:
+        """Run `on_end` for a session, which has ended whatever becomes of it."""
         if self.on_end is None:
-            return None
-        data, (begun, until) = self.data(one.ref, one.expires_at), map(utc, (one.created_at, one.expires_at))
-        with _logging_errors(one.ref):
-            return self.on_end(EndedSession(one.ref, begun, until, data), reason)
-
-    async def _wait(self, outcome: Awaitable[object], ref: str) -> None:
-        scope = anyio.CancelScope(deadline=anyio.current_time() + self.timeout)
+            return
+        ref, data = record.ref, self.data(record.ref, record.expires_at)
+        session = EndedSession(ref, utc(record.created_at), utc(record.expires_at), data)
         try:
-            with scope, _logging_errors(ref):
-                await outcome
+            with hook(ref, record.trace), anyio.move_on_after(self.timeout) as scope:
+                outcome = self.on_end(session, reason)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            if scope.cancelled_caught:
+                _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
                 raise
-        if scope.cancelled_caught:
-            _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
+        except Exception as error:  # noqa: BLE001  # the session has ended all the same
+            _log.exception("on_end of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
 
     async def purge(self, *refs: str) -> None:
         """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             for first in range(0, len(refs), BATCH_SIZE):
-                await self._purge_batch(refs[first : first + BATCH_SIZE])
-
-    async def _purge_batch(self, refs: Sequence[str]) -> None:
-        try:
-            await self.store.purge(*refs)
-        except StoreUnavailable:
-            text = "data of ended session %s not deleted yet: store unavailable"
-            for ref in refs:
-                _log.warning(text, ref, extra=log_extra(ref))
-            start(partial(self._retry, partial(self.store.purge, *refs)))
-
-
-@contextmanager
-def _logging_errors(ref: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  # the session has ended all the same
-        _log.exception("on_end of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
+                batch = refs[first : first + BATCH_SIZE]
+                try:
+                    await self.store.purge(*batch)
+                except StoreUnavailable:
+                    text = "data of ended session %s not deleted yet: store unavailable"
+                    for ref in batch:
+                        _log.warning(text, ref, extra=log_extra(ref))
+                    start(partial(self._retry, partial(self.store.purge, *batch)))
 
 
 @dataclass(eq=False)
@@ -197,17 +164,13 @@ class Sweeper(Service):
         try:
             return 0 if await self.sweep() else self.interval
         except StoreUnavailable as error:
-            self._log_postponed(f"store unavailable ({error.reason})")
+            now = anyio.current_time()
+            if not now < self._logged_at + LOG_INTERVAL:
+                self._logged_at = now
+                _log.warning("sweep postponed: store unavailable (%s)", error.reason)
         except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
             _log.error("sweep postponed: %s", type(error).__name__)
         return self.interval
-
-    def _log_postponed(self, why: str) -> None:
-        """Log that a sweep was postponed, once a minute."""
-        now = anyio.current_time()
-        if not now < self._logged_at + LOG_INTERVAL:
-            self._logged_at = now
-            _log.warning("sweep postponed: %s", why)
 
     async def sweep(self) -> bool:
         """Claim some of what has ended and finish it; return whether there may be more."""
@@ -243,10 +206,7 @@ class Services:
     store: Store
     background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
-    check: Callable[[], object] = bool  # looks at the application once it has started
-    configuration_error: Callable[[], Awaitable[str | None]] = (
-        anyio.lowlevel.checkpoint
-    )  # why it must not serve what it has by then
+    on_start: Callable[[], Awaitable[None]]  # called once the application has started, or raises `ConfigurationError`
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -280,9 +240,7 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
-                if (error := await self.configuration_error()) is not None:
-                    raise ConfigurationError(error)
-                self.check()
+                await self.on_start()
                 self.started()
                 try:
                     yield state
@@ -308,18 +266,17 @@ class Services:
             nonlocal failed
             if failed:  # as the application says, too
                 return
-            if (
-                message["type"] == "lifespan.startup.complete"
-                and (error := await self.configuration_error()) is not None
-            ):
-                failed = True
-                await send({"type": "lifespan.startup.failed", "message": error})
-                raise ConfigurationError(error)
+            if message["type"] == "lifespan.startup.complete":
+                try:
+                    await self.on_start()
+                except ConfigurationError as error:
+                    failed = True
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
             if message["type"] in {"lifespan.shutdown.complete", "lifespan.shutdown.failed"}:
                 await self.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":
-                self.check()
                 self.started()
 
         await app(scope, receive_wrapper, send_wrapper)

@@ -1,14 +1,10 @@
-"""The ASGI middleware: it sorts requests by path and method and passes each to its handler.
-
-Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`), and a request
-that only the server sees would evade every policy. `placement` follows other paths through the application's routes.
-"""
+"""The ASGI middleware: it sorts requests by path and method, and hands each to its handler as a `RequestContext`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,7 +38,7 @@ from .options import (
 from .principal import PrincipalOf, from_scope
 from .request import handle_post
 from .routing import Place, Routing
-from .runtime import Runtime, make_runtime
+from .runtime import Runtime
 from .startup_checks import log_start
 from .transport import call_upstream, handle_without_body
 
@@ -132,24 +128,18 @@ class MCPSessionMiddleware:
         values = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app: ASGIApp = forms.application(app)
         options = Options(**values)
-        self._runtime = make_runtime(self.app, options)
+        self._runtime = Runtime(self.app, options)
         self.path: Final = options.path
-        self._routing: Final = Routing(
-            self.app, options.path or "", security_sensitive=self._runtime.rules.security_sensitive
-        )
-        services = (self._runtime.sweeper, self._runtime.counter, self._runtime.watched)
-        background_services = [service for service in services if service is not None]
+        in_doubt: Place = "possible" if self._runtime.rules.security_sensitive else "elsewhere"
+        self._routing: Final = Routing(self.app, options.path, in_doubt=in_doubt)
+        self._require: Final = require
+        self._has_random_keys: Final = keys is None
         self._is_checked = False  # whether this may serve
-        # Found once, as it may log a warning.
-        self._workers_error: Final = cache(partial(_workers_error, self._runtime, random_keys=keys is None))
-        configuration_error = partial(startup_checks.error_of_rules, self.app, options.path, require)
-        closes = isinstance(store, str)
         self.services: Final = Services(
             self._runtime.store,
-            background_services,
-            closes,
-            check=self._log_started,
-            configuration_error=configuration_error,
+            self._runtime.background_services,
+            closes=isinstance(options.store, str),
+            on_start=self._on_start,
         )
 
     @classmethod
@@ -174,18 +164,29 @@ class MCPSessionMiddleware:
 
     @property
     def configuration_error(self) -> str | None:
-        """Why this must not serve, with the remedy, or None. Asked at the start, and again at the first request."""
+        """Why this must not serve, with the remedy, or None. Checked at the start, and again at the first request."""
         if self._runtime.principal is from_scope and startup_checks.authenticates(self.app, self.path):
             return startup_checks.MISPLACED
         if startup_checks.repeats(self.app, self.path):
             return startup_checks.DUPLICATE_MIDDLEWARE
-        return self._workers_error()
+        return self._workers_error
+
+    @cached_property
+    def _workers_error(self) -> str | None:
+        """Why several workers must not serve this; found once, as it may log a warning."""
+        return startup_checks.workers_error(
+            random_keys=self._has_random_keys,
+            memory_store=self._runtime.store.scope is StoreScope.PROCESS,
+            keeps_state=self._runtime.transport.keeps_state or self._runtime.rules.sep1364 is not None,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
-        place = self._place(scope) if scope["type"] == "http" else "elsewhere"
+        place: Place = "elsewhere"
+        if scope["type"] == "http":
+            place = "endpoint" if self._is_at_endpoint else self._routing.place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
@@ -212,13 +213,10 @@ class MCPSessionMiddleware:
         else:
             await handle_without_body(ctx)
 
-    def _place(self, scope: Scope) -> Place:
-        if self._is_at_endpoint:
-            return "endpoint"
-        place = place_of(scope, self.path)
-        return self._routing.place(scope) if place == "elsewhere" else place
-
-    def _log_started(self) -> None:
+    async def _on_start(self) -> None:
+        """Check what the application serves by now, log what it begins with, and begin to count."""
+        if (error := await startup_checks.error_of_rules(self.app, self.path, self._require)) is not None:
+            raise ConfigurationError(error)
         if self._runtime.telemetry.metrics_enabled:
             self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
         log_start(self.path, self._runtime)
@@ -239,34 +237,3 @@ class MCPSessionMiddleware:
         startup_checks.log_unserved(self.app, self.path)
         self._is_checked = False  # the application may add routes while it starts: look again
         await self.services.run(self.app, scope, receive, send)
-
-
-def _workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
-    keeps_state = (
-        runtime.transport.header or runtime.transport.bridges or runtime.transport.cookie_name or runtime.rules.sep1364
-    )
-    in_memory = runtime.store.scope is StoreScope.PROCESS
-    return startup_checks.workers_error(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
-
-
-def place_of(scope: Scope, endpoint: str | None) -> Place:
-    """Return where a request is by its spelling; `endpoint` is without a trailing slash, or None for every path.
-
-    What counts is `scope["path"]`, decoded, without the `root_path` of mounts and proxies.
-    """
-    if endpoint is None:
-        return "below"
-    path = route_path(scope) if scope.get("root_path") else scope["path"]
-    if path == endpoint or path.rstrip("/") == endpoint:
-        return "endpoint"
-    return "below" if path.startswith(endpoint + "/") else "elsewhere"
-
-
-def route_path(scope: Scope) -> str:
-    """Return the path below `root_path`, exactly as Starlette's routing takes it."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if path == root:
-        return ""
-    below = path.startswith(root) and path[len(root)] == "/"
-    return path[len(root) :] if root and below else path

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import secrets
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,14 +21,12 @@ from .._protocol.labels import client_of
 from .._refusals import refusal
 from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
-from .._session.session import Session
 from .._tokens import seal
 from ..stores._base import LIVE, Record
 from ..telemetry import hook
 from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .current import warn_once
-from .lifecycle import NOT_BEGUN
 from .logs import log_extra
 from .principal import is_unseen
 from .runtime import Runtime
@@ -37,7 +34,6 @@ from .sessions import RECHECK_AFTER, refusal_of
 
 if TYPE_CHECKING:
     from ..telemetry._spans import Start
-    from .options import OnCreate
 
 UNSEEN_PRINCIPAL: Final = (
     "no session for a request with an Authorization header, since this middleware does not see who the caller is. Pass "
@@ -46,30 +42,6 @@ UNSEEN_PRINCIPAL: Final = (
     "an id can use it, pass principal=lambda scope: None"
 )
 _log: Final = logging.getLogger("mcp_sessions")
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A new session before it is announced, also as the application sees it and as its start is traced."""
-
-    active: ActiveSession
-    session: Session
-    start: Start | None
-
-    async def register_at_epoch(self) -> None:
-        """Note its name where the store needs it; a store that does not answer now may refuse the session later."""
-        with suppress(StoreUnavailable):
-            await self.active.runtime.store.register_at_epoch(self.active.claims)
-
-    def commit(self) -> None:
-        claims, runtime = self.active.claims, self.active.runtime
-        runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at))
-        if self.start is not None:
-            runtime.telemetry.recorder().created(claims, self.start)
-
-    def abort(self, error: BaseException) -> None:
-        if self.start is not None:
-            self.start.end(error)
 
 
 async def mint(
@@ -94,31 +66,14 @@ async def mint(
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
-    now = runtime.clock()
-    fields = {"kind": kind, "expires_at": int(now) + int(lifetime), "client": client}
-    if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
-        fields["boot"] = f"{runtime.origin}{os.getpid():08x}"
-    made = _make(runtime, principal, now=now, server_id=server_id, **fields)
-    try:
-        if runtime.tracked:
-            # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
-            await _register(made.active)
-        else:
-            await made.register_at_epoch()
-        if runtime.on_create is not None:
-            try:
-                await _fill_by_hook(runtime.on_create, made, params, scope)
-            except BaseException:
-                if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
-                    await runtime.terminator.purge(made.active.claims.ref)
-                raise
+    fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
+    if kind != SESSION:
+        fields["boot"] = runtime.boot()  # its state may be in this process
+    async with _beginning(runtime, principal, server_id, **fields) as session:
         if capabilities is not None:
-            await _keep_capabilities(made, capabilities)
-    except BaseException as error:
-        made.abort(error)
-        raise
-    made.commit()
-    return made.active
+            await session.keep_capabilities(capabilities)
+        await _run_on_create(session, params, scope)
+    return session
 
 
 def _check_caller(runtime: Runtime, scope: Scope) -> None:
@@ -148,60 +103,6 @@ async def initialize_session(
         )
 
 
-async def _keep_capabilities(made: NewSession, value: bytes) -> None:
-    try:
-        await made.active.keep_capabilities(value)
-    except BaseException:  # `on_create` has run, and no client will ever know the id: `on_end` frees what it made
-        with suppress(StoreUnavailable):
-            await made.session.end(NOT_BEGUN)
-        raise
-
-
-def _make(
-    runtime: Runtime, principal: Principal | None, *, now: float, server_id: str | None = None, **fields: Any
-) -> NewSession:
-    """Make a new session, with these claims in addition to its name, its creation and its owner."""
-    ring = runtime.ring(now)
-    subject = ring.signing.subject(principal)
-    if runtime.create_limit is not None:
-        runtime.create_limit.spend(subject, now=now)
-    jti = secrets.token_urlsafe(16)
-    issuer, audience = runtime.tokens.issuer, runtime.audience
-    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **fields)
-    if server_id is not None:
-        new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
-    start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
-    claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
-    token = runtime.tokens.mint(ring, claims)
-    ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, int(now))
-    active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
-    return NewSession(active, Session(active), start)
-
-
-async def _register(new: ActiveSession) -> None:
-    limits, principal = new.runtime.limits, new.principal
-    hashes = None if principal is None else new.ring.signing.component_hashes(principal)
-    max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await new.runtime.store.register(Record.of(new.claims, hashes), max_sessions=max_sessions)
-
-
-async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
-    """Let the application fill a new session; where its client carries no state, that is kept."""
-    try:
-        with hook(made.session.ref):
-            outcome = on_create(made.session, params, scope)
-            if inspect.isawaitable(outcome):
-                await outcome
-        if made.active.claims.kind != SESSION:
-            await made.active.save()
-    except Refusal:
-        raise
-    except Exception as error:
-        ref = made.active.claims.ref
-        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
-        raise refusal("on_create_failed", ref=ref) from error
-
-
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Mint a session for the caller of a live one, with a copy of its state and data; see `mint`.
 
@@ -209,45 +110,91 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
     """
     runtime, origin = parent.runtime, parent.claims
     _check_caller(runtime, scope)
-    made = _make(
-        runtime,
-        parent.principal,
-        now=runtime.clock(),
-        kind=SESSION,
-        expires_at=origin.expires_at,
-        client=origin.client,
-    )
+    fields: dict[str, Any] = {"kind": SESSION, "expires_at": origin.expires_at, "client": origin.client}
+    async with _beginning(runtime, parent.principal, **fields) as session:
+        session.state.update(parent.state)
+        copy = session.claims
+        source, target = (runtime.namespace(one.ref, one.expires_at, one.subject) for one in (origin, copy))
+        try:
+            await runtime.store.copy(source, target)
+        except PrincipalDataTooLarge:
+            raise refusal("data_full", ref=origin.ref) from None
+        # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
+        status = await runtime.status(origin)
+        if status is not LIVE:
+            raise refusal_of(status, origin)
+        await _run_on_create(session, params, scope)
+    return session
+
+
+@asynccontextmanager
+async def _beginning(
+    runtime: Runtime, principal: Principal | None, server_id: str | None = None, **fields: Any
+) -> AsyncIterator[ActiveSession]:
+    """Yield a new session, to be filled, and then announce it; what was kept for it goes where that fails."""
+    session, start = _make(runtime, principal, server_id, **fields)
+    claims = session.claims
     try:
-        if runtime.tracked:
-            await _register(made.active)
-        else:
-            await made.register_at_epoch()
-        await _copy(parent, made.active)
-        await _check_parent(parent)
-        if runtime.on_create is not None:
-            await _fill_by_hook(runtime.on_create, made, params, scope)
-    except BaseException as error:  # leave nothing behind
-        made.abort(error)
-        await runtime.terminator.purge(made.active.claims.ref)
+        await _register(session)
+        try:
+            yield session
+        except BaseException:
+            await runtime.terminator.purge(claims.ref)
+            raise
+    except BaseException as error:
+        if start is not None:
+            start.end(error)
         raise
-    made.commit()
-    return made.active
+    runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at))
+    if start is not None:
+        runtime.telemetry.recorder().created(claims, start)
 
 
-async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
-    runtime = parent.runtime
-    child.session.state.update(parent.session.state)
-    source, target = (
-        runtime.places.namespace(one.ref, one.expires_at, subject=one.subject) for one in (parent.claims, child.claims)
-    )
+def _make(
+    runtime: Runtime, principal: Principal | None, server_id: str | None, **fields: Any
+) -> tuple[ActiveSession, Start | None]:
+    """Make a new session, with these claims in addition to its name, its creation and its owner."""
+    now = runtime.clock()
+    ring, audience, jti = runtime.ring(now), runtime.audience, secrets.token_urlsafe(16)
+    subject = ring.signing.subject(principal)
+    if runtime.create_limit is not None:
+        runtime.create_limit.spend(subject, now=now)
+    issuer = runtime.tokens.issuer
+    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **fields)
+    if server_id is not None:
+        new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
+    start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
+    claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
+    token, ends_at = runtime.tokens.mint(ring, claims), end_of(claims, runtime, int(now))
+    return ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER), start
+
+
+async def _register(new: ActiveSession) -> None:
+    """Note a new session in the store, which may refuse it later where it does not answer now and none are recorded."""
+    store, limits, principal = new.runtime.store, new.runtime.limits, new.principal
+    if not new.runtime.tracked:
+        with suppress(StoreUnavailable):
+            await store.register_at_epoch(new.claims)
+        return
+    hashes = None if principal is None else new.ring.signing.component_hashes(principal)
+    max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
+    await store.register(Record.of(new.claims, hashes), max_sessions=max_sessions)
+
+
+async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scope) -> None:
+    """Let the application fill a new session; where its client carries no state, that is kept."""
+    on_create, ref = new.runtime.on_create, new.claims.ref
+    if on_create is None:
+        return
     try:
-        await runtime.store.copy(source, target)
-    except PrincipalDataTooLarge:
-        raise refusal("data_full", ref=parent.claims.ref) from None
-
-
-async def _check_parent(parent: ActiveSession) -> None:
-    """Refuse where the parent has ended, now that the fork has its date: what ended the parent may not end the fork."""
-    status = await parent.runtime.status(parent.claims)
-    if status is not LIVE:
-        raise refusal_of(status, parent.claims)
+        with hook(ref):
+            outcome = on_create(new.session, params, scope)
+            if inspect.isawaitable(outcome):
+                await outcome
+        if new.claims.kind != SESSION:
+            await new.save()
+    except Refusal:
+        raise
+    except Exception as error:
+        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
+        raise refusal("on_create_failed", ref=ref) from error

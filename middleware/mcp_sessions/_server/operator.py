@@ -8,22 +8,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
-from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
-from ..stores._base import Record, Store, StoreScope
+from ..stores._base import FIRST, Record, Store, StoreScope
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, LocalServer, Roster
 from . import forms
-from .background import pages, start
+from .background import start
 from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
 
@@ -80,9 +78,7 @@ class Sessions:
             raise ConfigurationError(
                 "store='memory:' would be a new and empty store: pass the object that the middleware was given"
             )
-        self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
-        if not self._lifetime > 0:
-            raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
+        self._lifetime: float = forms.LIFETIME.check("lifetime", lifetime)
         self._audience = forms.NAME.check("audience", audience)
         self._clock = clock
 
@@ -99,7 +95,7 @@ class Sessions:
             StoreUnavailable: The store did not answer.
         """
         records = [record async for record in self._matching(principal)]
-        return await to_thread.run_sync(partial(sorted, records, key=lambda record: record.position))
+        return sorted(records, key=lambda record: record.position)
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
         """End one recorded session. One of the servers runs its `on_end` soon after.
@@ -145,7 +141,7 @@ class Sessions:
         for subject in subjects:  # the cut-off first: it ends them all at once
             await self._revoke_before(moment, subject)
         for subject in subjects:
-            async for record in self._listed(subject, with_cut_off=True):
+            async for record in self._records(subject=subject, with_cut_off=True):
                 recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
         return EndedAll(utc(moment), recorded)
 
@@ -205,17 +201,16 @@ class Sessions:
         return self._ring(self._clock()).subjects(principal)
 
     async def _matching(self, principal: Principal | None) -> AsyncIterator[Record]:
-        """Yield the recorded sessions of those that a principal fits, or of all."""
+        """Yield the recorded sessions of those that a principal matches, or of all."""
         subjects = [] if principal is None else self._subjects(principal)
         if principal is not None and _is_whole(principal):
             for subject in subjects:
-                async for record in self._listed(subject):
+                async for record in self._records(subject=subject):
                     yield record
             return
-        async for page in pages(self._store, self._audience, PAGE):
-            for record in page:
-                if principal is None or record.subject in subjects or self._fits(record, principal):
-                    yield record
+        async for record in self._records():
+            if principal is None or record.subject in subjects or self._fits(record, principal):
+                yield record
 
     def _fits(self, record: Record, principal: Principal) -> bool:
         assert self._ring is not None
@@ -224,10 +219,16 @@ class Sessions:
             key.matches(record.principal_hashes, principal) for key in keys
         )
 
-    async def _listed(self, subject: str, *, with_cut_off: bool = False) -> AsyncIterator[Record]:
-        async for page in pages(self._store, self._audience, PAGE, subject=subject, with_cut_off=with_cut_off):
+    async def _records(self, **of: Any) -> AsyncIterator[Record]:
+        """Yield the recorded sessions of the audience, or of one subject in it, oldest first."""
+        after = FIRST
+        while page := await self._store.list_sessions(audience=self._audience, after=after, limit=PAGE, **of):
             for record in page:
                 yield record
+            if len(page) < PAGE:
+                return
+            after = page[-1].position
+            await checkpoint()  # a store in memory answers without
 
     async def _revoke(self, record: Record, reason: str) -> bool:
         return await self._store.revoke(record, reason=reason, lease=0)  # a server may run its `on_end` at once
@@ -277,18 +278,17 @@ class Watched:
         """Return the recorded sessions that are alive, or None where none are recorded or the store does not answer."""
         if not self._tracked:
             return None
-        sessions: list[LiveSession] = []
         try:
-            async with aclosing(pages(self._terminator.store, self._audience, PAGE)) as listed:
-                async for page in listed:
-                    if len(sessions) >= MAX_LISTED:
-                        return Roster(sessions, complete=False)
-                    for one in page:
-                        at, since, until = one.seen_at, one.created_at, one.expires_at
-                        sessions.append(LiveSession(worker="", ref=one.ref, at=at, created_at=since, expires_at=until))
+            records = await self._terminator.store.list_sessions(
+                audience=self._audience, after=FIRST, limit=MAX_LISTED + 1
+            )
         except StoreUnavailable:
             return None
-        return Roster(sessions, complete=True)
+        sessions = [
+            LiveSession(worker="", ref=one.ref, at=one.seen_at, created_at=one.created_at, expires_at=one.expires_at)
+            for one in records[:MAX_LISTED]
+        ]
+        return Roster(sessions, complete=len(records) <= MAX_LISTED)
 
     async def end(self, ref: str, session: LiveSession | None) -> bool:
         """End a session that is recorded, or that this worker has seen, and return whether this call did.

@@ -51,7 +51,7 @@ session's state and data, or raise `CreateRefused` with a message for the client
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with its
-principal's others, `"not_begun"` where its id did not reach the client, or `end`'s."""
+principal's others, or `end`'s."""
 
 
 class _Checked:

@@ -24,7 +24,7 @@ from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
-from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT, Kind
+from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
 from .._session.events import RequestRefused
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
@@ -117,8 +117,8 @@ async def _name_bridged(ctx: RequestContext, message: Message, response: Respons
         return
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     try:
-        begin = begin_session if begins else initialize_session
-        bridge.session = await begin(ctx, message, TRANSPORT, bridge.server_id)
+        stated = capabilities(message) if begins else None
+        bridge.session = await initialize_session(ctx, message, TRANSPORT, bridge.server_id, capabilities=stated)
     except Refusal as refusal:
         bridge.is_orphaned = response.terminated = True
         await refuse_at_once(ctx, message, refusal)
@@ -158,7 +158,8 @@ class Sep1364Field(Rewrite, kw_only=True):
             session = bridge.session
         else:
             alone = TRANSPORT if ctx.runtime.transport.header else FIELD
-            session = await begin_session(ctx, self.message, alone if own is None else COEXISTING)
+            kind = alone if own is None else COEXISTING
+            session = await initialize_session(ctx, self.message, kind, capabilities=capabilities(self.message))
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
         if own is None and self.defers_start and session.claims.kind == TRANSPORT:
@@ -259,12 +260,6 @@ def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
     begins_otherwise = sep1364 is not None and sep1364.initializes is not None
     is_legacy = not (ctx.headers.is_modern or speaks_draft(message))
     return ctx.runtime.transport.header and is_legacy and not begins_otherwise
-
-
-async def begin_session(
-    ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
-) -> ActiveSession:
-    return await initialize_session(ctx, message, kind, server_id, capabilities=capabilities(message))
 
 
 # --- cookies ---

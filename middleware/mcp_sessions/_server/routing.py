@@ -108,27 +108,53 @@ def class_of(part: object) -> type:
 
 # --- where a request is ---
 
-Place = Literal["endpoint", "below", "elsewhere"]
-"""At the endpoint every POST is MCP; below it, or on any path where none is configured, a JSON POST may be; elsewhere
-nothing is."""
+Place = Literal["endpoint", "possible", "elsewhere"]
+"""At the endpoint every POST is MCP. A JSON POST may be below it, where a mounted server may answer (`Mount("/mcp",
+app)`), or on any path where no endpoint is configured. Elsewhere nothing is."""
 
 _CARRIED: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
 _KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
 """Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
 
 
-class Routing:
-    """What the wrapped application makes of a path that is not spelled as the endpoint.
+def place_of(scope: Scope, endpoint: str | None) -> Place:
+    """Return where a request is by its spelling; `endpoint` is without a trailing slash, or None for every path.
 
-    With `security_sensitive` a policy or the bridge depends on it, so that a path that may lead to the server counts.
+    What counts is `scope["path"]`, decoded, without the `root_path` of mounts and proxies.
+    """
+    if endpoint is None:
+        return "possible"
+    path = route_path(scope) if scope.get("root_path") else scope["path"]
+    if path == endpoint or path.rstrip("/") == endpoint:
+        return "endpoint"
+    return "possible" if path.startswith(endpoint + "/") else "elsewhere"
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below `root_path`, exactly as Starlette's routing takes it."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if path == root:
+        return ""
+    below = path.startswith(root) and path[len(root)] == "/"
+    return path[len(root) :] if root and below else path
+
+
+class Routing:
+    """Where requests are, by their path and by what the wrapped application makes of it.
+
+    `in_doubt` is the place of a path that may lead to the server, but need not.
     """
 
-    def __init__(self, app: object, endpoint: str, *, security_sensitive: bool) -> None:
+    def __init__(self, app: object, endpoint: str | None, *, in_doubt: Place) -> None:
         self._app: Final = app
         self._endpoint: Final = endpoint
-        self._in_doubt: Final[Place] = "below" if security_sensitive else "elsewhere"
+        self._in_doubt: Final = in_doubt
 
     def place(self, scope: Scope) -> Place:
+        place, endpoint = place_of(scope, self._endpoint), self._endpoint
+        if place != "elsewhere" or endpoint is None:
+            return place
         if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
             return "elsewhere"
         try:
@@ -137,22 +163,28 @@ class Routing:
             return self._in_doubt
         if way.end is None:
             return "elsewhere"
-        path, endpoint = way.path.rstrip("/"), self._endpoint
+        path = way.path.rstrip("/")
         is_same = _endpoint_of(way.end) is _endpoint_of(self._own)  # perhaps by another route
         if path.startswith(endpoint + "/"):
-            return "below"
+            return "possible"
         if isinstance(way.end, Route):
             is_endpoint = path == endpoint or is_same
-            return ("below" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
+            return ("possible" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
         if path == endpoint:
-            return "below"
+            return "possible"
         # An application that cannot be looked into, mounted above the endpoint or in no router at all.
         return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
 
     @cached_property
     def _own(self) -> object:
         """What serves the endpoint in its usual spelling."""
-        usual = {"type": "http", "method": "POST", "path": self._endpoint, "root_path": "", "headers": []}
+        usual: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": self._endpoint,
+            "root_path": "",
+            "headers": [],
+        }
         with suppress(Exception):
             return _follow(self._app, usual).end
         return None

@@ -7,6 +7,7 @@ even at its start.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,22 +24,21 @@ from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
-from .._session.claims import Claims, Kind, RedactedRepr
+from .._session.claims import Claims, RedactedRepr
 from .._session.data import Data, Namespace
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
-from .._tokens.keys import KeyRing
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
 from ..stores._threads import wait_from_thread
 from ..telemetry import is_traced
-from . import principal, routing
+from . import routing
 from .background import LiveSessionCounter
 from .callers import CreateLimit, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
-from .options import Limits, OnCreate, Options
-from .principal import ReadPrincipal
+from .options import Options
+from .principal import reader
 from .resumption import Events, Streams
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 _PROCESS: Final = secrets.token_bytes(16)
 
 
+StatusNowait = Callable[[Claims], "SessionStatus | None"]
+"""Returns what a store knows without a wait, or None."""
+
+
 class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     """How clients that do not name sessions themselves get one."""
 
@@ -59,6 +63,11 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     keys_persistent: bool  # whether the keys outlive this process
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether there are clients whose state is in the store."""
+        return self.header or self.bridges or self.cookie_name is not None
 
     @classmethod
     def of(cls, options: Options, *, keys_persistent: bool) -> TransportRules:
@@ -79,7 +88,7 @@ class Recording:
 
     def __init__(self, app: ASGIApp, options: Options) -> None:
         telemetry = options.telemetry
-        self.feed: Final = _feed(options)
+        self.feed: Final = _make_feed(options)
         self.listen: Final = telemetry.listen
         self.metrics_enabled: Final = telemetry.metrics is not None
         self._always: Final = self.metrics_enabled or self.feed is not None
@@ -105,68 +114,67 @@ def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemet
         redact=telemetry.redact,
         feed=feed,
         tracked=options.tracked is not None,
-        caller=telemetry.user and CallerAttributes(telemetry.user, principal.reader(options.principal)),
+        caller=telemetry.user and CallerAttributes(telemetry.user, reader(options.principal)),
     )
 
 
-class Places:
-    """Where each session's data is kept, within the limits of the deployment."""
+def _make_feed(options: Options) -> Feed | None:
+    if options.telemetry.inspector is None:
+        return None
+    from ..telemetry._feed import Feed
 
-    def __init__(self, store: Store, options: Options) -> None:
-        self._store: Final = store
-        self._limits: Final = options.limits
-        self._clock: Final = options.clock
-        self._locks: Final = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates under way
-
-    def namespace(self, owner: str, expires_at: int, subject: str | None = None) -> Namespace:
-        """Return a session's place in the store, given its `ref`, its end in Unix seconds, and its subject."""
-        limits = self._limits
-        if subject is None:
-            return Namespace(owner, expires_at, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
-        return Namespace(owner, expires_at, limits.data_bytes, subject, limits.data_bytes_per_principal)
-
-    def data(self, owner: str, expires_at: int, subject: str | None = None) -> Data:
-        """Return a session's data, given the same."""
-        place, limit = self.namespace(owner, expires_at, subject=subject), self._limits.value_bytes
-        clock = self._clock
-        return Data(self._store, place, clock=clock, max_value_bytes=limit, lock=self._lock, blocking=wait_from_thread)
-
-    def _lock(self, place: tuple[str, str]) -> anyio.Lock:
-        return self._locks.setdefault(place, anyio.Lock())
+    return Feed(options.clock)
 
 
-class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
-    """What every request of one middleware shares."""
+class Runtime:
+    """What all requests of one middleware share."""
 
-    rules: Rules
-    ring: Callable[[float], KeyRing]  # the keys in force at a moment, Unix seconds
-    tokens: Tokens
-    principal: ReadPrincipal
-    lifetime: float
-    idle_timeout: float | None
-    tracked: bool
-    preflight: bool  # whether the wrapped server is asked before we answer ourselves
-    limits: Limits
-    body_timeout: float
-    create_limit: CreateLimit | None
-    on_create: OnCreate | None
-    transport: TransportRules
-    correlate: tuple[str, ...]  # where clients put their names for conversations
-    unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
-    capability: bytes  # `capabilities.sessions`, as JSON
-    settings: bytes  # `capabilities.experimental.sessions`, as JSON
-    store: Store
-    origin: str | None  # names the store where no other process sees what it holds, else None
-    status_nowait: Callable[[Claims], SessionStatus | None] | None  # what the store answers without a wait, or None
-    places: Places
-    streams: Streams
-    events: Events = msgspec.field(default_factory=Events)
-    terminator: Terminator
-    sweeper: Sweeper | None  # only where sessions are tracked
-    watched: Watched | None  # only where the options say so
-    counter: LiveSessionCounter | None  # only where sessions are tracked and there are metrics
-    telemetry: Recording
-    clock: Callable[[], float]
+    def __init__(self, app: ASGIApp, options: Options) -> None:
+        limits = options.limits
+        self.limits: Final = limits
+        self.clock: Final = options.clock
+        self.lifetime: Final = as_seconds(options.lifetime)
+        self.body_timeout: Final = as_seconds(limits.body_timeout)
+        self.idle_timeout: Final = _idle_timeout(options)
+        self.tracked: Final = options.tracked is not None
+        self.preflight: Final = options.admission == "ask"  # whether the wrapped server admits callers that we answer
+        self.principal: Final = reader(options.principal)
+        self.on_create: Final = options.on_create
+        self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
+        self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
+
+        self.ring: Final = key_source(options.keys)  # returns the keys in force at a moment, Unix seconds
+        self.audience: Final = options.audience
+        self.tokens: Final = Tokens(
+            issuer=options.wire.issuer,
+            audience=options.audience,
+            cache_entries=limits.token_cache,
+            max_bytes=limits.token_bytes,
+        )
+        self.transport: Final = TransportRules.of(options, keys_persistent=not self.ring(self.clock()).ephemeral)
+        sep1364, self.unconfirmed, self.capability = _sep1364(options)
+        offered = decision.offered(options.wire.extensions, tracked=self.tracked)
+        self.rules: Final = self._rules(options, offered, sep1364)
+        self.settings: Final = decision.settings(self.rules.policy.summary, offered)
+        self.telemetry: Final = Recording(app, options)
+        self._open_store(options)
+
+    def _open_store(self, options: Options) -> None:
+        """Make the store, and what ends and counts the sessions in it."""
+        store = stores.make(options.store, clock=self.clock, timeout=as_seconds(options.limits.store_timeout))
+        self.store = store
+        # A subclass may answer otherwise, and where sessions are tracked each request is recorded.
+        answers = "status_nowait" in vars(type(store)) and not self.tracked
+        self.status_nowait: StatusNowait | None = getattr(store, "status_nowait", None) if answers else None
+        self._origin = _origin(store, options.store)
+        self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
+        self.streams = Streams(store)
+        self.events = Events()
+        on_end, emit = options.on_end, self.telemetry.emit
+        self.terminator = Terminator(store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock)
+        self.sweeper = self._sweeper(options)
+        services = (self.sweeper, self._counter(), self._watched(options))
+        self.background_services = [service for service in services if service is not None]
 
     async def status(self, claims: Claims) -> SessionStatus:
         """Ask the store how a session stands; where sessions are recorded, note that it is used."""
@@ -180,86 +188,62 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
         return getattr(self.store, "fault", None)
 
     @property
-    def audience(self) -> str:
-        return self.tokens.audience
-
-    @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)
 
+    def boot(self) -> str | None:
+        """Return the name of this process where its memory holds the store, else None."""
+        return None if self._origin is None else f"{self._origin}{os.getpid():08x}"
 
-def make_runtime(app: ASGIApp, options: Options) -> Runtime:
-    """Return what the requests of a middleware share, for the wrapped application and the checked options."""
-    limits, clock, tracked = options.limits, options.clock, options.tracked is not None
-    ring, tokens = key_source(options.keys), _tokens(options)
-    transport = TransportRules.of(options, keys_persistent=not ring(clock()).ephemeral)
-    offered = decision.offered(options.wire.extensions, tracked=tracked)
-    sep1364, unconfirmed, capability = _sep1364(options)
-    rules = _rules(options, offered, transport, sep1364, lambda token: tokens.kind(ring(clock()), token))
-    recording, idle_timeout = Recording(app, options), _idle_timeout(options)
-    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    places, streams = Places(store, options), Streams(store)
-    terminator = _terminator(options, store, streams, places, recording)
-    return Runtime(
-        rules=rules,
-        ring=ring,
-        tokens=tokens,
-        principal=principal.reader(options.principal),
-        lifetime=as_seconds(options.lifetime),
-        idle_timeout=idle_timeout,
-        tracked=tracked,
-        preflight=options.admission == "ask",
-        limits=limits,
-        body_timeout=as_seconds(limits.body_timeout),
-        create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
-        on_create=options.on_create,
-        transport=transport,
-        correlate=correlation_sources(options.telemetry.correlate),
-        unconfirmed=unconfirmed,
-        capability=capability,
-        settings=decision.settings(rules.policy.summary, offered),
-        store=store,
-        origin=_origin(store, options.store),
-        status_nowait=_status_nowait(store, options),
-        places=places,
-        streams=streams,
-        terminator=terminator,
-        sweeper=_sweeper(options, terminator, idle_timeout),
-        watched=_watched(options, terminator, recording.feed),
-        counter=_counter(options, store, recording),
-        telemetry=recording,
-        clock=clock,
-    )
+    def namespace(self, ref: str, expires_at: int, subject: str | None = None) -> Namespace:
+        """Return a session's place in the store."""
+        limits = self.limits
+        if subject is None:
+            return Namespace(ref, expires_at, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
+        return Namespace(ref, expires_at, limits.data_bytes, subject, limits.data_bytes_per_principal)
 
+    def data(self, ref: str, expires_at: int, subject: str | None = None) -> Data:
+        place, limit, clock = self.namespace(ref, expires_at, subject), self.limits.value_bytes, self.clock
+        return Data(self.store, place, clock=clock, max_value_bytes=limit, lock=self._lock, blocking=wait_from_thread)
 
-def _tokens(options: Options) -> Tokens:
-    limits, issuer = options.limits, options.wire.issuer
-    return Tokens(
-        issuer=issuer, audience=options.audience, cache_entries=limits.token_cache, max_bytes=limits.token_bytes
-    )
+    def _lock(self, place: tuple[str, str]) -> anyio.Lock:
+        return self._locks.setdefault(place, anyio.Lock())
 
+    def _rules(self, options: Options, offered: Sequence[str], sep1364: Sep1364 | None) -> Rules:
+        return Rules(
+            subjects=decision.subjects(offered),
+            policy=Policy(options.require),
+            lists=options.wire.lists,
+            legacy_only=options.wire.era == "legacy",
+            fail_open=options.on_store_error == "allow",
+            bridges=self.transport.bridges,
+            reads_transport=self.transport.header or self.transport.bridges,
+            kind_of=lambda token: self.tokens.kind(self.ring(self.clock()), token),
+            sep1364=sep1364,
+        )
 
-def _rules(
-    options: Options,
-    offered: Sequence[str],
-    transport: TransportRules,
-    sep1364: Sep1364 | None,
-    kind_of: Callable[[str], Kind | None],
-) -> Rules:
-    return Rules(
-        subjects=decision.subjects(offered),
-        policy=Policy(options.require),
-        lists=options.wire.lists,
-        legacy_only=options.wire.era == "legacy",
-        fail_open=options.on_store_error == "allow",
-        bridges=transport.bridges,
-        reads_transport=transport.header or transport.bridges,
-        kind_of=kind_of,
-        sep1364=sep1364,
-    )
+    def _sweeper(self, options: Options) -> Sweeper | None:
+        if options.tracked is None:
+            return None
+        interval = as_seconds(options.tracked.sweep_interval)
+        return Sweeper(self.store, self.terminator, self.audience, self.whole_idle_timeout, interval)
+
+    def _counter(self) -> LiveSessionCounter | None:
+        if not self.tracked or not self.telemetry.metrics_enabled:
+            return None
+        report = lambda number: self.telemetry.recorder().alive(self.audience, number)  # noqa: E731
+        return LiveSessionCounter(self.store, self.audience, report)
+
+    def _watched(self, options: Options) -> Watched | None:
+        if self.telemetry.feed is None:
+            return None
+        from .operator import Watched
+
+        return Watched(options, self.telemetry.feed, self.terminator)
 
 
 def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
+    """Return the dialects, who need not confirm a session by one, and `capabilities.sessions` as JSON."""
     if not options.dialects and isinstance(options.dialects, Sequence):
         return None, None, b"{}"
     from .._protocol.sep1364 import Sep1364
@@ -271,49 +255,9 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 
 
 def _idle_timeout(options: Options) -> float | None:
-    timeouts = (options.idle_timeout, None if options.tracked is None else options.tracked.silence)
-    return next((as_seconds(one) for one in timeouts if one is not None), None)
-
-
-def _status_nowait(store: Store, options: Options) -> Callable[[Claims], SessionStatus | None] | None:
-    # A subclass may answer otherwise, and where sessions are tracked each request is recorded.
-    answers = "status_nowait" in vars(type(store)) and options.tracked is None
-    return getattr(store, "status_nowait", None) if answers else None
-
-
-def _terminator(options: Options, store: Store, streams: Streams, places: Places, recording: Recording) -> Terminator:
-    return Terminator(store, streams, on_end=options.on_end, emit=recording.emit, data=places.data, clock=options.clock)
-
-
-def _sweeper(options: Options, terminator: Terminator, idle_timeout: float | None) -> Sweeper | None:
-    if options.tracked is None:
-        return None
-    whole, interval = None if idle_timeout is None else int(idle_timeout), as_seconds(options.tracked.sweep_interval)
-    return Sweeper(terminator.store, terminator, options.audience, whole, interval)
-
-
-def _counter(options: Options, store: Store, recording: Recording) -> LiveSessionCounter | None:
-    if options.tracked is None or not recording.metrics_enabled:
-        return None
-    return LiveSessionCounter(
-        store, options.audience, lambda number: recording.recorder().alive(options.audience, number)
-    )
-
-
-def _feed(options: Options) -> Feed | None:
-    if options.telemetry.inspector is None:
-        return None
-    from ..telemetry._feed import Feed
-
-    return Feed(options.clock)
-
-
-def _watched(options: Options, terminator: Terminator, feed: Feed | None) -> Watched | None:
-    if feed is None:
-        return None
-    from .operator import Watched
-
-    return Watched(options, feed, terminator)
+    if options.idle_timeout is None and options.tracked is not None and options.tracked.silence is not None:
+        return as_seconds(options.tracked.silence)
+    return None if options.idle_timeout is None else as_seconds(options.idle_timeout)
 
 
 def _origin(store: Store, option: str | Store) -> str | None:
