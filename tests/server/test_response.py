@@ -485,13 +485,13 @@ async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
 async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
     """And nothing about it otherwise; the text may be the application's."""
     away, refused = Answer(), Answer()
-    await send_refusal(away, StoreUnavailable(), status=503, code=-32603)
+    await send_refusal(away, StoreUnavailable(), 503)
     assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
     assert away.json == {
         "jsonrpc": "2.0",
         "id": None,
         "error": {"code": -32603, "message": "Session store unavailable"},
     }
-    await send_refusal(refused, CreateRefused("no more"), status=200, code=-31045)
+    await send_refusal(refused, CreateRefused("no more"), 200)
     assert b"retry-after" not in refused.headers
     assert refused.error == {"code": -31045, "message": "no more"}

@@ -261,7 +261,7 @@ class Options(_Checked):
     on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
     tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
     on_create: Annotated[OnCreate | None, forms.FUNCTION]
-    on_end: Annotated[OnEnd | None, forms.callable_with("session", "reason")]
+    on_end: Annotated[OnEnd | None, forms.FUNCTION]
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,

@@ -35,7 +35,7 @@ from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to
 from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
-from .methods import METHODS, MethodCall
+from .methods import METHODS
 from .principal import is_unseen
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
@@ -76,8 +76,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         if refused is not None:
             await _refuse(ctx, message, decision, refused)
         elif decision.action in ANSWERED:
-            method = partial(METHODS[decision.action], MethodCall(ctx, message, session))
-            await respond_to_session_method(ctx, message, method, session)
+            await respond_to_session_method(ctx, message, METHODS[decision.action])
         else:
             await forward(ctx, body, message, decision)
 

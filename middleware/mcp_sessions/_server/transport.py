@@ -28,7 +28,7 @@ from .active import ActiveSession, Bridged
 from .answers import (
     ResponseRecorder,
     may_delete,
-    refuse_request,
+    record_refusal,
     refuse_unparsed,
     refuse_without_body,
     send_refusal,
@@ -99,7 +99,7 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
     try:
         return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind).claims
     except SessionNotFound as refusal:
-        refuse_request(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
+        record_refusal(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None
 
 
@@ -170,9 +170,8 @@ def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
 
 
 async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
-    code = refuse_request(ctx, refusal, claims, label)
-    http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
-    await send_refusal(ctx.send, refusal, status=http_status, code=code)
+    record_refusal(ctx, refusal, claims, label)
+    await send_refusal(ctx.send, refusal, _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status)
 
 
 def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
