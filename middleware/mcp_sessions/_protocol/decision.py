@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Lists = Literal["stable", "session", "untouched"]
 
 
-class SessionPresence(Enum):
+class SessionPresence(str, Enum):
     """What a message carries, against what the policy requires."""
 
     NOTHING = "no session, and none is required"
@@ -41,7 +41,7 @@ class SessionPresence(Enum):
     SESSION = "a session"
 
 
-class Action(Enum):
+class Action(str, Enum):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
@@ -175,7 +175,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     credentials = identify(message, headers, rules)
     subject = subject_of(message, rules)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
-    if isinstance(action, str):
+    if not isinstance(action, Action):
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
     if action is Action.LIST:
         action = list_action(rules.lists, modern=headers.is_modern)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 
-class Subject(Enum):
+class Subject(str, Enum):
     """What a message is about."""
 
     CREATE = "sessions/create"

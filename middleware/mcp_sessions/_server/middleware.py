@@ -160,7 +160,7 @@ class MCPSessionMiddleware:
             if (error := self.configuration_error) is not None:
                 raise ConfigurationError(error)
             self._is_checked = True
-        self.services.started()
+            self.services.started()
 
     @property
     def configuration_error(self) -> str | None:

@@ -77,7 +77,7 @@ async def mint(
 
 
 def _check_caller(runtime: Runtime, scope: Scope) -> None:
-    if is_unseen(runtime.principal, scope):
+    if is_unseen(runtime.principal, scope, dict(scope["headers"])):
         warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
         raise refusal("principal_unseen")
 

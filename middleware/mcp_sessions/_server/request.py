@@ -190,7 +190,7 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
         return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
-    is_refused = is_unseen(ctx.runtime.principal, ctx.scope)
+    is_refused = is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name)
     return MissingSession(ctx.runtime, ctx.headers, message, "unseen" if is_refused else "unnamed")
 
 
