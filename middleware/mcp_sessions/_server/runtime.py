@@ -34,9 +34,9 @@ from ..telemetry import is_traced
 from . import routing
 from .background import LiveSessionCounter
 from .callers import CreateLimit, PendingInitialized
-from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
+from .option_types import as_seconds
 from .options import Options
 from .principal import reader
 from .resumption import Events, Streams
