@@ -117,39 +117,47 @@ async def _refuse(ctx: RequestContext, message: Message, decision: Decision, ref
 async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
-    Handlers find the session, or why there is none. An answer that nothing changes or observes is sent directly.
+    An answer that nothing changes or observes is sent directly.
     """
-    scope, session, is_handshake = ctx.scope, None, False
-    response = passing_response(ctx) if message is None else response_for(ctx, message, decision)
+    session, response = None, passing_response(ctx) if message is None else response_for(ctx, message, decision)
     if message is not None:
         session = Session(ctx.session) if ctx.session is not None and decision.action is Action.ATTACH else None
         body = await prepare_message(ctx, message, decision, session)
-        is_handshake = message.method == INITIALIZE
-    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
-    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    session_token = session_variable.set(None if is_handshake else session)
-    correlation_token = None if ctx.correlation is None else correlation_variable.set(ctx.correlation)
-    missing_token = None
-    if session is None or is_handshake:
-        scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
-        missing_token = missing_session_variable.set(missing)
     try:
-        await ctx.app(scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
-    except Exception as error:
-        scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
-        if message is None or response is None or not isinstance(error, StoreUnavailable):
+        with _attached(ctx, message, session):
+            await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
+    except StoreUnavailable as error:
+        if message is None or response is None:
             raise
         if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
             raise
     finally:
+        close(response, ctx.session)
+
+
+@contextmanager
+def _attached(ctx: RequestContext, message: Message | None, session: Session | None) -> Iterator[None]:
+    """Show the session, or why there is none, to handlers: on the scope and in context variables."""
+    scope, is_handshake = ctx.scope, message is not None and message.method == INITIALIZE
+    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
+    missing = _missing_session(ctx, message) if session is None or is_handshake else None
+    if missing is not None:
+        scope[MISSING_SESSION_KEY] = missing
+    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
+    session_token = session_variable.set(None if is_handshake else session)
+    correlation_token = correlation_variable.set(ctx.correlation)
+    missing_token = missing_session_variable.set(missing)
+    try:
+        yield
+    except Exception:
+        scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
+        raise
+    finally:
         session_variable.reset(session_token)
-        if correlation_token is not None:
-            correlation_variable.reset(correlation_token)
-        if missing_token is not None:
-            missing_session_variable.reset(missing_token)
+        correlation_variable.reset(correlation_token)
+        missing_session_variable.reset(missing_token)
         if is_handshake:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
-        close(response, ctx.session)
 
 
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:

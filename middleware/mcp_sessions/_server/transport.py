@@ -63,8 +63,8 @@ async def handle_without_body(ctx: RequestContext) -> None:
 
 async def _answer(ctx: RequestContext, header: str) -> None:
     """Answer a request without a body whose header names a session of ours."""
-    runtime, method = ctx.runtime, ctx.scope["method"]
-    rules, session, kind, claims = runtime.rules, None, TRANSPORT, None
+    runtime, rules, method = ctx.runtime, ctx.runtime.rules, ctx.scope["method"]
+    session, kind = None, TRANSPORT
     try:
         # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
         if method == "DELETE" or rules.sep1364 is None:
@@ -73,19 +73,14 @@ async def _answer(ctx: RequestContext, header: str) -> None:
             kind = FIELD
         if method == "DELETE" or (method == "GET" and runtime.transport.bridges):
             session = await open_transport(ctx, header, kind=kind)
-            claims = session.claims
-        else:
-            claims = _verified_claims(ctx, header, kind)
     except Refusal as refusal:
         await refuse_without_body(ctx, refusal)
         return
-    recording = (
-        runtime.telemetry.recorder().name_request(claims, ctx.scope)
-        if claims and runtime.telemetry.is_recording()
-        else nullcontext()
-    )
+    claims = _verified_claims(ctx, header, kind) if session is None else session.claims
+    is_recording = runtime.telemetry.is_recording()
+    naming = runtime.telemetry.recorder().name_request(claims, ctx.scope) if claims and is_recording else nullcontext()
     if session is not None and method == "DELETE":
-        with recording:
+        with naming:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
