@@ -227,8 +227,8 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         start, make_guard = self.response.pending_start, self.response.make_guard
         if start is None or make_guard is None or start["status"] != _OK:
             return None
-        refusal = await (guard := make_guard()).refusal()
-        return None if refusal is None else guard.refused(refusal)
+        end_reason = await (guard := make_guard()).end_reason()
+        return None if end_reason is None else guard.refused_body(end_reason)
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
@@ -239,7 +239,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     waiting: list[ASGIMessage] = []  # parts that are held with the start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
-    refusal: Refusal | None = None  # why it was ended, where its session has not simply ended
+    end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
     guard: StreamGuard | None = None  # from when the stream is open
     last_text: bytes = b""  # of its events, as it left
 
@@ -314,17 +314,17 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         for event in ({**start, "headers": headers}, *waiting):
             await self.response.send_out(event)
 
-    async def terminate(self, refusal: Refusal | None = None) -> None:
+    async def terminate(self, end_reason: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
-        self.response.terminated, self.refusal = True, refusal
+        self.response.terminated, self.end_reason = True, end_reason
         if not self.is_sending:
             await self._send_last()
 
-    async def fail(self, refusal: Refusal) -> bool:
+    async def fail(self, error: Refusal) -> bool:
         """End the stream of a request whose handler failed; False where its answer has left."""
         if self.guard is None or self.response.terminated or self.guard.request.is_answered_by(self.last_text):
             return False
-        await self.terminate(refusal)
+        await self.terminate(error)
         return True
 
     def close(self, session: ActiveSession) -> None:
@@ -343,14 +343,14 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             self.guard.streams.remove(self.guard)
 
     async def _terminate_if_refused(self, guard: StreamGuard) -> None:
-        refusal = await guard.refusal()
-        if refusal is not None and not self.response.terminated:
+        end_reason = await guard.end_reason()
+        if end_reason is not None and not self.response.terminated:
             guard.streams.remove(guard)
-            await self.terminate(refusal)
+            await self.terminate(end_reason)
 
     async def _send_last(self) -> None:
         assert self.guard is not None
-        last, start = self.guard.last_message(self.refusal, self.last_text), self.response.pending_start
+        last, start = self.guard.last_message(self.end_reason, self.last_text), self.response.pending_start
         # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.

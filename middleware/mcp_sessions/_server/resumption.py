@@ -108,7 +108,7 @@ class Streams:
 # --- resumption ---
 
 
-class OpenSession(Protocol):
+class ResumableSession(Protocol):
     """The session of a call, whose state stays open until the answer has left."""
 
     claims: Claims
@@ -132,7 +132,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
-    session: OpenSession | None = None  # while its answer may come by a resumed stream
+    session: ResumableSession | None = None  # while its answer may come by a resumed stream
     rewrites: Rewrites = ()  # what that answer needs
 
     def is_answered_by(self, last: bytes) -> bool:
@@ -150,7 +150,7 @@ class Events:
         self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
         self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
         self._calls: OrderedDict[StreamRequest, None] = OrderedDict()
-        self._saved: list[OpenSession] = []  # those of these calls whose state is in the store and open
+        self._saved: list[ResumableSession] = []  # those of these calls whose state is in the store and open
         self._saving = False
 
     def remember(self, transport: str | None, event_id: str, request: StreamRequest) -> None:
@@ -172,7 +172,7 @@ class Events:
         """Whether an event was seen in any transport session. Servers find events by their id alone."""
         return event_id in self._places
 
-    def keep(self, request: StreamRequest, session: OpenSession, rewrites: Rewrites, last: bytes) -> None:
+    def keep(self, request: StreamRequest, session: ResumableSession, rewrites: Rewrites, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
         request.session, request.rewrites = session, rewrites
         self._calls[request] = None
@@ -199,7 +199,7 @@ class Events:
         finally:
             self._saving = False
 
-    async def _save_one(self, session: OpenSession) -> None:
+    async def _save_one(self, session: ResumableSession) -> None:
         """Save what changed in a state; a closed one was saved with its answer, or no longer belongs to a call."""
         if session.closed or session.has_expired():
             session.close()
@@ -220,7 +220,7 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
     transport: str | None  # the wrapped server's transport session that it came by
     streams: Streams  # of this process, among which it is listed while it is open
     events: Events  # of this process, by which a client may resume it
-    refused: Callable[[Refusal], bytes]  # gives the last message to a client whose response is cut, as JSON, or nothing
+    refused_body: Callable[[Refusal], bytes]  # returns the last message of a response that is cut, or nothing
     ended_by_this_request: Callable[[], bool]  # whether the response goes on all the same
     fail_open: bool  # whether it goes on where the store does not say whether the session has ended
 
@@ -230,15 +230,15 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
             self.streams.store_unavailable and self.request.id is not None and rewrite.is_answer(text, self.request.id)
         )
 
-    async def refusal(self) -> Refusal | None:
+    async def end_reason(self) -> Refusal | None:
         """Return why an answer must not leave: its session has ended meanwhile, or may have."""
         if self.ended_by_this_request():
             return None
         claims = self.request.claims
         try:
             return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
-        except StoreUnavailable as refusal:
-            return None if self.fail_open else refusal
+        except StoreUnavailable as error:
+            return None if self.fail_open else error
 
     def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
@@ -246,9 +246,9 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
         if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
             self.request.answered = True
 
-    def last_message(self, refusal: Refusal | None, last: bytes) -> bytes:
+    def last_message(self, end_reason: Refusal | None, last: bytes) -> bytes:
         """Return the last message of a stream that is cut, given the one before: none where its client expects none."""
         if self.request.is_answered_by(last):
             return b""
         self.request.answered = True
-        return self.refused(refusal or SessionEnded(ref=self.request.claims.ref))
+        return self.refused_body(end_reason or SessionEnded(ref=self.request.claims.ref))

@@ -199,7 +199,7 @@ def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_o
         _upstream_id(ctx),
         ctx.runtime.streams,
         ctx.runtime.events,
-        refused=partial(refused_body, ctx, message),
+        refused_body=partial(refused_body, ctx, message),
         ended_by_this_request=lambda: session.ended_by_own_request,
         fail_open=fail_open,
     )
