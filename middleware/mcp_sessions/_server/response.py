@@ -1,8 +1,8 @@
 """The response on its way out: `Response.send` is the only stand-in for `send` that the application gets.
 
-What becomes of a body is chosen at its start: JSON is held as a whole, an event stream passes event by event, all else
-passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer asks
-the store again; `resumption.Streams` polls it, and calls `EventBody.terminate` where a session has ended.
+What becomes of a body is chosen at its start: JSON is buffered as a whole, an event stream passes event by event, all
+else passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer
+asks the store again; `resumption.Streams` polls it, and calls `EventBody.terminate` where a session has ended.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
-    pending_start: ASGIMessage | None = None  # while it is held
+    pending_start: ASGIMessage | None = None  # until it is sent
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
     terminated: bool = False  # it was ended before its time
@@ -103,7 +103,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         return OpaqueBody(self)
 
     def _find_session(self, start: ASGIMessage) -> None:
-        """Find the session that the server names, beside which none of ours is named."""
+        """Find the session that the server names: ours is then not named, nor where the request fails."""
         self.session_id = next(reversed(session_header_values(start)), None)
         if self.session_id is not None or start["status"] != _OK:
             for change in self.rewrites:
@@ -119,7 +119,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         return rewrite.is_answer(text, self.request_id)
 
     def name(self, session_id: str) -> None:
-        """Name a new session in the headers, which are still held."""
+        """Name a new session in the headers, which were not sent yet."""
         self.session_id = session_id
         self.extra_headers = ((SESSION_HEADER, session_id.encode("ascii")),)
 
@@ -193,7 +193,7 @@ class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
 
 
 class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
-    """A JSON answer, held as a whole with its start."""
+    """A JSON answer, buffered as a whole with its start."""
 
     response: Response
     pieces: list[bytes] = []  # each struct gets its own
@@ -236,7 +236,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     response: Response
     events: EventStream
-    waiting: list[ASGIMessage] = []  # parts that are held with the start; each struct gets its own
+    waiting: list[ASGIMessage] = []  # parts that follow the deferred start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
     end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
@@ -308,7 +308,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             await self._send_last()  # it was terminated while something was sent
 
     async def _release(self, start: ASGIMessage) -> None:
-        """Send the start that was held, and what waits with it."""
+        """Send the deferred start, and the parts that wait for it."""
         waiting, self.waiting, self.response.pending_start = self.waiting, [], None
         headers = [*start["headers"], *self.response.extra_headers]
         for event in ({**start, "headers": headers}, *waiting):
@@ -351,7 +351,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def _send_last(self) -> None:
         assert self.guard is not None
         last, start = self.guard.last_message(self.end_reason, self.last_text), self.response.pending_start
-        # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
+        # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):

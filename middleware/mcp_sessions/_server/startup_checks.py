@@ -119,7 +119,7 @@ async def _listed(server: Any) -> list[str]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Return what matches every URI that a template may serve, without query: case is not told apart."""
+    """Return what matches every URI that a template may serve, without query, in any case of letters."""
     texts = re.split(r"(\{[^}]*\})", template)
     simple, any_text = "[^/]*", ".*"
     parts = [
