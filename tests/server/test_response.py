@@ -426,10 +426,6 @@ class TestEverythingElse:
         again = body(b"again")
         assert (await respond_with(start(JSON), body(b"{}"), again)).messages[2:] == [again]
 
-    async def test_an_answer_that_nothing_changes_is_not_given_in_the_applications_place(self) -> None:
-        """Its errors are the application's own, too."""
-        assert not await responding(Answer()).fail(checkpoint, StoreUnavailable())
-
     @pytest.mark.parametrize("kind", [b"text/html", b"application/jsonp", b""])
     async def test_other_types_pass_as_they_are(self, kind: bytes) -> None:
         messages = [start((b"content-type", kind)), body(b'{"hello":1}', more=True), body(b"")]

@@ -127,10 +127,9 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         with _attached(ctx, message, session):
             await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except StoreUnavailable as error:
-        if message is None or response is None:
+        if message is None or response is None or response.has_left:
             raise
-        if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
-            raise
+        await refuse_at_once(ctx, message, error)
     finally:
         close(response, ctx.session)
 

@@ -8,7 +8,7 @@ asks the store again; `resumption.Streams` polls it, and calls `EventBody.termin
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -138,18 +138,14 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if self.observer is not None and len(text) <= MAX_OBSERVED_BYTES:
             self.observer.read(text)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether a part of it was sent."""
+        return self.body is not None and self.pending_start is None
+
     def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
-
-    async def fail(self, answer: Callable[[], Awaitable[None]], error: Refusal) -> bool:
-        """Answer a request whose handler left us the store's error, and return whether that was still possible."""
-        if not self.rewrites:
-            return False
-        if self.body is None or (isinstance(self.body, JSONBody) and self.pending_start is not None):
-            await answer()
-            return True
-        return isinstance(self.body, EventBody) and await self.body.fail(error)
 
 
 def close(response: Response | None, session: ActiveSession | None) -> None:
@@ -319,13 +315,6 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         self.response.terminated, self.end_reason = True, end_reason
         if not self.is_sending:
             await self._send_last()
-
-    async def fail(self, error: Refusal) -> bool:
-        """End the stream of a request whose handler failed; False where its answer has left."""
-        if self.guard is None or self.response.terminated or self.guard.request.is_answered_by(self.last_text):
-            return False
-        await self.terminate(error)
-        return True
 
     def close(self, session: ActiveSession) -> None:
         """Close a session with its stream; the state stays open where a client that can resume it waits for it."""
