@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, Token
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import Scope
 
 from .._errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
+_Attached = list[tuple[ContextVar[Any], Token[Any]]]
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -123,40 +127,38 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
     if message is not None:
         session = Session(ctx.session) if ctx.session is not None and decision.action is Action.ATTACH else None
         body = await prepare_message(ctx, message, decision, session)
+    attached = _attach(ctx, message, session)
     try:
-        with _attached(ctx, message, session):
-            await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
-    except StoreUnavailable as error:
-        if message is None or response is None or response.has_left:
+        await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
+    except Exception as error:
+        _show(ctx.scope, None)  # what handles the error has no session
+        if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
         await refuse_at_once(ctx, message, error)
     finally:
+        for variable, token in attached:
+            variable.reset(token)
+        if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
+            _show(ctx.scope, None)
         close(response, ctx.session)
 
 
-@contextmanager
-def _attached(ctx: RequestContext, message: Message | None, session: Session | None) -> Iterator[None]:
-    """Show the session, or why there is none, to handlers: on the scope and in context variables."""
-    scope, is_handshake = ctx.scope, message is not None and message.method == INITIALIZE
-    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
-    missing = _missing_session(ctx, message) if session is None or is_handshake else None
-    if missing is not None:
-        scope[MISSING_SESSION_KEY] = missing
+def _attach(ctx: RequestContext, message: Message | None, session: Session | None) -> _Attached:
+    """Show the session, or why there is none, to handlers; return the context variables that are to be reset."""
+    _show(ctx.scope, session)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    session_token = session_variable.set(None if is_handshake else session)
-    correlation_token = correlation_variable.set(ctx.correlation)
-    missing_token = missing_session_variable.set(missing)
-    try:
-        yield
-    except Exception:
-        scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
-        raise
-    finally:
-        session_variable.reset(session_token)
-        correlation_variable.reset(correlation_token)
-        missing_session_variable.reset(missing_token)
-        if is_handshake:  # FastMCP's task of a connection keeps this request's scope
-            scope["mcp_session"] = scope["state"]["mcp_session"] = None
+    is_handshake = message is not None and message.method == INITIALIZE
+    attached: _Attached = [(session_variable, session_variable.set(None if is_handshake else session))]
+    if session is None or is_handshake:
+        ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
+        attached.append((missing_session_variable, missing_session_variable.set(missing)))
+    if ctx.correlation is not None:
+        attached.append((correlation_variable, correlation_variable.set(ctx.correlation)))
+    return attached
+
+
+def _show(scope: Scope, session: Session | None) -> None:
+    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
