@@ -31,7 +31,6 @@ from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE
-from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
@@ -125,7 +124,9 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
     """
     session, response = None, passing_response(ctx) if message is None else response_for(ctx, message, decision)
     if message is not None:
-        session = Session(ctx.session) if ctx.session is not None and decision.action is Action.ATTACH else None
+        if ctx.session is not None and decision.action is Action.ATTACH:
+            session = Session(ctx.session)
+            ctx.runtime.telemetry.report_use(session.ref, message.label)
         body = await prepare_message(ctx, message, decision, session)
     attached = _attach(ctx, message, session)
     try:
@@ -162,13 +163,11 @@ def _show(scope: Scope, session: Session | None) -> None:
 
 
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
-    """Return the body as the application gets it, and report that its session is used.
+    """Return the body as the application gets it.
 
     SEP-1364's fields and, for lists and notifications, the session are taken out; our trace context is put in.
     """
     runtime = ctx.runtime
-    if attached is not None and runtime.telemetry.listen is not None:
-        runtime.telemetry.listen(SessionUsed(attached.ref, message.label))
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
