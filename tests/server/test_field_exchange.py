@@ -162,6 +162,11 @@ class TestAlternative1:
         answer = await client.say("session/create", {"capabilities": {"roots": {}}})
         assert answer.error["message"].startswith("Too much data in your sessions")
 
+    async def test_capabilities_have_the_room_of_a_session_s_data(self) -> None:
+        options: dict[str, Any] = {"limits.data_bytes": 20}
+        params: dict[str, Any] = {"capabilities": {"roots": {"listChanged": True}}}
+        assert (await first(Server(), **options).say("session/create", params)).error["code"] == INVALID
+
     async def test_a_session_whose_client_is_not_told_of_it_ends(self, server: Server) -> None:
         """The application is not asked to fill it, so nothing has to be freed."""
         lives = Lives()
