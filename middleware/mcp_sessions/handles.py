@@ -20,8 +20,8 @@ from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from ._errors import ConfigurationError, MCPSessionsError
-from ._server import forms
-from ._server.forms import Seconds
+from ._server import option_types
+from ._server.option_types import Seconds
 from ._server.principal import from_scope
 from ._session.claims import Principal
 from ._session.session import Session, find_session, framework_scope
@@ -321,7 +321,7 @@ class Handles:
 
 
 def _seconds(option: str, value: object) -> int | None:
-    return None if value is None else int(forms.LIFETIME.check(option, value))
+    return None if value is None else int(option_types.LIFETIME.check(option, value))
 
 
 class _Sent:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import MODERN, START, Answer, Client, Clock, call, http
+from clients import START, Answer, Client, Clock, call, http
 from failing import Failing
 from starlette.types import ASGIApp, Scope, Send
 
@@ -33,20 +32,6 @@ def client_of(modern: bool, **options: Any) -> Client:
 Failure = Callable[[], Exception]
 
 
-class TestCreate:
-    async def test_a_session_is_answered_at_once(self, modern: bool) -> None:
-        """Id and end, no state yet; `resultType` where the era has one; nobody may cache it."""
-        answer = await client_of(modern).send("sessions/create", id="a\u00e9")
-        assert (answer.status, answer.json["id"]) == (200, "a\u00e9")
-        result = answer.result
-        assert set(result) == ({"session", "resultType"} if modern else {"session"})
-        assert result.get("resultType", "complete") == "complete"
-        assert set(result["session"]) == {"sessionId", "expiresAt"}
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["session"]["expiresAt"])
-        assert answer.headers[b"cache-control"] == b"no-store"
-        assert b"mcp-session-id" not in answer.headers
-
-
 class TestOnCreate:
     async def test_it_is_told_what_the_caller_asks_for(self, modern: bool) -> None:
         """The params but `_meta`, and the scope; what it writes into the state comes with the answer."""
@@ -63,13 +48,6 @@ class TestOnCreate:
         del session["expiresAt"]
         kept = (await client.tool("remember", session=session)).result["content"]
         assert kept == {"plan": "free", "seats": [1, None]}
-
-    @pytest.mark.parametrize("params", [b"", b',"params":null', b',"params":{}'])
-    async def test_who_asks_for_nothing_is_told_of_so(self, params: bytes) -> None:
-        told: list[Any] = []
-        client = client_of(False, on_create=lambda session, params, scope: told.append(params))
-        answer = await client.post(b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"%b}' % params)
-        assert (answer.status, told) == (200, [{}])
 
     async def test_what_python_does_not_read_is_refused(self) -> None:
         """A number of thousands of digits, that is; nobody needs one, and it costs more than its length."""
@@ -274,14 +252,6 @@ class TestAdmission:
         answer = await client.send(method, session=bad)
         assert (answer.status, answer.body) == (401, b"who are you?")
         assert facts == []
-
-
-class TestTheModernEnvelope:
-    async def test_the_era_is_told_by_the_header_alone(self) -> None:
-        """A legacy request that carries a modern envelope is a legacy request."""
-        client = client_of(modern=False)
-        meta = {"io.modelcontextprotocol/protocolVersion": MODERN}
-        assert "resultType" not in (await client.send("sessions/create", {"_meta": meta})).result
 
 
 class TestTheLog:

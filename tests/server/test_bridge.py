@@ -19,7 +19,7 @@ from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server.active import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import RequestRefused, SessionDeleted, SessionEvent
+from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 DEADLINE = 30  # seconds after which a test that hangs fails
 
@@ -91,36 +91,12 @@ async def test_the_server_hears_its_own_id_and_the_client_sees_ours_alone(sse: b
         assert b"servers-" not in repr(answer.messages).encode()
 
 
-async def test_a_session_in_meta_rides_over_it() -> None:
-    """`_meta` names the session, the header the transport: made, used and deleted over one connection."""
-    world = bridged()
-    ours = await world.opens()
-    made = [(await world.send("sessions/create", ours)).result["session"] for _ in range(2)]
-    for held in made:
-        answer = await world.send("tools/call", ours, session={"sessionId": held["sessionId"]})
-        assert answer.session is not None
-        assert answer.session["sessionId"] == held["sessionId"]
-    refs = {session.ref for session in world.server.sessions[-2:] if session is not None}
-    assert len(refs) == 2
-    assert set(world.server.ids[1:]) == {"servers-1"}
-    assert (await world.send("sessions/delete", ours, session={"sessionId": made[0]["sessionId"]})).result == {}
-    assert (await world.send("tools/call", ours)).result == {"content": 3}
-
-
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
 async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
     """The server's own sessions die with the process, too."""
     world = bridged(**options)
     ours = await world.opens()
     assert (await world.send("tools/call", ours)).result == {"content": 1}
-
-
-async def test_a_client_that_speaks_the_draft_gets_an_id_too() -> None:
-    """It is how it finds its transport session again."""
-    world = bridged()
-    params: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}}}}
-    answer = await Client(world.app, modern=False).send("initialize", params)
-    assert answer.headers[HEADER].count(b".") == 2
 
 
 async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
@@ -131,14 +107,6 @@ async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     assert (await Client(app, modern=False).tool("whoami", (HEADER, ours))).result["content"].startswith("ses_")
     assert HEADER not in server.last.headers
     assert (await call(app, http(method="GET", headers=[(HEADER, ours)]))).status == 405
-
-
-async def test_the_modern_era_knows_no_transport_sessions() -> None:
-    """Its requests reach the server without an id, and its answers have none."""
-    world = bridged()
-    answer = await Client(world.app).send("tools/list")
-    assert HEADER not in answer.headers
-    assert world.server.ids == [None]
 
 
 @pytest.mark.parametrize(
@@ -163,36 +131,7 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
     assert found == [ours.encode() for _ in seen]
 
 
-@both
-async def test_a_failed_initialize_names_none(sse: bool) -> None:
-    """Though the server has begun a transport session, and says so in the head."""
-    world = bridged(Stateful(sse=sse, fails=True))
-    answer = await world.send("initialize", None)
-    assert answer.error["code"] == -32602
-    assert [HEADER in message.get("headers", ()) for message in answer.messages] == [False] * len(answer.messages)
-    assert HEADER not in answer.headers
-    assert world.facts == []
-
-
-async def test_a_request_without_an_id_is_the_servers_to_refuse() -> None:
-    """Its own answer, but for the id that it names there."""
-    world = bridged()
-    answer = await world.send("tools/call", None)
-    assert (answer.status, answer.error["message"]) == (400, "Missing session ID")
-    assert HEADER not in answer.headers
-
-
 # --- begun, or not -------------------------------------------------------------------------------
-
-
-async def test_initialize_begins_anew_whatever_it_carries() -> None:
-    """A live id, a dead one, or the server's own."""
-    world = bridged()
-    first = await world.opens()
-    for carried in (first, first[:-4] + "AAAA", "servers-1"):
-        answer = await world.send("initialize", carried)
-        assert answer.headers[HEADER].decode() != first
-    assert world.server.ids == [None] * 4
 
 
 async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps() -> None:
@@ -310,18 +249,6 @@ async def test_what_the_server_has_forgotten_is_a_404() -> None:
     assert (answer.status, answer.error["message"]) == (404, "Session not found")
     world.server.counts["servers-1"] = remembered
     assert (await world.send("tools/call", ours)).result == {"content": 1}
-
-
-@pytest.mark.parametrize("admission", ["ask", "own"])
-async def test_delete_ends_it_on_both_sides(admission: str) -> None:
-    """Whoever judges the callers."""
-    world = bridged(admission=admission)
-    ours = await world.opens()
-    assert (await world.bodyless("DELETE", ours)).status == 200
-    assert world.server.counts == {}
-    assert [fact.reason for fact in world.facts if isinstance(fact, SessionDeleted)] == ["deleted"]
-    assert (await world.bodyless("DELETE", ours)).status == 404
-    assert (await world.send("tools/call", ours)).status == 404
 
 
 # --- ended ---------------------------------------------------------------------------------------

@@ -10,8 +10,6 @@ import pytest
 from apps import Server, reply, sessions
 from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, http
 from failing import Failing
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
 from mcp_sessions._refusals import REFUSALS
@@ -64,12 +62,6 @@ async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
     assert b"cookie" not in app.last.headers
 
 
-async def test_another_client_is_in_another_session() -> None:
-    client = server()
-    first, second = cookie_of(await client.send(DISCOVER)), cookie_of(await client.send(DISCOVER))
-    assert [await counted(client, first), await counted(client, second), await counted(client, first)] == [1, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("scope", "path"),
     [
@@ -91,14 +83,6 @@ async def test_its_attributes(scope: dict[str, Any], path: str, secure: bool) ->
     assert name.startswith("__Secure-mcp-session-" if secure else "mcp-session-")
     assert (morsel["path"], morsel["httponly"], morsel["samesite"]) == (path, True, "Strict")
     assert (morsel["secure"], morsel["max-age"], morsel["expires"], morsel["domain"]) == (secure or "", "", "", "")
-
-
-async def test_the_path_is_the_one_that_the_client_sees_below_a_mount() -> None:
-    app = Starlette(routes=[Mount("/apps", app=sessions(Server(), path="/mcp"))])
-    client = Client(app, path="/apps/mcp")
-    body = json.dumps(client.message(DISCOVER)).encode()
-    answer = await call(app, http(path="/apps/mcp", headers=client.headers(DISCOVER)), body)
-    assert b"; Path=/apps/mcp;" in set_cookies(answer)[0]
 
 
 # --- who gets none -------------------------------------------------------------------------------
@@ -292,11 +276,6 @@ async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
     client = Client(sessions(app), scheme="https")
     assert await counted(client, cookie) == 0
     assert b"cookie" not in app.last.headers
-
-
-async def test_deployments_on_one_host_differ() -> None:
-    one, two = server(audience="https://a.example"), server(audience="https://b.example")
-    assert (await alive(one))[1] != (await alive(two))[1]
 
 
 # --- a shared jar --------------------------------------------------------------------------------

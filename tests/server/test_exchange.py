@@ -6,10 +6,9 @@ import json
 import logging
 from typing import Any
 
-import anyio
 import pytest
 from apps import RESULTS, Server, read, reply, sessions
-from clients import LEGACY, OFFERED, SESSION_KEY, START, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from clients import LEGACY, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
@@ -135,13 +134,6 @@ class TestWithASession:
         await call(client.app, http(headers=client.headers("tools/call")), Incoming(*chunks(body), left))
         assert heard[0] is left
 
-    async def test_cancelling_a_request_while_its_body_is_awaited_leaves_nothing_behind(self, modern: bool) -> None:
-        server = Server()
-        with anyio.move_on_after(0.001) as scope:
-            await call(sessions(server), http(), Incoming())
-        assert scope.cancelled_caught
-        assert not server.seen
-
 
 class TestLists:
     @pytest.mark.parametrize("method", LISTS)
@@ -160,17 +152,6 @@ class TestLists:
         if kind == "stable":
             assert int(server.last.headers[b"content-length"]) == len(server.last.body)
             assert SESSION_KEY.encode() not in server.last.body
-
-
-class TestAdvertising:
-    @pytest.mark.parametrize("method", ["initialize", "server/discover"])
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_the_handshake_says_that_sessions_exist(self, modern: bool, method: str, sse: bool) -> None:
-        """In both capabilities, and nothing else in the result changes."""
-        result = (await Client(sessions(Server(sse=sse), require="always"), modern=modern).send(method)).result
-        advertised = {"sessions": {}, "experimental": {"sessions": {"required": "always", **OFFERED}}}
-        expected = RESULTS[method]
-        assert result == {**expected, "capabilities": {**expected["capabilities"], **advertised}}
 
 
 class TestTheMirror:
@@ -195,22 +176,6 @@ class TestTheMirror:
         assert answer.error["code"] == -32043
         assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
 
-    async def test_what_is_not_ours_is_the_server_s_transport_session(self, modern: bool) -> None:
-        """It passes untouched, beside a session in the metadata or without one."""
-        server = Server()
-        client = Client(sessions(server), modern=modern)
-        own = (b"mcp-session-id", b"0123456789abcdef")
-        for session in (await client.create(), None):
-            await client.tool("whoami", own, session=session)
-            assert server.last.headers[own[0]] == own[1]
-
-    async def test_a_body_that_is_not_one_message_cannot_have_one(self) -> None:
-        """A batch names no session, so a mirror beside it stands alone."""
-        client = Client(sessions(Server()), modern=False)
-        batch = [client.message("ping")]
-        answer = await client.post(batch, mirror(await client.create()))
-        assert (answer.status, answer.error["code"]) == (400, -32020)
-
 
 class TestBatches:
     @pytest.mark.parametrize(
@@ -234,17 +199,6 @@ class TestBatches:
         assert (answer.status, answer.error["code"], answer.json["id"]) == (400, -32600, None)
         assert "send its messages one by one" in answer.error["message"]
         assert not server.seen
-
-
-class TestOtherBodies:
-    @pytest.mark.parametrize("path", ["/register", "/mcp/register"])
-    async def test_where_other_things_may_live_other_json_passes(self, path: str) -> None:
-        """A dynamic client registration is JSON and no JSON-RPC."""
-        server = Server()
-        body = b'{"client_name":"x", "redirect_uris":[]}'
-        for app in (sessions(server, path=None), sessions(server, path="/")):
-            assert (await call(app, http(path=path), body)).status == 202
-            assert server.last.body == body
 
 
 class TestWhileTheStoreIsAway:
@@ -299,18 +253,17 @@ class TestWhileTheStoreIsAway:
         failing.failing.clear()
         assert (await client.tool("whoami")).error["code"] == -31044
 
-    @pytest.mark.parametrize("sent", ["nothing", "the start", "an event", "the answer"])
+    @pytest.mark.parametrize("sent", ["nothing", "the start", "an event"])
     async def test_a_handler_that_leaves_us_its_error_is_answered(self, modern: bool, sent: str) -> None:
-        """Once, as far as it was not; and what handles errors around us finds no session that is over."""
-        kind = b"text/event-stream" if sent in {"an event", "the answer"} else b"application/json"
-        events = {"an event": b'data: {"jsonrpc":"2.0","method":"a"}', "the answer": b'data: {"id":1,"result":{}}'}
+        """Unless a part of an answer has left; and what handles errors around us finds no session that is over."""
+        kind = b"text/event-stream" if sent == "an event" else b"application/json"
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await read(receive)
             if sent != "nothing":
                 await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-            if sent in events:
-                await send({"type": "http.response.body", "body": events[sent] + b"\n\n", "more_body": True})
+            if sent == "an event":
+                await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
             await scope["mcp_session"].data.increment("n")
 
         client = Client(sessions(app, store=Failing("add"), admission="own"), modern=modern)
@@ -318,25 +271,12 @@ class TestWhileTheStoreIsAway:
         scope = http(headers=client.headers("tools/call"))
         body = json.dumps(client.message("tools/call", session=session)).encode()
         called = client.app(scope, Incoming(*chunks(body)), answer)
-        if sent == "the answer":
+        if sent == "an event":
             with pytest.raises(StoreUnavailable):
                 await called
         else:
             await called
-            assert (answer.json["id"], answer.error["code"]) == (1, -32603)
-            assert answer.status == (200 if sent in events else 503)
-        assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
-
-    async def test_other_errors_are_for_the_server_around_us(self, modern: bool) -> None:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            raise LookupError
-
-        client = Client(sessions(app, admission="own"), modern=modern)
-        session = await client.create()
-        scope = http(headers=client.headers("tools/call"))
-        body = json.dumps(client.message("tools/call", session=session)).encode()
-        with pytest.raises(LookupError):
-            await client.app(scope, Incoming(*chunks(body)), Answer())
+            assert (answer.status, answer.json["id"], answer.error["code"]) == (503, 1, -32603)
         assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
 
     async def test_a_transport_session_goes_on_without_its_state(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -372,18 +312,6 @@ class TestTransportSessions:
         named = (await client.send("initialize")).headers[b"mcp-session-id"]
         return (b"mcp-session-id", named)
 
-    async def test_it_has_a_lifetime_of_its_own(self) -> None:
-        """Whatever the lifetime of other sessions is."""
-        clock = Clock()
-        options = {"clock": clock, "lifetime": 60, "transport_lifetime": 3600}
-        client = Client(sessions(Server(), **options), modern=False)
-        header = await self.connect(client)
-        statuses = []
-        for seconds in (3599, 1):
-            clock.now += seconds
-            statuses.append((await client.tool("whoami", header)).status)
-        assert statuses == [200, 404]
-
     async def test_its_state_is_kept_in_the_store(self) -> None:
         """The client carries none; sessions do not see each other's, and a state that cannot be kept is an error."""
         client = Client(sessions(Server()), modern=False)
@@ -402,18 +330,6 @@ class TestTransportSessions:
         answer = await client.tool("spoil", await self.connect(client))
         assert b"session state must be JSON" in answer.body
         assert b"said" not in answer.body
-
-    async def test_a_session_in_the_metadata_goes_before_it(self) -> None:
-        """The transport session only has to live; one that has ended is told by 404, whatever stands beside it."""
-        client = Client(sessions(Server()), modern=False)
-        header, session = await self.connect(client), await client.create()
-        own = (await client.tool("whoami", header)).result["content"]
-        assert (await client.tool("whoami", header, session=session)).result["content"] != own
-        assert (await client.send("sessions/create", None, header)).result["session"]
-        assert (await client.send("sessions/delete", None, header)).error["code"] == -32602
-        await call(client.app, http(method="DELETE", headers=[header]))
-        answer = await client.tool("whoami", header, session=session)
-        assert (answer.status, answer.error["code"]) == (404, -32043)
 
 
 async def test_no_log_line_of_a_whole_flow_holds_the_token(modern: bool, caplog: pytest.LogCaptureFixture) -> None:
@@ -434,10 +350,3 @@ async def test_no_log_line_of_a_whole_flow_holds_the_token(modern: bool, caplog:
     assert len(caplog.messages) > 5
     for secret in (*session["sessionId"].split("."), state.rpartition(".")[2]):
         assert secret[:16] not in caplog.text
-
-
-async def test_a_state_that_is_too_long_to_remember_is_opened_each_time() -> None:
-    client, text = Client(sessions(Server())), "x" * 2000
-    held = (await client.tool("remember", session=await client.create(), text=text)).session
-    for _ in range(2):
-        assert (await client.tool("remember", session=held)).result["content"] == {"text": text}

@@ -59,18 +59,6 @@ async def test_a_fork_begins_with_a_copy_of_the_data(tracked: bool) -> None:
     assert await in_cart(client, copy) == 2
 
 
-async def test_a_fork_begins_with_a_copy_of_the_state() -> None:
-    """It is sealed anew, for the fork alone."""
-    client = Client(shop())
-    root = {**await client.create()}
-    root["state"] = ((await client.tool("remember", session=root, seen=1)).session or {})["state"]
-    fork = await client.fork(root)
-    assert (await client.tool("remember", session=fork, more=2)).result["content"] == {"seen": 1, "more": 2}
-    assert (await client.tool("remember", session=root)).result["content"] == {"seen": 1}
-    mixed = await client.tool(session={**fork, "state": root["state"]})
-    assert mixed.error["code"] == -32602
-
-
 # --- on the wire ---------------------------------------------------------------------------------
 
 
@@ -101,28 +89,12 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
         assert (refused.error["code"], set(refused.error["data"])) == (-32043, {"sessionId"})
 
 
-async def test_a_deleted_parent_is_not_forked_and_leaves_its_forks_alone(tracked: bool) -> None:
-    client = Client(shop(tracked=tracked))
-    root = await client.create()
-    fork = await client.fork(root)
-    await client.delete(root)
-    refused = await client.send("sessions/fork", session=root)
-    assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
-    assert (await client.tool(session=fork)).session is not None
-
-
 async def test_an_idle_parent_is_not_forked() -> None:
     clock = Clock()
     client = Client(shop(tracked=True, clock=clock, idle_timeout=60, store=MemoryStore(clock=clock)))
     root = await client.create()
     clock.now += 62
     assert (await client.send("sessions/fork", session=root)).error["data"]["reason"] == "expired"
-
-
-async def test_params_that_mean_nothing_here_are_ignored() -> None:
-    client = Client(shop())
-    answer = await client.send("sessions/fork", {"mode": "share", "descendants": 7}, session=await client.create())
-    assert "sessionId" in answer.result["session"]
 
 
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Generator
-from typing import Any
 
 import anyio
 import pytest
@@ -18,7 +16,7 @@ from starlette.types import Message, Receive
 
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._server.body import read_body, replay
+from mcp_sessions._server.body import read_body
 
 DISCONNECT: Message = {"type": "http.disconnect"}
 
@@ -67,11 +65,6 @@ def test_size_is_judged_by_the_sum_alone(pieces: list[bytes]) -> None:
             return None
 
     assert anyio.run(attempt) == (body if len(body) <= 10 else None)
-
-
-async def test_a_message_without_body_or_flag_is_an_empty_whole() -> None:
-    """Both members are optional in ASGI."""
-    assert await take({"type": "http.request"}) == b""
 
 
 @pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
@@ -205,68 +198,3 @@ async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) 
     else:
         with refused("body_timeout"):
             await read(receive, RequestHeaders([]), max_bytes=10, timeout=timeout)
-
-
-class Pending:
-    """What a `receive` may give that is no coroutine: anything that can be awaited."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-
-    def __await__(self) -> Generator[Any, Any, Message]:
-        return (yield from self._receive().__await__())
-
-
-@pytest.mark.parametrize("slow", [False, True])
-async def test_a_receive_may_give_any_awaitable(slow: bool) -> None:
-    receive = Slow(*chunks(b"a", b"b")) if slow else Incoming(*chunks(b"ab"))
-    assert await read(lambda: Pending(receive), RequestHeaders([]), max_bytes=10, timeout=30) == b"ab"
-
-
-async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
-    """Before and after the first suspension alike."""
-
-    async def at_once() -> Message:
-        raise OSError("gone")
-
-    async def later() -> Message:
-        await checkpoint()
-        raise OSError("gone")
-
-    for receive in (at_once, later):
-        with pytest.raises(OSError, match="gone"):
-            await read(receive, RequestHeaders([]), max_bytes=10, timeout=30)
-
-
-async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> None:
-    """A server that takes a time-out of its own for an empty last chunk is heard."""
-
-    async def receive() -> Message:
-        with anyio.move_on_after(0.001):
-            await anyio.sleep_forever()
-        await checkpoint()
-        return chunks(b"late")[0]
-
-    assert await read(receive, RequestHeaders([]), max_bytes=10, timeout=30) == b"late"
-
-
-async def test_after_the_body_receive_is_the_server_s_own() -> None:
-    """The application gets the body once and then the very next message of the server; no disconnect is made up."""
-    follows: Message = {"type": "http.disconnect", "from": "the server"}
-    replayed = replay(b"{}", Incoming(follows))
-    assert await replayed() == {"type": "http.request", "body": b"{}", "more_body": False}
-    assert await replayed() is follows
-    with anyio.move_on_after(0.001) as scope:
-        await replayed()
-    assert scope.cancelled_caught
-
-
-async def test_a_time_out_that_is_not_ours_passes_as_it_is() -> None:
-    """A server may have one of its own; only what our timer ended is a body that took too long."""
-
-    async def receive() -> Message:
-        await checkpoint()
-        raise TimeoutError("the server's own")
-
-    with pytest.raises(TimeoutError, match="the server's own"):
-        await read(receive, RequestHeaders([]), max_bytes=10, timeout=30)

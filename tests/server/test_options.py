@@ -134,10 +134,6 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
         *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print, object())),
         *(
-            ("on_end", hook, r"on_end= takes a function that can be called as on_end\(session, reason\)")
-            for hook in (lambda: None, lambda session: None, lambda session, reason, why: None, Server)
-        ),
-        *(
             ("require", {typo: True}, f"which is not a method; did you mean '{meant}'")
             for typo, meant in (
                 *(("tools/calls", "tools/call"), ("tool/call", "tools/call"), ("Tools/Call", "tools/call")),

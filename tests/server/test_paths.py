@@ -16,6 +16,7 @@ import anyio
 import pytest
 from apps import sessions
 from clients import Answer, Incoming, call, chunks, http
+from fastapi import FastAPI
 from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -208,3 +209,11 @@ def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, gua
     assert Routing(app, "/mcp", in_doubt="possible").place(scope) == guarded
     assert Routing(app, "/mcp", in_doubt="elsewhere").place(scope) == free
     assert Routing(app, "/mcp", in_doubt="possible").place({**scope, "path": "/x", "method": "GET"}) == "elsewhere"
+
+
+@pytest.mark.parametrize("route", [Route("/mcp/x", answer, methods=["POST"]), Mount("/mcp", anything)])
+def test_fastapi_serves_below_its_root_path_too(route: Any) -> None:
+    scope = {"type": "http", "method": "POST", "path": "/api/mcp/x", "root_path": "", "headers": []}
+    app = FastAPI(routes=[route])
+    app.root_path = "/api"
+    assert Routing(app, "/mcp", in_doubt="elsewhere").place(scope) == "possible"

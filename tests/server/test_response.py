@@ -426,10 +426,6 @@ class TestEverythingElse:
         again = body(b"again")
         assert (await respond_with(start(JSON), body(b"{}"), again)).messages[2:] == [again]
 
-    async def test_an_answer_that_nothing_changes_is_not_given_in_the_applications_place(self) -> None:
-        """Its errors are the application's own, too."""
-        assert not await responding(Answer()).fail(checkpoint, StoreUnavailable())
-
     @pytest.mark.parametrize("kind", [b"text/html", b"application/jsonp", b""])
     async def test_other_types_pass_as_they_are(self, kind: bytes) -> None:
         messages = [start((b"content-type", kind)), body(b'{"hello":1}', more=True), body(b"")]
@@ -485,13 +481,13 @@ async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
 async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
     """And nothing about it otherwise; the text may be the application's."""
     away, refused = Answer(), Answer()
-    await send_refusal(away, StoreUnavailable(), status=503, code=-32603)
+    await send_refusal(away, StoreUnavailable(), 503)
     assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
     assert away.json == {
         "jsonrpc": "2.0",
         "id": None,
         "error": {"code": -32603, "message": "Session store unavailable"},
     }
-    await send_refusal(refused, CreateRefused("no more"), status=200, code=-31045)
+    await send_refusal(refused, CreateRefused("no more"), 200)
     assert b"retry-after" not in refused.headers
     assert refused.error == {"code": -31045, "message": "no more"}

@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from apps import sessions
 from clients import START, Answer, Client, Clock, Header, call, http
 from failing import Failing
@@ -220,55 +219,6 @@ class TestACallThatGoesOn:
         with pytest.raises(StateClosed):
             handler_of(broken).state["n"] = 1
 
-    async def test_what_is_in_the_store_is_saved_though_its_client_stays_away(self) -> None:
-        """Each change, again where the store was away, and until the session ends."""
-        store = Failing()
-        broken = Broken(store=store)
-        broken.app._runtime.events._interval = 0.001
-        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
-        await broken.lose(header)
-        for _ in range(10):  # where nobody has looked at the state, there is nothing to save
-            await anyio.sleep(0.005)
-        state = handler_of(broken).state
-
-        async def kept() -> Any:
-            await broken.client.tool("work", header)
-            return dict(handler_of(broken).state)
-
-        with anyio.fail_after(DEADLINE):
-            for change in ({"n": [1]}, {"m": 2}):
-                store.failing.add("write")
-                state.update(change)
-                await checkpoint()
-                store.failing.clear()
-                while await kept() != state:
-                    await checkpoint()
-            state["n"].append({1})  # which cannot be kept, and is no reason to stop
-            await anyio.sleep(0.01)
-            state["n"][:] = [3]
-            while await kept() != state:
-                await checkpoint()
-            await handler_of(broken).end()
-            state["n"] = 4
-            while broken.app._runtime.events._saving:
-                await checkpoint()
-        with pytest.raises(StateClosed):
-            state["n"] = 5
-
-    async def test_one_that_has_expired_is_closed(self) -> None:
-        broken = Broken()
-        broken.app._runtime.events._interval = 0.001
-        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
-        for _ in range(2):
-            broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
-            await broken.lose(header)
-        broken.clock.now += 365 * DAY
-        with anyio.fail_after(DEADLINE):
-            while broken.app._runtime.events._saving:
-                await checkpoint()
-        with pytest.raises(StateClosed):
-            handler_of(broken).state["n"] = 1
-
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
         broken = Broken()
@@ -280,57 +230,6 @@ class TestACallThatGoesOn:
         handler_of(broken).state["n"] = 1
         with pytest.raises(StateClosed):
             first.state["n"] = 1
-
-
-class TestACallThatIsCancelled:
-    """Its client expects nothing more, and takes an error for a fault."""
-
-    @pytest.mark.parametrize(
-        ("named", "params", "is_settled"),
-        [
-            ("session", {"requestId": 1}, True),
-            ("transport", {"requestId": 1}, True),
-            ("nothing", {"requestId": 1}, False),  # it could be any client's
-            ("session", {"requestId": 2}, False),
-            ("session", {"requestId": "1"}, False),
-            ("session", {}, False),
-        ],
-    )
-    async def test_the_end_of_its_session_writes_no_error(
-        self, named: str, params: dict[str, Any], is_settled: bool
-    ) -> None:
-        broken, answers = Broken(), list[Answer]()
-        headers = [TRANSPORT] if named == "transport" else []
-        session = await broken.client.create()
-
-        async def work() -> None:
-            answers.append(await broken.client.tool("work", *headers, session=session))
-
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await broken.server.began.wait()
-                carried = session if named == "session" else None
-                await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
-                await broken.client.delete(session)
-                broken.server.go.set()
-        assert (b"error" not in answers[0].body) is is_settled
-
-    async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
-        """Clients of the SDK 1.x leave without cancelling their calls."""
-        broken, answers = Broken(), list[Answer]()
-        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
-
-        async def work() -> None:
-            answers.append(await broken.client.tool("work", header))
-
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await broken.server.began.wait()
-                assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
-                broken.server.go.set()
-        assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
 
 
 CLAIMS = Claims(

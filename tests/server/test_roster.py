@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import SECRET, SESSION_KEY, START, Client, Clock
+from clients import SECRET, SESSION_KEY, Client, Clock
 
 from mcp_sessions._server import methods
 from mcp_sessions.stores._memory import MemoryStore
@@ -111,20 +111,6 @@ async def test_the_session_that_asks_is_marked_and_echoed() -> None:
     assert answer.result["_meta"][SESSION_KEY]["sessionId"] == own["sessionId"]
 
 
-async def test_what_has_ended_is_not_shown() -> None:
-    """Deleted, expired, or idle, though nobody has looked for idle ones yet."""
-    deployment = Deployment(idle_timeout=600)
-    alice = deployment.client()
-    deleted, idle = await alice.create(), await alice.create()
-    await alice.delete(deleted)
-    assert await refs(alice) == [await ref_of(alice, idle)]
-    deployment.clock.now += 660
-    live = await alice.create()
-    assert await refs(alice) == [await ref_of(alice, live)]
-    deployment.clock.now = START + 660 + 3600
-    assert await refs(alice) == []
-
-
 async def test_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins where the last one ended, also where that session has gone and a new one has come."""
     monkeypatch.setattr(methods, "PAGE", 2)
@@ -161,12 +147,3 @@ async def test_who_is_nobody_has_no_sessions_of_its_own() -> None:
     for carried in (None, session):
         assert (await nobody.send("sessions/list", session=carried)).error["code"] == -31046
     assert (await nobody.tool(session=session)).session is not None
-
-
-@pytest.mark.parametrize("options", [{"tracked": False}, {"extensions": ("fork",)}])
-async def test_where_it_is_not_offered_the_method_is_the_server_s_own(options: dict[str, Any]) -> None:
-    """Nothing is recorded, or it was not asked for."""
-    alice = Deployment(**options).client()
-    assert (await alice.send("sessions/list")).error["code"] == -32601
-    told = (await alice.send("server/discover")).result["capabilities"]["experimental"]["sessions"]
-    assert "list" not in told

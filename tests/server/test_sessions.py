@@ -11,6 +11,7 @@ import pytest
 from clients import SECRET, START, Clock
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
+from mcp_sessions._server import operator
 from mcp_sessions._server.operator import Sessions
 from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, floor_ms, utc
 from mcp_sessions._tokens.keys import KeyRing
@@ -51,7 +52,8 @@ class Deployment:
             subject=key.subject(principal),
         )
         if record:
-            await self.store.register(Record(claims.ref, claims.subject, now, claims.expires_at, now))
+            hashes = None if principal is None else key.component_hashes(principal)
+            await self.store.register(Record.of(claims, hashes))
         return claims
 
     async def live(self, *claims: Claims) -> list[bool]:
@@ -93,6 +95,25 @@ async def test_a_principal_s_sessions_are_listed_oldest_first(deployment: Deploy
     await deployment.mint("d")
     deployment.clock.now += 60
     assert [record.ref for record in await deployment.sessions.of(ALICE)] == [older.ref, newer.ref]
+
+
+async def test_missing_components_of_a_principal_match_anything(deployment: Deployment) -> None:
+    """Whichever client alice used; what is listed is ended, too, and anonymous sessions are nobody's."""
+    one, other = await deployment.mint("a", ALICE), await deployment.mint("b", Principal("cli", None, "alice"))
+    bob, nobody = await deployment.mint("c", BOB), await deployment.mint("d")
+    alice = Principal(subject="alice")
+    assert {record.ref for record in await deployment.sessions.of(alice)} == {one.ref, other.ref}
+    await deployment.sessions.end_all(alice)
+    assert await deployment.live(one, other, bob, nobody) == [False, False, True, True]
+
+
+@pytest.mark.parametrize("sessions", [3, 4])
+async def test_all_are_listed_page_by_page(
+    deployment: Deployment, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator, "PAGE", 2)
+    made = [(await deployment.mint(str(number))).ref for number in range(sessions)]
+    assert sorted(record.ref for record in await deployment.sessions.of()) == sorted(made)
 
 
 async def test_what_is_not_recorded_ended_or_expired_is_not_listed(deployment: Deployment) -> None:

@@ -539,7 +539,7 @@ def _choice(lists: Lists) -> str:
 
 
 def _outcome(action: Action | str) -> str:
-    if isinstance(action, str):
+    if not isinstance(action, Action):
         return f"refuse with `{refusal(action).code}`"
     return "as the option `lists` says" if action is Action.LIST else action.value
 

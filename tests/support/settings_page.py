@@ -17,7 +17,7 @@ import generated
 
 from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions._server import options
-from mcp_sessions._server.forms import DURATION, OptionType
+from mcp_sessions._server.option_types import DURATION, OptionType
 from mcp_sessions._server.options import GROUPS, SETTINGS, variable
 
 COMMAND = "python tests/support/settings_page.py"

@@ -30,7 +30,7 @@ from .strict_json import string
 Lists = Literal["stable", "session", "untouched"]
 
 
-class SessionPresence(Enum):
+class SessionPresence(str, Enum):
     """What a message carries, against what the policy requires."""
 
     NOTHING = "no session, and none is required"
@@ -38,7 +38,7 @@ class SessionPresence(Enum):
     SESSION = "a session"
 
 
-class Action(Enum):
+class Action(str, Enum):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
@@ -94,8 +94,6 @@ LISTS: Final[Mapping[Lists, Action]] = {
     "session": Action.ATTACH,
     "untouched": Action.PASSTHROUGH,
 }
-
-CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to a request any more
 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
@@ -170,7 +168,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     subject = subject_of(message, rules)
     credentials = identify(message, subject, headers, rules)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
-    if isinstance(action, str):
+    if not isinstance(action, Action):
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
     if action is Action.LIST:
         action = list_action(rules.lists, modern=headers.is_modern)

@@ -25,7 +25,7 @@ DELETE: Final = "sessions/delete"
 INITIALIZE: Final = "initialize"
 
 
-class Subject(Enum):
+class Subject(str, Enum):
     """What a message is about, as decisions and dialects distinguish it."""
 
     CREATE = "sessions/create"

@@ -87,9 +87,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
                 self.loaded_state.close()
         return self.loaded_state
 
-    def has_expired(self) -> bool:
-        return not self.runtime.clock() < self.ends_at
-
     def close(self) -> None:
         """Refuse further changes of the state: the response has left, or never will."""
         self.closed = True
@@ -140,13 +137,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         changed = self.state.finalize()
         if changed is not None and not self.ended_by_own_request:  # an ended session has nothing to keep
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
-
-    async def save_changes(self) -> None:
-        """Keep what changed so far in the store, while a handler may go on changing it."""
-        if self.loaded_state is not None:
-            while not self.ended_by_own_request and (changed := self.loaded_state.changes()) is not None:
-                await self.runtime.store.write(self._namespace, STATE_KEY, changed)
-                self.loaded_state.rebase(changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
         """Keep what the client states that it can do, a JSON object, in place of what it stated before."""

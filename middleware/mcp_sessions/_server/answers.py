@@ -28,12 +28,11 @@ from .._refusals import INVALID_PARAMS
 from .._session.claims import Claims, RedactedRepr
 from .._session.events import RequestRefused
 from ..telemetry import is_traced
-from .active import ActiveSession
 from .body import replay
 from .context import RequestContext
 from .sessions import refused_claims
 
-Method = Callable[[], Awaitable[dict[str, Any]]]
+Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 MISSING_SESSION_STATUSES: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
@@ -50,20 +49,19 @@ _METHOD_NOT_FOUND: Final = b"-32601"
 NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
 
 
-async def respond_to_session_method(
-    ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None
-) -> None:
+async def respond_to_session_method(ctx: RequestContext, message: Message, method: Method) -> None:
     """Answer a request of ours by its method, which is not called for a caller that the server does not admit."""
     if not await preflight(ctx, message):
         return
+    session = ctx.session
     try:
-        result = await method()
+        result = await method(ctx, message)
     except Refusal as refusal:
         if session is not None and refusal.ref is None:
             refusal.ref = session.claims.ref
         await refuse_at_once(ctx, message, refusal)
         return
-    request_id = message.id or b"null"
+    request_id = message.id or NULL_ID
     body = rewrite.result(request_id, {"resultType": "complete", **result} if ctx.headers.is_modern else result)
     if FIELD_NAME in result:
         body = rewrite.with_field(body, request_id, result[FIELD_NAME]) or body
@@ -102,21 +100,18 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
 
 async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
-    code = refuse_request(ctx, refusal, refused_claims(ctx, refusal, ctx.headers.session_id))
+    record_refusal(ctx, refusal, refused_claims(ctx, refusal, ctx.headers.session_id))
     # HTTP/2 and later have no such header.
     closes = refusal.http_status in _UNFINISHED and ctx.scope.get("http_version", "1.1").startswith("1")
-    header = _CLOSE if closes else None
-    await send_refusal(ctx.send, refusal, status=refusal.http_status, code=code, header=header)
+    await send_refusal(ctx.send, refusal, refusal.http_status, _CLOSE if closes else None)
 
 
-def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> int:
-    """Record that a request without a message is refused, and return the JSON-RPC code."""
-    runtime = ctx.runtime
-    code = refusal.code
-    runtime.telemetry.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
-    if runtime.telemetry.is_recording():
-        runtime.telemetry.recorder().refuse_request(refusal, code, claims, ctx.scope)
-    return code
+def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> None:
+    """Record that a request without a message is refused."""
+    telemetry = ctx.runtime.telemetry
+    telemetry.emit(RequestRefused(refusal.reason, refusal.code, label, refusal.ref))
+    if telemetry.is_recording():
+        telemetry.recorder().refuse_request(refusal, refusal.code, claims, ctx.scope)
 
 
 async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
@@ -127,11 +122,10 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
 
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
     """Record that a message is refused, and return the error as JSON."""
-    code = refusal.code
-    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label, refusal.ref))
     if ctx.telemetry is not None:
-        ctx.telemetry.refuse(refusal, code)
-    return rewrite.error(message.id, code, refusal.client_message, _data(ctx, message, refusal))
+        ctx.telemetry.refuse(refusal, refusal.code)
+    return rewrite.error(message.id, refusal.code, refusal.client_message, _data(ctx, message, refusal))
 
 
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
@@ -140,13 +134,12 @@ def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, 
         return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.modern_version}
     if not isinstance(refusal, SessionNotFound):
         return None
-    sep1364, session_id = ctx.runtime.rules.sep1364, None
-    metadata = decision.requested_session(message, None)
-    if metadata is not None:
-        session_id = metadata.session_id
-    elif sep1364 is not None:
-        session_id = sep1364.named_id(message)
-    data = {} if session_id is None else {"sessionId": session_id}
+    sep1364 = ctx.runtime.rules.sep1364
+    if (metadata := decision.requested_session(message, None)) is not None:
+        data = {"sessionId": metadata.session_id}
+    else:
+        session_id = None if sep1364 is None else sep1364.named_id(message)
+        data = {} if session_id is None else {"sessionId": session_id}
     return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
@@ -163,9 +156,9 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_refusal(send: Send, refusal: Refusal, *, status: int, code: int, header: Header | None = None) -> None:
+async def send_refusal(send: Send, refusal: Refusal, status: int, header: Header | None = None) -> None:
     """Send a refusal of a request whose id is not known."""
-    await respond(send, status, rewrite.error(None, code, refusal.client_message), refusal.retry_after, header)
+    await respond(send, status, rewrite.error(None, refusal.code, refusal.client_message), refusal.retry_after, header)
 
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:
@@ -176,11 +169,8 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 
 def _extra_statuses(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
-    return (
-        MISSING_SESSION_STATUSES
-        if ctx.runtime.transport.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
-        else frozenset()
-    )
+    names_unknown = ctx.runtime.transport.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
+    return MISSING_SESSION_STATUSES if names_unknown else frozenset()
 
 
 async def preflight(ctx: RequestContext, message: Message, extra_statuses: frozenset[int] = frozenset()) -> bool:
@@ -252,20 +242,16 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
-    body: list[bytes] = []
 
     async def send(self, message: ASGIMessage) -> None:
         self.messages.append(message)
-        self.body.append(message.get("body", b""))
 
     @property
     def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
-        body = b"".join(self.body)
-        if body == b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}')) or self._allows(body):
-            return True
+        body = b"".join(message.get("body", b"") for message in self.messages)
         events = EventStream(max_event_bytes=len(body) + 1).feed(body)
-        return any(self._allows(event.data or b"") for event in events)
+        return self._allows(body) or any(self._allows(event.data or b"") for event in events)
 
     @property
     def status(self) -> int:
@@ -273,13 +259,12 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
         return next((message["status"] for message in self.messages if "status" in message), 500)
 
     def _allows(self, text: bytes) -> bool:
-        request_id = self.request_id
-        if rewrite.is_answer(text, request_id):
+        if rewrite.is_answer(text, self.request_id):
             return True
         try:
             message = members(text)
-            error = members(bytes(message["error"]))
-            return bytes(error["code"]) == _METHOD_NOT_FOUND and rewrite.same_id(bytes(message["id"]), request_id)
+            is_ours = rewrite.same_id(bytes(message["id"]), self.request_id)
+            return is_ours and bytes(members(bytes(message["error"]))["code"]) == _METHOD_NOT_FOUND
         except (Refusal, KeyError):
             return False
 

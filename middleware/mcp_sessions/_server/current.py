@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -34,7 +34,15 @@ NEEDED: Final = (
     "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
 )
-WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
+WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
+ONE_JAR: Final = f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")'
+UNSEEN_CALLER: Final = "it sends an Authorization header, but the middleware does not see who the caller is"
+CROSS_SITE: Final = "a page of another site sent the request, so its cookies are ignored"
+EPHEMERAL: Final = "with keys=None, keys die with the process, and clients without session support get no session"
+LISTS: Final = 'set wire=Wire(lists="session")'
+SEE: Final = "pass principal=, or use add_sessions"
+KEYS: Final = 'set keys="env:MCP_SESSIONS_KEYS"'
+TRANSPORT: Final = 'set transport="auto"'
 STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
 UNSEEN: Final = (
     "a handler asked for its session, but the request has none: its client sent none, or MCPSessionMiddleware did not "
@@ -72,48 +80,35 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     @property
     def cause(self) -> tuple[str, str] | None:
         """Why there is none, and the remedy; None for a handshake, before which there can be none."""
-        headers, message = self.headers, self.message
         if self.why == "handshake":
             return None
-        if message is None:
-            return "it sent a batch, which cannot carry one", "send its messages one by one"
-        if self.why == "list":
-            return "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
-        if self.why == "unseen":
-            return "it sends an Authorization header, but the middleware does not see who the caller is", (
-                "pass principal=, or use add_sessions"
-            )
-        if headers.cookie == SHARED_JAR:
-            return (
-                "it shares its HTTP client, and so a cookie jar, with another MCP client",
-                f'give each an HTTP client of its own, {WITH_SESSIONS}, or set TransportSessions(cookie="shared")',
-            )
-        if speaks_draft(message):
-            return "it names sessions itself and named none", "let it call sessions/create first"
-        if self.runtime.store_fault is not None:
-            return "the session store does not answer", "see the warning about it, and bring it back"
-        if not self.runtime.transport.keys_persistent:
-            return (
-                "with keys=None, keys die with the process, and clients without session support get no session",
-                'set keys="env:MCP_SESSIONS_KEYS"',
-            )
-        return self._modern_cause if headers.is_modern else self._legacy_cause
+        return next((cause, remedy) for applies, cause, remedy in self._causes() if applies)
 
-    @property
-    def _modern_cause(self) -> tuple[str, str]:
-        if self.runtime.transport.cookie_name is None:
-            return "cookies are off", 'set transport="auto"'
-        if cookies.is_cross_site(self.headers):
-            return "a page of another site sent the request, so its cookies are ignored", WITH_SESSIONS
-        return "it keeps no cookies, or sent no server/discover", f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")'
-
-    @property
-    def _legacy_cause(self) -> tuple[str, str]:
-        if not self.runtime.transport.header and not self.runtime.transport.bridges:
-            return "sessions by the transport header are off", 'set transport="auto"'
-        if SESSION_HEADER in self.headers.by_name:
-            return "the wrapped server keeps transport sessions of its own", STATELESS
-        return "it sent no Mcp-Session-Id", WITH_SESSIONS
+    def _causes(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield whether each cause applies, the cause and its remedy; the first that applies counts."""
+        headers, message, transport = self.headers, self.message, self.runtime.transport
+        is_modern, by_header = headers.is_modern, transport.header or transport.bridges
+        yield message is None, "it sent a batch, which cannot carry one", "send its messages one by one"
+        yield self.why == "list", "lists are the same in all sessions of the modern era", LISTS
+        yield self.why == "unseen", UNSEEN_CALLER, SEE
+        yield (
+            headers.cookie == SHARED_JAR,
+            "it shares its HTTP client, and so a cookie jar, with another MCP client",
+            ONE_JAR,
+        )
+        speaks = message is not None and speaks_draft(message)
+        yield speaks, "it names sessions itself and named none", "let it call sessions/create first"
+        away = self.runtime.store_fault is not None
+        yield away, "the session store does not answer", "see the warning about it, and bring it back"
+        ephemeral = not transport.keys_persistent
+        yield ephemeral, EPHEMERAL, KEYS
+        yield is_modern and transport.cookie_name is None, "cookies are off", TRANSPORT
+        yield is_modern and cookies.is_cross_site(headers), CROSS_SITE, WRAP
+        yield is_modern, "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
+        yield not by_header, "sessions by the transport header are off", TRANSPORT
+        has_own = SESSION_HEADER in headers.by_name
+        yield has_own, "the wrapped server keeps transport sessions of its own", STATELESS
+        yield True, "it sent no Mcp-Session-Id", WRAP
 
 
 missing_session_variable: Final[ContextVar[MissingSession | None]] = ContextVar("mcp_session_absence", default=None)

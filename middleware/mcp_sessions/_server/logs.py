@@ -7,6 +7,7 @@ credential or a client's words but for the method, quoted.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -86,39 +87,37 @@ class EventSink:
     def _track_suspicious(self, event: RequestRefused, reason: Reason) -> None:
         flood = self._floods.get(reason.remedy)
         if flood is None:
-            flood = self._floods[reason.remedy] = _Flood(reason.remedy)
-            start(partial(self._watch, flood))
-        flood.counts[event.reason] = flood.counts.get(event.reason, 0) + 1
+            flood = self._floods[reason.remedy] = _Flood()
+            start(partial(self._watch, reason.remedy, flood))
+        flood.reasons[event.reason] += 1
         flood.refs.add(event.ref if len(flood.refs) < MANY else None)
-        if not flood.is_warned and (reason.suspicion == "yes" or sum(flood.counts.values()) >= MANY):
-            flood.warn()
+        if not flood.is_warned and (reason.suspicion == "yes" or flood.reasons.total() >= MANY):
+            flood.warn(reason.remedy)
 
-    async def _watch(self, flood: _Flood) -> None:
+    async def _watch(self, remedy: str, flood: _Flood) -> None:
         """Warn once a minute for as long as there are more."""
         while True:
             await anyio.sleep(self._seconds)
-            if not (flood.is_warned and flood.counts):
-                del self._floods[flood.remedy]
+            if not (flood.is_warned and flood.reasons):
+                del self._floods[remedy]
                 return
-            flood.warn()
+            flood.warn(remedy)
 
 
 class _Flood:
     """Refusals with one remedy, since the last warning of them."""
 
-    def __init__(self, remedy: str) -> None:
-        self.remedy: Final = remedy
+    def __init__(self) -> None:
         self.is_warned = False
-        self.counts: Final[dict[str, int]] = {}
-        self.refs: Final[set[str | None]] = set()
+        self.reasons: Counter[str] = Counter()
+        self.refs: set[str | None] = set()
 
-    def warn(self) -> None:
-        ref = self.refs.pop() if len(self.refs) == 1 else None
-        of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
-        reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())
+    def warn(self, remedy: str) -> None:
+        ref, count = self.refs.pop() if len(self.refs) == 1 else None, self.reasons.total()
+        plural, of = "" if count == 1 else "s", "" if ref is None else f" of session {ref}"
+        reasons = ", ".join(f"{reason} {times}" for reason, times in self.reasons.items())
         text = "refused %d request%s%s that may indicate an attack (%s): %s"
-        plural = "" if requests == 1 else "s"
-        _log.warning(text, requests, plural, of, reasons, self.remedy, extra=log_extra(ref))
-        self.is_warned = True
-        self.counts.clear()
+        _log.warning(text, count, plural, of, reasons, remedy, extra=log_extra(ref))
+        self.reasons.clear()
         self.refs.clear()
+        self.is_warned = True

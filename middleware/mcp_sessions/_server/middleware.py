@@ -14,12 +14,12 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
 from ..stores._base import Store, StoreScope
-from . import forms, startup_checks
+from . import option_types, startup_checks
 from .answers import refuse_without_body
 from .body import peek, read_body
 from .context import RequestContext
-from .forms import Seconds
 from .lifecycle import Services
+from .option_types import Seconds
 from .options import (
     DAY,
     Admission,
@@ -126,7 +126,7 @@ class MCPSessionMiddleware:
         clock: Callable[[], float] = time.time,
     ) -> None:
         values = {name: value for name, value in locals().items() if name not in {"self", "app"}}
-        self.app: ASGIApp = forms.application(app)
+        self.app: ASGIApp = option_types.application(app)
         options = Options(**values)
         self._runtime = Runtime(self.app, options)
         self.path: Final = options.path
@@ -160,7 +160,7 @@ class MCPSessionMiddleware:
             if (error := self.configuration_error) is not None:
                 raise ConfigurationError(error)
             self._is_checked = True
-        self.services.started()
+            self.services.started()
 
     @property
     def configuration_error(self) -> str | None:

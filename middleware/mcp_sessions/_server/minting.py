@@ -77,30 +77,21 @@ async def mint(
 
 
 def _check_caller(runtime: Runtime, scope: Scope) -> None:
-    if is_unseen(runtime.principal, scope):
+    if is_unseen(runtime.principal, scope, dict(scope["headers"])):
         warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
         raise refusal("principal_unseen")
 
 
-async def initialize_session(
-    ctx: RequestContext,
-    message: Message,
-    kind: Kind,
-    server_id: str | None = None,
-    *,
-    capabilities: bytes | None = None,
+async def mint_for(
+    ctx: RequestContext, message: Message, kind: Kind, *, params: dict[str, Any] | None = None, **options: Any
 ) -> ActiveSession:
+    """Mint a session for the sender of a message, with the options of `mint`."""
+    principal, client = ctx.runtime.principal(ctx.scope), client_of(message)
+    if client is None and ctx.session is not None:  # a transport session knows it from its `initialize`
+        client = ctx.session.claims.client
+    options = {"principal": principal, "params": params or {}, "scope": ctx.scope, "client": client, **options}
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
-        return await mint(
-            ctx.runtime,
-            principal=ctx.runtime.principal(ctx.scope),
-            params={},
-            scope=ctx.scope,
-            kind=kind,
-            client=client_of(message),
-            server_id=server_id,
-            capabilities=capabilities,
-        )
+        return await mint(ctx.runtime, kind=kind, **options)
 
 
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
@@ -155,11 +146,11 @@ def _make(
 ) -> tuple[ActiveSession, Start | None]:
     """Make a new session, with these claims in addition to its name, its creation and its owner."""
     now = runtime.clock()
-    ring, audience, jti = runtime.ring(now), runtime.audience, secrets.token_urlsafe(16)
+    ring, issuer, audience = runtime.ring(now), runtime.tokens.issuer, runtime.audience
     subject = ring.signing.subject(principal)
     if runtime.create_limit is not None:
         runtime.create_limit.spend(subject, now=now)
-    issuer = runtime.tokens.issuer
+    jti = secrets.token_urlsafe(16)
     new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **fields)
     if server_id is not None:
         new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))

@@ -20,7 +20,7 @@ from ..stores import make
 from ..stores._base import FIRST, Record, Store, StoreScope
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, LocalServer, Roster
-from . import forms
+from . import option_types
 from .background import start
 from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
@@ -78,8 +78,8 @@ class Sessions:
             raise ConfigurationError(
                 "store='memory:' would be a new and empty store: pass the object that the middleware was given"
             )
-        self._lifetime: float = forms.LIFETIME.check("lifetime", lifetime)
-        self._audience = forms.NAME.check("audience", audience)
+        self._lifetime: float = option_types.LIFETIME.check("lifetime", lifetime)
+        self._audience = option_types.NAME.check("audience", audience)
         self._clock = clock
 
     async def of(self, principal: Principal | None = None) -> list[Record]:
@@ -255,7 +255,7 @@ class Watched:
         inspector = Inspector() if address is None or isinstance(address, str) else address
         inspector.bind(feed, self.recorded, self.end)
         if isinstance(address, str):
-            if token is None and not forms.is_loopback(address):
+            if token is None and not option_types.is_loopback(address):
                 raise ConfigurationError(
                     f"telemetry.inspector={address!r} can be reached from other machines: write 127.0.0.1, or give "
                     "inspector_token="

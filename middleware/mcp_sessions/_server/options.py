@@ -23,8 +23,8 @@ from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from ..telemetry import Redact, Spans, Trace, User
-from . import forms
-from .forms import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Seconds, Whole, WholeOrNone
+from . import option_types
+from .option_types import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Checked:
     def __post_init__(self) -> None:
         prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
         for one in fields(self):  # type: ignore[arg-type]  # each option object is a dataclass
-            checked = forms.option_type(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
+            checked = option_types.option_type(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
             object.__setattr__(self, one.name, checked)
 
 
@@ -72,7 +72,7 @@ class TransportSessions(_Checked):
 
     header: Flag = True
     """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; not with random keys."""
-    cookie: Annotated[Cookies, forms.COOKIES] = True
+    cookie: Annotated[Cookies, option_types.COOKIES] = True
     """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
     if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
@@ -98,13 +98,13 @@ class Tracking(_Checked):
 class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
 
-    era: Annotated[Era, forms.word(Era)] = "any"
+    era: Annotated[Era, option_types.word(Era)] = "any"
     """`"any"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
     transport session."""
-    lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
+    lists: Annotated[Lists | None, option_types.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
-    extensions: Annotated[Collection[str], forms.names(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
+    extensions: Annotated[Collection[str], option_types.names(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
     """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"`. Others are forwarded to the
     wrapped server."""
     issuer: Name = "mcp-sessions"
@@ -125,9 +125,9 @@ class Limits(_Checked):
     """Maximum nesting of arrays and objects in a body, within the interpreter's recursion limit."""
     event_bytes: Whole = 64 * MEBIBYTE
     """Maximum bytes of an event in a response stream to buffer."""
-    token_bytes: Annotated[int, forms.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
+    token_bytes: Annotated[int, option_types.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
     """Maximum bytes of a session id."""
-    token_cache: Annotated[int, forms.whole(0)] = 10_000
+    token_cache: Annotated[int, option_types.whole(0)] = 10_000
     """Number of verified tokens to cache; 0 caches none."""
     state_bytes: Whole = 4096
     """Maximum bytes of a session's sealed state."""
@@ -162,31 +162,31 @@ def _metrics(option: str, value: Any) -> Any:
 class Telemetry(_Checked):
     """Traces, metrics and reports about sessions (`telemetry=`)."""
 
-    spans: Annotated[Spans, forms.word(Spans)] = "auto"
+    spans: Annotated[Spans, option_types.word(Spans)] = "auto"
     """The span of a message, if the application has set a tracer provider: `"auto"` creates a server span by
     OpenTelemetry's conventions, unless the wrapped server creates its own, which then gets the attributes; `"enrich"`
     adds the attributes to the current span; `"off"` does nothing."""
-    trace: Annotated[Trace, forms.word(Trace)] = "request"
+    trace: Annotated[Trace, option_types.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace whose messages link to their callers' traces."""
     metrics: Annotated["SessionMetrics | None", OptionType(check=_metrics)] = None
     """A `SessionMetrics`, or None for no metrics."""
-    redact: Annotated[Redact | None, forms.FUNCTION] = None
+    redact: Annotated[Redact | None, option_types.FUNCTION] = None
     """Records the arguments and results of tool calls on our spans, redacted by this function: it is called with
     `"arguments"` or `"result"`, the tool's name and the value, and returns what to record. None records nothing."""
-    user: Annotated[User | None, forms.FUNCTION] = None
+    user: Annotated[User | None, option_types.FUNCTION] = None
     """Records `user.id` on our spans and those of the wrapped server: this function is called with the `Principal` of a
     request and returns the id. `client.address` is then recorded as well."""
-    correlate: Annotated[bool | Sequence[str] | None, forms.CORRELATE] = None
+    correlate: Annotated[bool | Sequence[str] | None, option_types.CORRELATE] = None
     """Where hosts put their name for a conversation: `True` looks in known places, a sequence such as
     `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
     else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
-    listen: Annotated[Listener | None, forms.FUNCTION] = None
+    listen: Annotated[Listener | None, option_types.FUNCTION] = None
     """Called when a session is created, used or deleted, or a request refused. It must not block or raise."""
-    inspector: Annotated["str | Inspector | None", forms.INSPECTOR] = None
+    inspector: Annotated["str | Inspector | None", option_types.INSPECTOR] = None
     """A page of live sessions and calls: an address on which to serve it, or an `Inspector` that the application mounts
     behind its own authentication. None shows nothing."""
-    inspector_token: forms.Secret = field(default=None, repr=False)
+    inspector_token: option_types.Secret = field(default=None, repr=False)
     """The password of that page, with any user name; required unless the address is a loopback address."""
 
 
@@ -200,7 +200,7 @@ GROUPS: Final[Mapping[str, type]] = {
 """The options that are objects of options themselves."""
 
 
-def _object_or_word(kind: type, words: Mapping[Any, Any]) -> forms.Check:
+def _object_or_word(kind: type, words: Mapping[Any, Any]) -> option_types.Check:
     """Accept an option object, or a word that stands for one."""
 
     def check(option: str, value: Any) -> Any:
@@ -249,20 +249,20 @@ class MiddlewareOptions(EndpointOptions, total=False):
 class Options(_Checked):
     """The checked options of `MCPSessionMiddleware`, where each is documented."""
 
-    keys: Annotated[Keys, forms.KEYS]
-    path: Annotated[str | None, forms.PATH]
+    keys: Annotated[Keys, option_types.KEYS]
+    path: Annotated[str | None, option_types.PATH]
     audience: Name
     lifetime: Lifetime
     idle_timeout: LifetimeOrNone
-    require: Annotated[Require, forms.REQUIRE]
-    principal: Annotated[PrincipalOf | None, forms.OBJECT]
-    admission: Annotated[Admission, forms.word(Admission)]
-    store: Annotated[str | Store, forms.STORE]
-    on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
+    require: Annotated[Require, option_types.REQUIRE]
+    principal: Annotated[PrincipalOf | None, option_types.OBJECT]
+    admission: Annotated[Admission, option_types.word(Admission)]
+    store: Annotated[str | Store, option_types.STORE]
+    on_store_error: Annotated[OnStoreError, option_types.word(OnStoreError)]
     tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
-    on_create: Annotated[OnCreate | None, forms.FUNCTION]
-    on_end: Annotated[OnEnd | None, forms.callable_with("session", "reason")]
-    dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
+    on_create: Annotated[OnCreate | None, option_types.FUNCTION]
+    on_end: Annotated[OnEnd | None, option_types.FUNCTION]
+    dialects: Annotated["Sequence[Dialect]", option_types.OBJECT]
     transport: Annotated[
         TransportSessions,
         OptionType(
@@ -274,7 +274,7 @@ class Options(_Checked):
     wire: Annotated[Wire, OptionType(check=_object_or_word(Wire, {}))]
     limits: Annotated[Limits, OptionType(check=_object_or_word(Limits, {}))]
     telemetry: Annotated[Telemetry, OptionType(check=_object_or_word(Telemetry, {}))]
-    clock: Annotated[Callable[[], float], forms.OBJECT]
+    clock: Annotated[Callable[[], float], option_types.OBJECT]
 
     def __post_init__(self) -> None:
         _Checked.__post_init__(self)
@@ -294,11 +294,15 @@ MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be pa
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
 
 _OPTION_TYPES: Final[Mapping[str, OptionType]] = {
-    **{field.name: forms.option_type(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
-    "transport": forms.word(Literal["auto", "off"]),
-    "tracked": forms.FLAG,
     **{
-        f"{name}.{field.name}": forms.option_type(kind, field.name)
+        field.name: option_types.option_type(Options, field.name)
+        for field in fields(Options)
+        if field.name not in GROUPS
+    },
+    "transport": option_types.word(Literal["auto", "off"]),
+    "tracked": option_types.FLAG,
+    **{
+        f"{name}.{field.name}": option_types.option_type(kind, field.name)
         for name, kind in GROUPS.items()
         for field in fields(kind)
     },
@@ -344,7 +348,7 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         if not inner:
             continue
         value = merged.get(group, False if kind is Tracking else kind())
-        base = forms.option_type(Options, group).check(group, value)
+        base = option_types.option_type(Options, group).check(group, value)
         if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return cast(MiddlewareOptions, merged)

@@ -5,7 +5,7 @@ That is the user of the official SDK and FastMCP (client id, issuer, subject), o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from starlette.authentication import SimpleUser
@@ -40,13 +40,13 @@ def from_scope(scope: Scope) -> Principal | None:
     return principal
 
 
-def is_unseen(read: ReadPrincipal, scope: Scope) -> bool:
+def is_unseen(read: ReadPrincipal, scope: Scope, headers: Container[bytes]) -> bool:
     """Whether a request has credentials, but nothing shows whose they are.
 
     A session would then belong to anyone who learns its id, which a server with users does not want. Only a function
     that was given as `principal=` may call such a request anonymous.
     """
-    return read is from_scope and _user(scope) is None and any(name == AUTHORIZATION for name, _ in scope["headers"])
+    return read is from_scope and AUTHORIZATION in headers and _user(scope) is None
 
 
 def _user(scope: Scope) -> Any:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, Token
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import Scope
 
 from .._errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
@@ -28,14 +31,13 @@ from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE
-from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
-from .methods import METHODS, MethodCall
+from .methods import METHODS
 from .principal import is_unseen
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
+_Attached = list[tuple[ContextVar[Any], Token[Any]]]
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -76,8 +79,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         if refused is not None:
             await _refuse(ctx, message, decision, refused)
         elif decision.action in ANSWERED:
-            method = partial(METHODS[decision.action], MethodCall(ctx, message, session))
-            await respond_to_session_method(ctx, message, method, session)
+            await respond_to_session_method(ctx, message, METHODS[decision.action])
         else:
             await forward(ctx, body, message, decision)
 
@@ -118,49 +120,54 @@ async def _refuse(ctx: RequestContext, message: Message, decision: Decision, ref
 async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
-    Handlers find the session, or why there is none. An answer that nothing changes or observes is sent directly.
+    An answer that nothing changes or observes is sent directly.
     """
-    scope, session, is_handshake = ctx.scope, None, False
-    response = passing_response(ctx) if message is None else response_for(ctx, message, decision)
+    session, response = None, passing_response(ctx) if message is None else response_for(ctx, message, decision)
     if message is not None:
-        session = Session(ctx.session) if ctx.session is not None and decision.action is Action.ATTACH else None
+        if ctx.session is not None and decision.action is Action.ATTACH:
+            session = Session(ctx.session)
+            ctx.runtime.telemetry.report_use(session.ref, message.label)
         body = await prepare_message(ctx, message, decision, session)
-        is_handshake = message.method == INITIALIZE
-    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
-    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    session_token = session_variable.set(None if is_handshake else session)
-    correlation_token = None if ctx.correlation is None else correlation_variable.set(ctx.correlation)
-    missing_token = None
-    if session is None or is_handshake:
-        scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
-        missing_token = missing_session_variable.set(missing)
+    attached = _attach(ctx, message, session)
     try:
-        await ctx.app(scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
+        await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except Exception as error:
-        scope["mcp_session"] = scope["state"]["mcp_session"] = None  # what handles the error has no session
-        if message is None or response is None or not isinstance(error, StoreUnavailable):
+        _show(ctx.scope, None)  # what handles the error has no session
+        if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
-        if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
-            raise
+        await refuse_at_once(ctx, message, error)
     finally:
-        session_variable.reset(session_token)
-        if correlation_token is not None:
-            correlation_variable.reset(correlation_token)
-        if missing_token is not None:
-            missing_session_variable.reset(missing_token)
-        if is_handshake:  # FastMCP's task of a connection keeps this request's scope
-            scope["mcp_session"] = scope["state"]["mcp_session"] = None
+        for variable, token in attached:
+            variable.reset(token)
+        if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
+            _show(ctx.scope, None)
         close(response, ctx.session)
 
 
+def _attach(ctx: RequestContext, message: Message | None, session: Session | None) -> _Attached:
+    """Show the session, or why there is none, to handlers; return the context variables that are to be reset."""
+    _show(ctx.scope, session)
+    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
+    is_handshake = message is not None and message.method == INITIALIZE
+    attached: _Attached = [(session_variable, session_variable.set(None if is_handshake else session))]
+    if session is None or is_handshake:
+        ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
+        attached.append((missing_session_variable, missing_session_variable.set(missing)))
+    if ctx.correlation is not None:
+        attached.append((correlation_variable, correlation_variable.set(ctx.correlation)))
+    return attached
+
+
+def _show(scope: Scope, session: Session | None) -> None:
+    scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
+
+
 async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
-    """Return the body as the application gets it, and report that its session is used.
+    """Return the body as the application gets it.
 
     SEP-1364's fields and, for lists and notifications, the session are taken out; our trace context is put in.
     """
     runtime = ctx.runtime
-    if attached is not None and runtime.telemetry.listen is not None:
-        runtime.telemetry.listen(SessionUsed(attached.ref, message.label))
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
     body = message.body
@@ -191,7 +198,7 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
         return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
-    is_refused = is_unseen(ctx.runtime.principal, ctx.scope)
+    is_refused = is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name)
     return MissingSession(ctx.runtime, ctx.headers, message, "unseen" if is_refused else "unnamed")
 
 

@@ -1,14 +1,14 @@
 """The response on its way out: `Response.send` is the only stand-in for `send` that the application gets.
 
-What becomes of a body is chosen at its start: JSON is held as a whole, an event stream passes event by event, all else
-passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer asks
-the store again; `resumption.Streams` polls it, and calls `EventBody.terminate` where a session has ended.
+What becomes of a body is chosen at its start: JSON is buffered as a whole, an event stream passes event by event, all
+else passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer
+asks the store again; `resumption.Streams` polls it, and calls `EventBody.terminate` where a session has ended.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -59,7 +59,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
-    pending_start: ASGIMessage | None = None  # while it is held
+    pending_start: ASGIMessage | None = None  # until it is sent
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
     terminated: bool = False  # it was ended before its time
@@ -103,7 +103,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         return OpaqueBody(self)
 
     def _find_session(self, start: ASGIMessage) -> None:
-        """Find the session that the server names, beside which none of ours is named."""
+        """Find the session that the server names: ours is then not named, nor where the request fails."""
         self.session_id = next(reversed(session_header_values(start)), None)
         if self.session_id is not None or start["status"] != _OK:
             for change in self.rewrites:
@@ -119,7 +119,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         return rewrite.is_answer(text, self.request_id)
 
     def name(self, session_id: str) -> None:
-        """Name a new session in the headers, which are still held."""
+        """Name a new session in the headers, which were not sent yet."""
         self.session_id = session_id
         self.extra_headers = ((SESSION_HEADER, session_id.encode("ascii")),)
 
@@ -138,18 +138,14 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if self.observer is not None and len(text) <= MAX_OBSERVED_BYTES:
             self.observer.read(text)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether a part of it was sent."""
+        return self.body is not None and self.pending_start is None
+
     def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
-
-    async def fail(self, answer: Callable[[], Awaitable[None]], error: Refusal) -> bool:
-        """Answer a request whose handler left us the store's error, and return whether that was still possible."""
-        if not self.rewrites:
-            return False
-        if self.body is None or (isinstance(self.body, JSONBody) and self.pending_start is not None):
-            await answer()
-            return True
-        return isinstance(self.body, EventBody) and await self.body.fail(error)
 
 
 def close(response: Response | None, session: ActiveSession | None) -> None:
@@ -193,7 +189,7 @@ class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
 
 
 class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
-    """A JSON answer, held as a whole with its start."""
+    """A JSON answer, buffered as a whole with its start."""
 
     response: Response
     pieces: list[bytes] = []  # each struct gets its own
@@ -227,8 +223,8 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         start, make_guard = self.response.pending_start, self.response.make_guard
         if start is None or make_guard is None or start["status"] != _OK:
             return None
-        refusal = await (guard := make_guard()).refusal()
-        return None if refusal is None else guard.refused(refusal)
+        end_reason = await (guard := make_guard()).end_reason()
+        return None if end_reason is None else guard.refused_body(end_reason)
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
@@ -236,10 +232,10 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     response: Response
     events: EventStream
-    waiting: list[ASGIMessage] = []  # parts that are held with the start; each struct gets its own
+    waiting: list[ASGIMessage] = []  # parts that follow the deferred start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
-    refusal: Refusal | None = None  # why it was ended, where its session has not simply ended
+    end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
     guard: StreamGuard | None = None  # from when the stream is open
     last_text: bytes = b""  # of its events, as it left
 
@@ -308,24 +304,17 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             await self._send_last()  # it was terminated while something was sent
 
     async def _release(self, start: ASGIMessage) -> None:
-        """Send the start that was held, and what waits with it."""
+        """Send the deferred start, and the parts that wait for it."""
         waiting, self.waiting, self.response.pending_start = self.waiting, [], None
         headers = [*start["headers"], *self.response.extra_headers]
         for event in ({**start, "headers": headers}, *waiting):
             await self.response.send_out(event)
 
-    async def terminate(self, refusal: Refusal | None = None) -> None:
+    async def terminate(self, end_reason: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
-        self.response.terminated, self.refusal = True, refusal
+        self.response.terminated, self.end_reason = True, end_reason
         if not self.is_sending:
             await self._send_last()
-
-    async def fail(self, refusal: Refusal) -> bool:
-        """End the stream of a request whose handler failed; False where its answer has left."""
-        if self.guard is None or self.response.terminated or self.guard.request.is_answered_by(self.last_text):
-            return False
-        await self.terminate(refusal)
-        return True
 
     def close(self, session: ActiveSession) -> None:
         """Close a session with its stream; the state stays open where a client that can resume it waits for it."""
@@ -343,15 +332,15 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             self.guard.streams.remove(self.guard)
 
     async def _terminate_if_refused(self, guard: StreamGuard) -> None:
-        refusal = await guard.refusal()
-        if refusal is not None and not self.response.terminated:
+        end_reason = await guard.end_reason()
+        if end_reason is not None and not self.response.terminated:
             guard.streams.remove(guard)
-            await self.terminate(refusal)
+            await self.terminate(end_reason)
 
     async def _send_last(self) -> None:
         assert self.guard is not None
-        last, start = self.guard.last_message(self.refusal, self.last_text), self.response.pending_start
-        # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
+        last, start = self.guard.last_message(self.end_reason, self.last_text), self.response.pending_start
+        # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):

@@ -2,8 +2,8 @@
 
 A session that was ended here takes its streams with it at once; one that another worker ended is found by asking the
 store, twice a second and only while such streams are open. A server with an event store runs a call to its end without
-its client. So the state of the call's session stays open until the answer passes here, at last in the resumed stream.
-Where that state is in the store, changes are saved twice a second, as the client may never come back.
+its client. So the state of the call's session stays open until the answer passes here, at last in the resumed stream; a
+client that never comes back loses the call's changes of the state, but not those of `session.data`.
 Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 """
 
@@ -15,15 +15,14 @@ from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
-from anyio.lowlevel import checkpoint
 
-from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
+from .._errors import Refusal, SessionEnded, StoreUnavailable
 from .._protocol import rewrite
-from .._session.claims import SESSION, Claims, RedactedRepr
+from .._session.claims import Claims, RedactedRepr
 from ..stores._base import SessionStatus, Store
 from .background import start
 
-INTERVAL: Final = 0.5  # seconds between two questions to the store, and two looks at calls whose client has left
+INTERVAL: Final = 0.5  # seconds between two questions to the store
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
 MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 400 bytes with its place
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
@@ -64,20 +63,6 @@ class Streams:
                 self.remove(stream)
                 group.start_soon(terminate)
 
-    def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
-        """Settle a request that its client has cancelled, in a message that names this session or none."""
-        if transport is not None:  # in which a client may use several sessions
-            streams = [stream for of_session in self._open.values() for stream in of_session]
-        else:  # where there is none either, it could be any client's
-            streams = [*self._open.get(ref or "", ())]
-        for stream in streams:
-            stream.cancel(transport, request_id)
-
-    def leave(self, ref: str) -> None:
-        """Settle all requests of a session that its client ends as it leaves, often without cancelling them."""
-        for stream in self._open.get(ref, ()):
-            stream.cancel(None, None)
-
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
         return await self._store.statuses([claims]) == [SessionStatus.LIVE]
@@ -96,7 +81,7 @@ class Streams:
             asked = claims[first : first + BATCH]
             try:
                 statuses = await self._store.statuses(asked)
-            except StoreUnavailable:  # what is no answer goes on until the store says otherwise
+            except StoreUnavailable:  # streams go on until the store answers otherwise
                 self.store_unavailable = True
                 continue
             self.store_unavailable = False
@@ -108,18 +93,12 @@ class Streams:
 # --- resumption ---
 
 
-class OpenSession(Protocol):
+class ResumableSession(Protocol):
     """The session of a call, whose state stays open until the answer has left."""
 
-    claims: Claims
-    closed: bool
     ended_by_own_request: bool
 
-    def has_expired(self) -> bool: ...
-
     def close(self) -> None: ...
-
-    async def save_changes(self) -> None: ...
 
 
 Rewrites = tuple[Any, ...]  # each a `Rewrite` of `response`, which imports this file
@@ -131,8 +110,8 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
-    answered: bool = False  # it was answered or cancelled: its client expects nothing more
-    session: OpenSession | None = None  # while its answer may come by a resumed stream
+    answered: bool = False  # its client expects nothing more
+    session: ResumableSession | None = None  # while its answer may come by a resumed stream
     rewrites: Rewrites = ()  # what that answer needs
 
     def is_answered_by(self, last: bytes) -> bool:
@@ -145,13 +124,11 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
 class Events:
     """The event ids that one middleware has seen, and the calls whose streams can be resumed."""
 
-    def __init__(self, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS, max_calls: int = MAX_CALLS) -> None:
-        self._interval, self._max_events, self._max_calls = interval, max_events, max_calls
+    def __init__(self, *, max_events: int = MAX_EVENTS, max_calls: int = MAX_CALLS) -> None:
+        self._max_events, self._max_calls = max_events, max_calls
         self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
         self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
         self._calls: OrderedDict[StreamRequest, None] = OrderedDict()
-        self._saved: list[OpenSession] = []  # those of these calls whose state is in the store and open
-        self._saving = False
 
     def remember(self, transport: str | None, event_id: str, request: StreamRequest) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
@@ -172,45 +149,17 @@ class Events:
         """Whether an event was seen in any transport session. Servers find events by their id alone."""
         return event_id in self._places
 
-    def keep(self, request: StreamRequest, session: OpenSession, rewrites: Rewrites, last: bytes) -> None:
+    def keep(self, request: StreamRequest, session: ResumableSession, rewrites: Rewrites, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
         request.session, request.rewrites = session, rewrites
         self._calls[request] = None
         if request.is_answered_by(last):
             session.close()
-        elif session.claims.kind != SESSION:  # its client carries no state
-            self._saved.append(session)
-            if not self._saving:
-                self._saving = True
-                start(self._save)
         if len(self._calls) > self._max_calls:
             oldest, _ = self._calls.popitem(last=False)
             assert oldest.session is not None
             oldest.session.close()
             oldest.session, oldest.rewrites = None, ()
-
-    async def _save(self) -> None:
-        try:
-            while self._saved:
-                await anyio.sleep(self._interval)
-                for session in list(self._saved):
-                    await checkpoint()
-                    await self._save_one(session)
-        finally:
-            self._saving = False
-
-    async def _save_one(self, session: OpenSession) -> None:
-        """Save what changed in a state; a closed one was saved with its answer, or no longer belongs to a call."""
-        if session.closed or session.has_expired():
-            session.close()
-            self._saved.remove(session)
-            return
-        try:
-            await session.save_changes()
-        except DataGone:  # it has ended
-            session.close()
-        except (StateError, DataError, StoreUnavailable):
-            pass  # it is tried again, and the answer says so if it still fails
 
 
 class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
@@ -220,7 +169,7 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
     transport: str | None  # the wrapped server's transport session that it came by
     streams: Streams  # of this process, among which it is listed while it is open
     events: Events  # of this process, by which a client may resume it
-    refused: Callable[[Refusal], bytes]  # gives the last message to a client whose response is cut, as JSON, or nothing
+    refused_body: Callable[[Refusal], bytes]  # returns the last message of a response that is cut, or nothing
     ended_by_this_request: Callable[[], bool]  # whether the response goes on all the same
     fail_open: bool  # whether it goes on where the store does not say whether the session has ended
 
@@ -230,25 +179,19 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
             self.streams.store_unavailable and self.request.id is not None and rewrite.is_answer(text, self.request.id)
         )
 
-    async def refusal(self) -> Refusal | None:
+    async def end_reason(self) -> Refusal | None:
         """Return why an answer must not leave: its session has ended meanwhile, or may have."""
         if self.ended_by_this_request():
             return None
         claims = self.request.claims
         try:
             return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
-        except StoreUnavailable as refusal:
-            return None if self.fail_open else refusal
+        except StoreUnavailable as error:
+            return None if self.fail_open else error
 
-    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
-        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
-        own = self.request.id
-        if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
-            self.request.answered = True
-
-    def last_message(self, refusal: Refusal | None, last: bytes) -> bytes:
+    def last_message(self, end_reason: Refusal | None, last: bytes) -> bytes:
         """Return the last message of a stream that is cut, given the one before: none where its client expects none."""
         if self.request.is_answered_by(last):
             return b""
         self.request.answered = True
-        return self.refused(refusal or SessionEnded(ref=self.request.claims.ref))
+        return self.refused_body(end_reason or SessionEnded(ref=self.request.claims.ref))

@@ -19,7 +19,7 @@ from starlette.types import Scope
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import SHARED_JAR
-from .._protocol.decision import ADVERTISING, CANCELLED, ECHOES, Decision
+from .._protocol.decision import ADVERTISING, ECHOES, Decision
 from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
@@ -29,7 +29,7 @@ from .._session.events import RequestRefused
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext
-from .minting import initialize_session
+from .minting import mint_for
 from .response import Response, Rewrite
 from .resumption import StreamGuard, StreamRequest
 from .sessions import open_session
@@ -102,7 +102,7 @@ async def _set_cookie(ctx: RequestContext, message: Message, response: Response)
 async def _name_transport(ctx: RequestContext, message: Message, response: Response) -> None:
     """Name a session for the client of a server that names none; where it gets none, the answer leaves without."""
     try:
-        response.name((await initialize_session(ctx, message, TRANSPORT)).token)
+        response.name((await mint_for(ctx, message, TRANSPORT)).token)
     except Refusal as refusal:
         ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, INITIALIZE))
 
@@ -118,7 +118,7 @@ async def _name_bridged(ctx: RequestContext, message: Message, response: Respons
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     try:
         stated = capabilities(message) if begins else None
-        bridge.session = await initialize_session(ctx, message, TRANSPORT, bridge.server_id, capabilities=stated)
+        bridge.session = await mint_for(ctx, message, TRANSPORT, server_id=bridge.server_id, capabilities=stated)
     except Refusal as refusal:
         bridge.is_orphaned = response.terminated = True
         await refuse_at_once(ctx, message, refusal)
@@ -159,7 +159,7 @@ class Sep1364Field(Rewrite, kw_only=True):
         else:
             alone = TRANSPORT if ctx.runtime.transport.header else FIELD
             kind = alone if own is None else COEXISTING
-            session = await initialize_session(ctx, self.message, kind, capabilities=capabilities(self.message))
+            session = await mint_for(ctx, self.message, kind, capabilities=capabilities(self.message))
         if own is not None and pending is not None and agrees_on_version(self.message, answer):
             pending.add(own)
         if own is None and self.defers_start and session.claims.kind == TRANSPORT:
@@ -171,9 +171,6 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
     """Return what changes or observes the response to a message on its way out, or None where nothing does."""
     session = ctx.session
     if message.kind is not REQUEST:
-        if message.method == CANCELLED and "requestId" in message.all_params:
-            ref = None if session is None else session.claims.ref
-            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_response(ctx)
     rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if not rewrites:
@@ -199,7 +196,7 @@ def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_o
         _upstream_id(ctx),
         ctx.runtime.streams,
         ctx.runtime.events,
-        refused=partial(refused_body, ctx, message),
+        refused_body=partial(refused_body, ctx, message),
         ended_by_this_request=lambda: session.ended_by_own_request,
         fail_open=fail_open,
     )
@@ -247,7 +244,7 @@ def _naming(
     """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
     if message.method != INITIALIZE:
         return _set_cookie if ctx.accepts_cookies and not speaks_draft(message) else None
-    if ctx.bridge is not None:  # it goes on with a session that it has
+    if ctx.bridge is not None:  # it resumes a session
         return None
     if ctx.runtime.transport.bridges:
         ctx.bridge = BridgedInitialize()
@@ -284,7 +281,7 @@ async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
 async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     """Return a cookie for a new session, or None where the caller gets none."""
     try:
-        session = await initialize_session(ctx, message, COOKIE)
+        session = await mint_for(ctx, message, COOKIE)
     except Refusal as refusal:
         ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label))
         return None

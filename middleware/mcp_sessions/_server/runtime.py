@@ -26,6 +26,7 @@ from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
 from .._session.claims import Claims, RedactedRepr
 from .._session.data import Data, Namespace
+from .._session.events import SessionUsed
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
@@ -34,9 +35,9 @@ from ..telemetry import is_traced
 from . import routing
 from .background import LiveSessionCounter
 from .callers import CreateLimit, PendingInitialized
-from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
+from .option_types import as_seconds
 from .options import Options
 from .principal import reader
 from .resumption import Events, Streams
@@ -95,6 +96,11 @@ class Recording:
         self._traces: Final = telemetry.spans != "off"
         self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
         self.emit: Final = EventSink(telemetry.listen, self.is_recording, self.recorder)
+
+    def report_use(self, ref: str, method: str) -> None:
+        """Report to the application that a request uses a session."""
+        if self.listen is not None:
+            self.listen(SessionUsed(ref, method))
 
     def is_recording(self) -> bool:
         """Whether telemetry records anything now."""

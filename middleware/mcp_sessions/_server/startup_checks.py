@@ -21,7 +21,7 @@ import anyio
 from starlette.routing import Mount, Route, Router
 
 from .._protocol.jsonrpc import TARGETS
-from . import forms
+from . import option_types
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
 from .runtime import Runtime
 
@@ -119,7 +119,7 @@ async def _listed(server: Any) -> list[str]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Return what matches every URI that a template may serve, without query: case is not told apart."""
+    """Return what matches every URI that a template may serve, without query, in any case of letters."""
     texts = re.split(r"(\{[^}]*\})", template)
     simple, any_text = "[^/]*", ".*"
     parts = [
@@ -142,7 +142,7 @@ def _path_of(ours: object) -> str | None:
     if not isinstance(noted, dict):
         return cast(str | None, attribute(ours, "path"))
     usual = inspect.signature(class_of(ours)).parameters["path"].default
-    return cast(str | None, forms.PATH.check("path", noted.get("path", usual)))
+    return cast(str | None, option_types.PATH.check("path", noted.get("path", usual)))
 
 
 def _may_answer(part: object) -> bool:

@@ -28,7 +28,7 @@ from .active import ActiveSession, Bridged
 from .answers import (
     ResponseRecorder,
     may_delete,
-    refuse_request,
+    record_refusal,
     refuse_unparsed,
     refuse_without_body,
     send_refusal,
@@ -63,8 +63,8 @@ async def handle_without_body(ctx: RequestContext) -> None:
 
 async def _answer(ctx: RequestContext, header: str) -> None:
     """Answer a request without a body whose header names a session of ours."""
-    runtime, method = ctx.runtime, ctx.scope["method"]
-    rules, session, kind, claims = runtime.rules, None, TRANSPORT, None
+    runtime, rules, method = ctx.runtime, ctx.runtime.rules, ctx.scope["method"]
+    session, kind = None, TRANSPORT
     try:
         # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
         if method == "DELETE" or rules.sep1364 is None:
@@ -73,19 +73,14 @@ async def _answer(ctx: RequestContext, header: str) -> None:
             kind = FIELD
         if method == "DELETE" or (method == "GET" and runtime.transport.bridges):
             session = await open_transport(ctx, header, kind=kind)
-            claims = session.claims
-        else:
-            claims = _verified_claims(ctx, header, kind)
     except Refusal as refusal:
         await refuse_without_body(ctx, refusal)
         return
-    recording = (
-        runtime.telemetry.recorder().name_request(claims, ctx.scope)
-        if claims and runtime.telemetry.is_recording()
-        else nullcontext()
-    )
+    claims = _verified_claims(ctx, header, kind) if session is None else session.claims
+    is_recording = runtime.telemetry.is_recording()
+    naming = runtime.telemetry.recorder().name_request(claims, ctx.scope) if claims and is_recording else nullcontext()
     if session is not None and method == "DELETE":
-        with recording:
+        with naming:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
         await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
@@ -99,14 +94,13 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
     try:
         return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind).claims
     except SessionNotFound as refusal:
-        refuse_request(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
+        record_refusal(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
     if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
-        ctx.runtime.streams.leave(session.claims.ref)
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
@@ -170,9 +164,8 @@ def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
 
 
 async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
-    code = refuse_request(ctx, refusal, claims, label)
-    http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
-    await send_refusal(ctx.send, refusal, status=http_status, code=code)
+    record_refusal(ctx, refusal, claims, label)
+    await send_refusal(ctx.send, refusal, _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status)
 
 
 def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:

@@ -78,10 +78,6 @@ class RequestState(State):
         A nested value that has no JSON form, or grew past the limit, raises `StateNotJSON` or `StateTooLarge`.
         """
         self.close()
-        return self.changes()
-
-    def changes(self) -> bytes | None:
-        """Return the JSON object as it stands now, or None where nothing changed; raises as `finalize`."""
         if self._values is None:
             return None
         payload = encode_state(self._values)
@@ -93,10 +89,6 @@ class RequestState(State):
     def close(self) -> None:
         """Refuse further writes: the response has left, or never will."""
         self._closed = True
-
-    def rebase(self, payload: bytes) -> None:
-        """Count changes from this JSON object, which is kept."""
-        self._received = payload
 
 
 class UnreadableState(RequestState):

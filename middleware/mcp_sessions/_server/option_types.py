@@ -5,12 +5,11 @@ instead. Source: the twelve-factor habit of configuration in the environment.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from inspect import signature
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any, Final, cast, get_args
@@ -41,8 +40,7 @@ class OptionType:
 def option_type(owner: type, field: str) -> OptionType:
     """Return the type of a field of an option object."""
     (annotation,) = (one.type for one in fields(owner) if one.name == field)
-    option_type: OptionType = cast(Any, annotation).__metadata__[0]
-    return option_type
+    return cast(OptionType, cast(Any, annotation).__metadata__[0])
 
 
 def as_seconds(checked: Seconds) -> float:
@@ -92,40 +90,20 @@ def _function(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
 
 
-def callable_with(*arguments: str) -> OptionType:
-    """Return the type of a function that is called with these, which a wrong one would be refused by only later."""
-
-    def check(option: str, value: Any) -> Any:
-        if _function(option, value) is not None:
-            try:
-                signature(value).bind(*arguments)
-            except ValueError:
-                """Not every built-in function has a signature that can be read."""
-            except TypeError:
-                call = f"{option}({', '.join(arguments)})"
-                raise ConfigurationError(f"{option}= takes a function that can be called as {call}") from None
-        return value
-
-    return OptionType(check=check)
-
-
-def _number(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
 def _at_least(least: float) -> Check:
     def accepts(value: Any) -> bool:
-        seconds = _number(value)
-        return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= CENTURY
+
+    def seconds(value: Any) -> Any:
+        return value.total_seconds() if isinstance(value, timedelta) else value
 
     what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
-    return _validator(what, accepts, lambda value: float(_number(value)))
+    return _validator(what, lambda value: accepts(seconds(value)), lambda value: float(seconds(value)))
 
 
 def _whole(least: float) -> Check:
-    bound = "" if least == -math.inf else f" of at least {least}"
     return _validator(
-        f"a whole number{bound}",
+        f"a whole number of at least {least}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
     )
 
@@ -143,10 +121,9 @@ def _read_seconds(text: str) -> float:
 
 
 def _read_flag(text: str) -> bool:
-    try:
-        return _FLAGS[text.lower()]
-    except KeyError:
-        raise ValueError(text) from None
+    if text.lower() not in _FLAGS:
+        raise ValueError(text)
+    return _FLAGS[text.lower()]
 
 
 def _read_words(text: str) -> tuple[str, ...]:
@@ -160,18 +137,12 @@ def _read_require(text: str) -> Any:
 
 
 def _inspector(option: str, value: Any) -> Any:
-    return (
-        value if callable(getattr(value, "bind", None)) else _address(option, value)
-    )  # its class is not imported here
-
-
-def _address(option: str, value: Any) -> Any:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    try:
-        is_address = host == "localhost" or bool(_HOST.fullmatch(host) and ip_address(host.strip("[]")))
-    except ValueError:
-        is_address = False
-    if is_address and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536:
+    with suppress(ValueError):
+        is_host = host == "localhost" or bool(_HOST.fullmatch(host) and ip_address(host.strip("[]")))
+        if is_host and 0 < int(port) < 65_536:
+            return value
+    if callable(getattr(value, "bind", None)):  # an `Inspector`, whose class is not imported here
         return value
     raise ConfigurationError(f"{option}={value!r} must be an IP address and a port, as in inspector='127.0.0.1:8787'")
 
