@@ -188,11 +188,11 @@ def test_a_batch_is_refused_whole(body: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize(("length", "passes"), [(2, True), (3, True), (4, False)])
 def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
-    """It may have that many messages and no more; whether they are messages is judged first."""
+    """It may have that many messages and no more; a longer array is not read for messages, where it may hold one."""
     body = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"a"}'] * length) + b"]"
     with pytest.raises(Batch) if passes else refused("batch_too_large"):
         parse(body, max_batch=3)
-    with refused("not_jsonrpc"):
+    with refused("not_jsonrpc" if passes else "batch_too_large"):
         parse(body.replace(b"2.0", b"1.0"), max_batch=3)
 
 
@@ -204,13 +204,6 @@ def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str
         parse(b'[1,{"%b":"2.0","method":"a"}]' % name.encode())
     with refused("batch_too_large"):
         parse(b'[%b{"%b":"2.0","method":"a"}]' % (b"{}," * 1000, name.encode()), max_batch=3)
-
-
-@pytest.mark.parametrize(("length", "reason"), [(30, "not_jsonrpc"), (31, "batch_too_large")])
-def test_whether_an_array_holds_a_message_is_not_asked_without_end(length: int, reason: str) -> None:
-    """Of items that could be messages, ten times as many are read as a batch may hold."""
-    with refused(reason):
-        parse(b"[%b1]" % (b'{"jsonrpc":"1.0"},' * length), max_batch=3)
 
 
 @given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))

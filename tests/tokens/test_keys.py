@@ -118,6 +118,14 @@ def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint
     assert not secret or str(secret) not in str(refused.value)
 
 
+def test_a_secret_has_eight_characters_or_more() -> None:
+    """Of 32 random hexadecimal digits nearly all have more."""
+    eight = "abcdefghabdcefhgbacdhgfeacbdgehf"
+    assert KeyRing([eight]).signing.algorithm == "HS256"
+    with pytest.raises(ConfigurationError, match="not random"):
+        KeyRing([eight.replace("h", "a")])
+
+
 def self_signed(encoding: Encoding) -> bytes:
     name = x509.Name([])
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -277,3 +285,16 @@ def test_a_public_key_can_name_nobody() -> None:
     with pytest.raises(SessionNotFound) as refused:
         key.subject(Principal("a"))
     assert refused.value.reason == "principal_under_public_key"
+
+
+def test_hashes_of_components_match_whom_they_name() -> None:
+    """By them an operator finds all clients of a user, of any of its deployment's keys."""
+    key, other = KeyRing([SECRET]).signing, KeyRing([OTHER]).signing
+    hashes = key.component_hashes(Principal("client", "issuer", "user"))
+    for named in (Principal(), Principal(subject="user"), Principal("client", "issuer", "user")):
+        assert key.matches(hashes, named)
+    for another in (Principal("user"), Principal("client", "issuer", "use"), Principal(issuer="Issuer")):
+        assert not key.matches(hashes, another)
+    assert not other.matches(hashes, Principal(subject="user"))
+    assert not key.matches(key.component_hashes(Principal("client")), Principal(subject="user"))
+    assert hashes == "sGxSr7GfjPx-OG_bS-30RkQpls0EqUiOkXSp"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -31,20 +30,10 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 }
 _ENVELOPE: Final = strict_json.Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = strict_json.Names("jsonrpc")  # of what may be no message at all
-_PARAMS: Final = strict_json.Names(
-    *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId"),
-    usual=("arguments",),
-)
+_PARAMS: Final = strict_json.Names(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId")
 _META: Final = strict_json.Names(
-    *(
-        SESSION_KEY,
-        members.PROTOCOL_VERSION_KEY,
-        members.CLIENT_CAPABILITIES_KEY,
-        "baggage",
-        "traceparent",
-        "tracestate",
-    ),
-    usual=(members.CLIENT_INFO_KEY, "progressToken"),
+    *(SESSION_KEY, members.PROTOCOL_VERSION_KEY, members.CLIENT_CAPABILITIES_KEY),
+    *("baggage", "traceparent", "tracestate"),
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -59,7 +48,6 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 _MAY_BE_MESSAGE: Final = re.compile(
     rb"jsonrpc|\\u00(?:[46][3aef]|[57][023])|\\u017f|" + "\u017f".encode(), re.IGNORECASE
 )
-_TRIES: Final = 10  # how many times `max_batch` items are read at most, to find whether any is a message
 
 
 class MessageKind(Enum):
@@ -202,13 +190,14 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     except DECODE_ERRORS as error:
         found, mask = strict_json.decode_with_surrogates(_array, error, body, NOT_JSONRPC)
         items = mask.unmask(found)
-    # Where the path serves other things too, arrays without any message pass, whatever their length.
-    tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
-    read = tuple(filter(None, map(_message_or_none, tried)))
-    if not read and len(tried) <= _TRIES * max_batch:
+    # Where the path serves other things too, arrays that cannot hold a message pass, whatever their length.
+    if not _MAY_BE_MESSAGE.search(body):
         raise refusal(NOT_JSONRPC)
     if len(items) > max_batch:
         raise refusal("batch_too_large")
+    read = tuple(filter(None, map(_message_or_none, items)))
+    if not read:
+        raise refusal(NOT_JSONRPC)
     if len(read) < len(items):
         raise refusal("batch")  # a server could skip what is not a message and execute the rest
     return Batch(read)

@@ -129,25 +129,19 @@ def has_no_other_members(text: bytes, found: Any) -> bool:
 
 
 class Names:
-    """The names that are read at one level, and others that are usual there."""
+    """The names that are read at one level."""
 
-    __slots__ = ("_folded", "_known", "has_only")
-
-    def __init__(self, *read: str, usual: tuple[str, ...] = ()) -> None:
-        self._known: Final = frozenset(read + usual)
-        self._folded: Final = frozenset(map(str.casefold, read))
-        self.has_only: Final = self._known.issuperset  # asked first, since it takes a call of C
+    def __init__(self, *names: str) -> None:
+        self._names: Final = frozenset(names)
+        self._folded: Final = frozenset(map(str.casefold, names))
 
     def has_case_variant(self, found: Iterable[str]) -> bool:
-        """Whether one of these names differs in case alone from one that is read: some parsers take it for that."""
-        for name in found:  # noqa: SIM110  # a generator costs as much as all the rest
-            if name not in self._known and name.casefold() in self._folded:
-                return True
-        return False
+        """Whether a name differs in case alone from one that is read: some parsers take it for that."""
+        return any(name not in self._names and name.casefold() in self._folded for name in found)
 
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""
-        if not self.has_only(found) and self.has_case_variant(found):
+        if self.has_case_variant(found):
             raise refusal("member_case")
 
 
