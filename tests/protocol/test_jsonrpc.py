@@ -45,14 +45,14 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
             b"1",
             body,
         )
-        assert message.target_json == msgspec.Raw(b'"add"')
+        assert message.target() == "add"
         assert message.meta is not None
         assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
     message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert (message.kind, message.id, message.target_json, message.meta) == (MessageKind.NOTIFICATION, None, None, None)
+    assert (message.kind, message.id, message.target(), message.meta) == (MessageKind.NOTIFICATION, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> Non
 def test_null_is_absent(absent: bytes) -> None:
     """`params: null` and `_meta: null` are sent by legitimate clients."""
     assert call(absent).meta is None
-    assert call(b"null").target_json is None
+    assert call(b"null").target() is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_representation_shows_what_a_message_carries() -> None:
     """The body holds the session id, a credential."""
     message = call(b'{"_meta":{"io.modelcontextprotocol/session":{"sessionId":"secret"}}}')
     assert repr(message) == "<Message request tools/call>"
-    assert message.__rich_repr__() == [("kind", "request"), ("method", "tools/call")]
+    assert message.__rich_repr__() == []
 
 
 def test_a_message_cannot_be_changed() -> None:
@@ -576,7 +576,7 @@ def agrees(body: bytes) -> bool:
         and (message.kind is MessageKind.REQUEST) == ("method" in envelope and "id" in envelope)
         and (params is None or len(dict(params)) == len(params))
         and (message.meta is None if meta is None else same(message.meta, meta))
-        and (None if message.target_json is None else load(message.target_json)) == about
+        and (not isinstance(about, str) or not about.isprintable() or message.target() == about)
     )
 
 

@@ -63,7 +63,7 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
     """One JSON-RPC message, read as far as sessions need it."""
 
     body: bytes  # as it came
@@ -71,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     method: str = ""  # empty for a response
     id: bytes | None = None  # JSON text; None unless this is a request
     session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
-    params: Params[Meta] = NO_PARAMS  # the common members, values as sent
+    params: Params = NO_PARAMS  # the common members, values as sent
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
 
     @property
@@ -89,17 +89,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """Every member of `params._meta`, values as sent; None where absent or null."""
         return None if self.params.meta is None else _inner(self.all_params, "_meta", "meta_not_object")
 
-    @property
-    def target_json(self) -> Raw | None:
-        """JSON text of the name or URI that the message acts on, or None."""
-        if self.method not in TARGETS:
-            return None
-        found: Value = getattr(self.params, TARGETS[self.method])
-        return None if found is UNSET else found
-
     def target(self) -> str | None:
         """Return the tool, prompt or resource that the message acts on, or None; refuse one without a UTF-8 form."""
-        return None if self.target_json is None else string(self.target_json)
+        name = TARGETS.get(self.method)
+        target: Value = UNSET if name is None else getattr(self.params, name)
+        return None if target is UNSET else string(target)
 
     @property
     def label(self) -> str:
@@ -109,9 +103,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:  # without the body, which holds credentials
         return f"<Message {self.kind.value} {self.label}>"
 
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("kind", self.kind.value), ("method", self.label)]
-
 
 class _Envelope(RedactedRepr, msgspec.Struct, omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
@@ -119,7 +110,7 @@ class _Envelope(RedactedRepr, msgspec.Struct, omit_defaults=True, gc=False):
     jsonrpc: Literal["2.0"]
     method: str
     id: int | str | UnsetType = UNSET
-    params: Params[Meta] | None = None
+    params: Params | None = None
 
 
 _common = msgspec.json.Decoder(_Envelope).decode
@@ -238,9 +229,9 @@ def _message(body: bytes) -> Message:
     request_id = None if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
     common = None if meta is None else Meta.of(meta)
-    read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
-    kind, session = NOTIFICATION if request_id is None else REQUEST, None if common is None else common.named
-    return Message(body, kind, method, request_id, session, read, field)
+    read: Params = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
+    session = None if common is None else common.named
+    return Message(body, NOTIFICATION if request_id is None else REQUEST, method, request_id, session, read, field)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
