@@ -24,7 +24,7 @@ from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .policy import Policy
-from .sep1364 import Sep1364
+from .sep1364 import Sep1364, field, mirrors
 from .strict_json import string
 
 Lists = Literal["stable", "session", "untouched"]
@@ -206,12 +206,11 @@ def identify(message: Message, subject: Subject, headers: RequestHeaders, rules:
     if metadata is not None:
         is_field = sep1364 is not None and message.session is None
         return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
+    cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
     # What begins with `server/discover` is left to its answer.
-    may_be_cookie = message.method != DISCOVER and subject is not Subject.REPLY and subject not in ABOUT_SESSIONS
-    cookie = headers.cookie if may_be_cookie and transport_id is None else None
-    if cookie is not None and cookie != SHARED_JAR:
-        return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
-    return Credentials(None, transport_id, contradicts=contradicts)
+    if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
+        return Credentials(None, transport_id, contradicts=contradicts)
+    return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
 
 
 def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
@@ -264,20 +263,18 @@ def _header(
 ) -> tuple[str | None, bool]:
     """Return the transport session that our header names, and whether the header contradicts a field of SEP-1364."""
     header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
-    sep1364, kind = rules.sep1364, None
-    field = None if sep1364 is None else sep1364.field(message)
-    if field is not None and message.session is None:  # beside `_meta`, it is a session of the draft
-        kind = rules.kind_of(field)
+    named = None if rules.sep1364 is None else field(message)
+    kind = None if named is None or message.session is not None else rules.kind_of(named)
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
-    may_name = field is None or (rules.bridges and kind == COEXISTING)
+    may_name = named is None or (rules.bridges and kind == COEXISTING)
     if header is not None and may_name and draft.names_transport(header, metadata, rules.reads_transport):
         return header, False
-    if sep1364 is None or field is None:
+    if named is None:
         return None, False
-    mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
-    if not mirrors and message.session is not None:
+    contradicts = not mirrors(named, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
+    if contradicts and message.session is not None:
         raise refusal("session_header_mismatch")
-    return None, not mirrors
+    return None, contradicts
 
 
 def _is_required(message: Message, rules: Rules) -> bool:
