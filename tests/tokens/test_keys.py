@@ -93,6 +93,9 @@ def test_the_same_secret_gives_the_same_keys_everywhere() -> None:
     }
     assert keys[0].kid == "fjrfnkeb"
     assert keys[0].subject(Principal("client", "issuer", "user")) == "cPOPaJ_PNAjrUocqeVEM7g"
+    assert keys[0].subject(Principal("client")) == "yGRCtgoKSxW96vewzCSRQw"
+    assert keys[0].handle_key is not None
+    assert keys[0].handle_key.hex().startswith("39047dae0ecf17f6")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,14 @@ def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint
     assert "keys[1]" in str(refused.value)
     assert "secrets.token_urlsafe(32)" in str(refused.value)
     assert not secret or str(secret) not in str(refused.value)
+
+
+def test_a_short_secret_in_the_options_may_be_the_name_of_its_place() -> None:
+    """One from a file or a variable is not, and is named by where it stands."""
+    with pytest.raises(ConfigurationError, match=r'32\)\)" \(to name a variable .* write "env:NAME" or "file:PATH"\)$'):
+        KeyRing(["MCP_SESSIONS_KEYS"])
+    with pytest.raises(ConfigurationError, match=r'^here is too short.*32\)\)"$'):
+        KeyRing(["short"], places=["here"])
 
 
 def test_a_secret_has_eight_characters_or_more() -> None:
@@ -169,6 +180,7 @@ def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None
     """What looks like PEM is a key or an error, never a secret."""
     with pytest.raises(ConfigurationError, match="openssl genpkey") as refused:
         KeyRing([OTHER, pem])
+    assert str(refused.value).startswith("keys[1] ")
     assert refused.value.__cause__ is None
 
 
@@ -237,9 +249,9 @@ def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
     [
         ([], "at least one"),
         (SECRET, "a list"),
-        ([SECRET, OTHER, SECRET], "twice"),
+        ([SECRET, OTHER, SECRET], "^keys holds the same key twice: remove one$"),
         ([private_pem(P256), public_pem(P256)], "twice"),
-        ([public_pem(P256), SECRET], r"keys\[0\] must sign"),
+        ([public_pem(P256), SECRET], r"^keys\[0\] is a public key, .* must sign: put a secret or private key first$"),
     ],
 )
 def test_a_ring_that_cannot_work_is_refused(keys: list[str | bytes], complaint: str) -> None:
@@ -275,6 +287,13 @@ def test_a_principal_is_named_by_a_keyed_hash() -> None:
     assert len(set(names)) == len(names)
     assert all(name is not None and len(name) == 22 for name in names)
     assert key.subject(None) is None
+
+
+def test_a_principal_has_a_name_for_each_key_that_has_signed() -> None:
+    """By which a store finds its sessions during a rotation; under a public key nothing was named."""
+    ring = KeyRing([OTHER, SECRET, public_pem(P256)])
+    alice = Principal("client", "issuer", "alice")
+    assert ring.subjects(alice) == [KeyRing([key]).signing.subject(alice) for key in (OTHER, SECRET)]
 
 
 def test_a_public_key_can_name_nobody() -> None:
