@@ -137,7 +137,7 @@ class Names:
 
     def has_case_variant(self, found: Iterable[str]) -> bool:
         """Whether a name differs in case alone from one that is read: some parsers take it for that."""
-        return any(name not in self._names and name.casefold() in self._folded for name in found)
+        return not self._folded.isdisjoint(map(str.casefold, set(found) - self._names))
 
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""
