@@ -22,8 +22,11 @@ TESTS: Final = {
     "_tokens/keyfile.py": ("tokens/test_keyfile.py",),
     "_tokens/keys.py": ("tokens/test_keys.py", "tokens/test_tokens.py", "tokens/test_state.py"),
     "_tokens/seal.py": ("tokens/test_state.py", "tokens/test_upstream.py"),
-    "_protocol/cookies.py": ("protocol/test_cookie_header.py",),
-    "_protocol/decision.py": ("protocol/test_decision.py", "protocol/test_sep1364_dialects.py"),
+    "_protocol/cookies.py": ("server/test_cookies.py",),
+    "_protocol/decision.py": (
+        *("protocol/test_decision.py", "protocol/test_sep1364_dialects.py"),
+        *("server/test_field_exchange.py", "server/test_cookies.py", "server/test_bridge.py"),
+    ),
     "_protocol/draft.py": ("protocol/test_draft_metadata.py",),
     "_protocol/headers.py": ("protocol/test_headers.py",),
     "_protocol/jsonrpc.py": ("protocol/test_jsonrpc.py",),

@@ -69,25 +69,24 @@ NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) 
 ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
 """After these steps the session is written into a successful response."""
 
-
-def _row(nothing: Action | str, missing: Action | str, session: Action | str) -> Mapping[SessionPresence, Action | str]:
-    return dict(zip(SessionPresence, (nothing, missing, session), strict=True))
-
-
+_NOTHING, _MISSING, _SESSION = SessionPresence
 TABLE: Final[Mapping[Subject, Mapping[SessionPresence, Action | str]]] = {
-    Subject.CREATE: _row(Action.CREATE, Action.CREATE, "session_on_create"),
-    Subject.DELETE: _row("session_missing", "session_missing", Action.DELETE),
-    Subject.TERMINATE: _row("field_missing", "field_missing", Action.DELETE),
-    Subject.FORK: _row("session_missing", "session_missing", Action.FORK),
+    Subject.CREATE: {_NOTHING: Action.CREATE, _MISSING: Action.CREATE, _SESSION: "session_on_create"},
+    Subject.DELETE: {_NOTHING: "session_missing", _MISSING: "session_missing", _SESSION: Action.DELETE},
+    Subject.TERMINATE: {_NOTHING: "field_missing", _MISSING: "field_missing", _SESSION: Action.DELETE},
+    Subject.FORK: {_NOTHING: "session_missing", _MISSING: "session_missing", _SESSION: Action.FORK},
     Subject.LIST_SESSIONS: dict.fromkeys(SessionPresence, Action.LIST_SESSIONS),
-    Subject.CREATE_SEP1364: _row(Action.CREATE_SEP1364, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES),
+    Subject.CREATE_SEP1364: {
+        _NOTHING: Action.CREATE_SEP1364,
+        _MISSING: Action.CREATE_SEP1364,
+        _SESSION: Action.UPDATE_CAPABILITIES,
+    },
     Subject.MISPLACED: dict.fromkeys(SessionPresence, "session_method_as_notification"),
-    Subject.LIST: _row(Action.FORWARD, "required", Action.LIST),
+    Subject.LIST: {_NOTHING: Action.FORWARD, _MISSING: "required", _SESSION: Action.LIST},
     Subject.REPLY: dict.fromkeys(SessionPresence, Action.FORWARD),
-    Subject.OTHER: _row(Action.FORWARD, "required", Action.ATTACH),
+    Subject.OTHER: {_NOTHING: Action.FORWARD, _MISSING: "required", _SESSION: Action.ATTACH},
 }
-"""The action for each subject and what it carries (nothing, nothing where a session is required, a session), or the
-reason of a refusal."""
+"""The action for each subject and what it carries, or the reason of a refusal."""
 
 LISTS: Final[Mapping[Lists, Action]] = {
     "stable": Action.STRIP_SESSION,
