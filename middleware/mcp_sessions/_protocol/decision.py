@@ -57,17 +57,17 @@ class Action(Enum):
 ANSWERED: Final = frozenset(
     {Action.CREATE, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES, Action.DELETE, Action.FORK, Action.LIST_SESSIONS}
 )
-"""These steps are ours: the wrapped server is only asked whether it would let the caller in."""
+"""These actions are ours: the wrapped server is only asked whether it would let the caller in."""
 
 NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) | {
     Action.ATTACH,
     Action.STRIP_SESSION,
     Action.PASSTHROUGH,
 }
-"""Before these steps the session must verify: an invalid one fails every request that carries it."""
+"""Before these actions the session must verify: an invalid one fails every request that carries it."""
 
 ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
-"""After these steps the session is written into a successful response."""
+"""After these actions the session is written into a successful response."""
 
 _NOTHING, _MISSING, _SESSION = SessionPresence
 TABLE: Final[Mapping[Subject, Mapping[SessionPresence, Action | str]]] = {
