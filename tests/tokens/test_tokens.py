@@ -219,15 +219,6 @@ def test_a_session_is_its_principals_alone(owner: Principal | None, caller: Prin
         assert by.verify(HS256, token, now=NOW, principal=owner).claims.jti == JTI
 
 
-def test_the_owner_is_remembered_by_value() -> None:
-    """Each request brings a principal object of its own."""
-    by = tokens()
-    token = by.mint(HS256, claims(principal=ALICE))
-    for _ in range(3):
-        equal = Principal("client", "https://issuer.example", "alice")
-        assert by.verify(HS256, token, now=NOW, principal=equal).claims.jti == JTI
-
-
 @pytest.mark.parametrize("cached", [0, 10])
 def test_a_session_ends_at_exp_and_not_before(cached: int) -> None:
     """The last accepted moment is just before; a strange clock accepts nothing."""
@@ -563,25 +554,6 @@ def test_a_mutated_token_never_verifies(data: st.DataObject) -> None:
     end = data.draw(st.integers(start, len(token)))
     mutant = token[:start] + data.draw(st.text("AQgwab09-_.=", max_size=8)) + token[end:]
     assert (only_our_error(mutant, ring) == JTI) == (mutant == token)
-
-
-JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.dictionaries(st.sampled_from(REQUIRED + OPTIONAL), JSON, max_size=4))
-def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    """The holder of a key can lie, but cannot break the verifier."""
-    only_our_error(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes}), HS256)
-
-
-@given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "x"]), JSON, max_size=4))
-def test_hostile_headers_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    header = {**GOOD_HEADER, **changes}
-    assert (only_our_error(signed(header, GOOD_PAYLOAD), HS256) == JTI) == (header == GOOD_HEADER)
 
 
 def test_claims_cannot_be_changed() -> None:
