@@ -243,6 +243,20 @@ class TestWhatTheHeaderIs:
             found = decide(text, headers("c"), crossing)
             assert (found.transport_id, found.contradicts) == (transport_id, contradicts)
 
+    def test_beside_metadata_and_a_field_it_names_the_same_session(self) -> None:
+        both = rules(sep1364=Sep1364(SEP1364Create(), None))
+        text = f'"params":{{"_meta":{{"{SESSION_KEY}":{{"sessionId":"a"}}}}}}'
+        called = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"a",{text}}}')
+        assert decide(called, headers("a"), both).action is Action.ATTACH
+        with refused("session_header_mismatch"):
+            decide(called, headers("b"), both)
+
+    def test_a_field_names_no_session_of_the_draft(self) -> None:
+        both = rules(sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": SESSION}.get)
+        for named in "ab":  # a session of the draft, and one that is not authentic
+            with refused("token_kind"):
+                decide(message(f'{{"jsonrpc":"2.0","id":1,"method":"a","sessionId":"{named}"}}'), headers(named), both)
+
 
 class TestThePolicy:
     @pytest.mark.parametrize(

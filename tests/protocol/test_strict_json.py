@@ -149,3 +149,8 @@ def test_brackets_in_strings_are_no_levels() -> None:
 @pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4])
 def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
     assert is_deeper(text, 5)
+
+
+def test_strings_between_brackets_change_no_depth() -> None:
+    assert is_deeper(b'["a",' * 5, 4)
+    assert not is_deeper(b'["a",' * 4, 4)
