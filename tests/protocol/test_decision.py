@@ -207,6 +207,17 @@ def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subje
             assert outcome == Decision(action, SessionMetadata("cookie"), kind=COOKIE)
 
 
+@pytest.mark.parametrize(
+    ("method", "reason"), [("server/discover", "discovery_refused"), ("initialize", "modern_era"), ("", "modern_era")]
+)
+def test_the_modern_era_is_refused_as_clients_understand_it(method: str, reason: str) -> None:
+    """Those that have just asked fall back at an unknown method, and some at nothing else."""
+    with refused(reason):
+        decide(
+            message(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'), headers(modern=True), rules(legacy_only=True)
+        )
+
+
 class TestWhatTheHeaderIs:
     def test_it_names_a_transport_session_beside_the_other(self) -> None:
         """Both are opened; what creates a session is not about the one in the header."""
@@ -256,6 +267,11 @@ class TestWhatTheHeaderIs:
         for named in "ab":  # a session of the draft, and one that is not authentic
             with refused("token_kind"):
                 decide(message(f'{{"jsonrpc":"2.0","id":1,"method":"a","sessionId":"{named}"}}'), headers(named), both)
+
+    def test_a_fork_is_of_a_session_in_metadata(self) -> None:
+        both = rules(subjects=EVERY, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD}.get)
+        with refused("session_missing"):
+            decide(message('{"jsonrpc":"2.0","id":1,"method":"sessions/fork","sessionId":"a"}'), headers("a"), both)
 
 
 class TestThePolicy:

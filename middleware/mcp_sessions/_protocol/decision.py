@@ -218,7 +218,7 @@ def _presence(message: Message, subject: Subject, credentials: Credentials, rule
         raise refusal("required")
     if metadata is not None or (credentials.transport_id is not None and subject not in ABOUT_SESSIONS):
         return SessionPresence.SESSION
-    needs_one = subject not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
+    needs_one = subject not in ABOUT_SESSIONS and _is_required(message, rules)
     return SessionPresence.REQUIRED_BUT_MISSING if needs_one else SessionPresence.NOTHING
 
 
