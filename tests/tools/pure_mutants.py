@@ -37,7 +37,7 @@ TESTS: Final = {
     "_protocol/sse.py": ("protocol/test_sse.py",),
     "_protocol/strict_json.py": ("protocol/test_strict_json.py", "protocol/test_jsonrpc.py"),
     "_session/claims.py": ("session/test_claims.py", "tokens/test_tokens.py"),
-    "_session/data.py": ("session/test_data.py",),
+    "_session/data.py": ("session/test_data.py", "testing/test_testing.py"),
     "_session/session.py": ("session/test_session.py", "session/test_current.py"),
     "_session/state.py": ("session/test_session_state.py",),
 }
