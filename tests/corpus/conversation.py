@@ -9,43 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import clients
 import msgspec
 from anyio.lowlevel import checkpoint
+from clients import LEGACY, MODERN, Clock, Header, Incoming
+from clients import SESSION_KEY as KEY
 from opentelemetry.sdk.trace import ReadableSpan
 from starlette.authentication import SimpleUser
 from starlette.types import ASGIApp, Message, Receive, Send
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .fixed import ALIAS, ASKED, Clock, Levels, Spans
+from .fixed import ALIAS, ASKED, Levels, Spans
 from .options import SETS, options
 from .servers import Server
 
-KEY = "io.modelcontextprotocol/session"
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
-Header = tuple[bytes, bytes]
 
-
-class Incoming:
-    """A `receive` that returns its messages and then waits for ever."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = list(messages)
-
-    async def __call__(self) -> Message:
-        if not self._messages:
-            await anyio.sleep_forever()
-        return self._messages.pop(0)
-
-
-class Answer:
+class Answer(clients.Answer):
     """The answer to a request, read leniently, so that a conversation goes on after a refusal."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-
-    async def __call__(self, message: Message) -> None:
-        self.messages.append(message)
 
     @property
     def body(self) -> bytes:
@@ -206,7 +187,7 @@ class Conversation:
         answer, raised = Answer(), None
         asked = ASKED.set(True)
         try:
-            await self.app(scope, Incoming(chunks), answer)
+            await self.app(scope, Incoming(*chunks), answer)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is recorded
             raised = error.__class__.__name__
         finally:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from clients import SESSION_KEY as KEY
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
 from mcp_sessions import add_sessions
 
-from .conversation import KEY, Conversation
+from .conversation import Conversation
 from .servers import SHAPES, Server
 from .talks import CLIENT, mirror
 

@@ -19,18 +19,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from mcp_sessions._server import runtime
 from mcp_sessions.telemetry import SessionSpanProcessor
 
-START = 1_800_000_000
 ALIAS = "gen_ai.conversation.id"
 """Aliases hold for the whole process, so the corpus has the alias of other tests."""
-
-
-class Clock:
-    """Unix seconds, which a scenario moves."""
-
-    now: float = START
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Randomness:

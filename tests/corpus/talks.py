@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .conversation import Answer, Conversation, Header
+from clients import Header
+
+from .conversation import Answer, Conversation
 
 CLIENT = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "corpus", "version": "1"}}
 LABELS = {"threadId": "thread-1", "baggage": "gen_ai.conversation.id=talk-1,other=2", "openai/session": "s-1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subjec
 from mcp_sessions._protocol.headers import RequestHeaders, single_header
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
-from mcp_sessions._session.claims import COOKIE, SESSION, Claims
+from mcp_sessions._session.claims import COEXISTING, COOKIE, FIELD, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 
@@ -206,6 +207,17 @@ def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subje
             assert outcome == Decision(action, SessionMetadata("cookie"), kind=COOKIE)
 
 
+@pytest.mark.parametrize(
+    ("method", "reason"), [("server/discover", "discovery_refused"), ("initialize", "modern_era"), ("", "modern_era")]
+)
+def test_the_modern_era_is_refused_as_clients_understand_it(method: str, reason: str) -> None:
+    """Those that have just asked fall back at an unknown method, and some at nothing else."""
+    with refused(reason):
+        decide(
+            message(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'), headers(modern=True), rules(legacy_only=True)
+        )
+
+
 class TestWhatTheHeaderIs:
     def test_it_names_a_transport_session_beside_the_other(self) -> None:
         """Both are opened; what creates a session is not about the one in the header."""
@@ -223,8 +235,67 @@ class TestWhatTheHeaderIs:
         with refused("session_header_alone"):
             decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
 
+    def test_beside_metadata_of_the_same_session_it_is_a_mirror(self) -> None:
+        """Though a header could name a transport session here."""
+        mirrored = decide(of_subject(Subject.OTHER, "draft"), headers("draft"), rules())
+        assert (mirrored.action, mirrored.transport_id) == (Action.ATTACH, None)
+
+    def test_where_no_dialect_has_it_a_field_is_not_read(self) -> None:
+        odd = message('{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":7}')
+        assert decide(odd, headers("transport"), rules()).transport_id == "transport"
+
+    def test_across_the_bridge_it_names_a_session_beside_one_alone(self) -> None:
+        """Any other session of a field is mirrored in the header, or contradicted."""
+        crossing = rules(
+            bridges=True, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD, "b": COEXISTING}.get
+        )
+        for field, transport_id, contradicts in (("a", None, True), ("b", "c", False)):
+            text = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"{field}"}}')
+            found = decide(text, headers("c"), crossing)
+            assert (found.transport_id, found.contradicts) == (transport_id, contradicts)
+
+    def test_beside_metadata_and_a_field_it_names_the_same_session(self) -> None:
+        both = rules(sep1364=Sep1364(SEP1364Create(), None))
+        text = f'"params":{{"_meta":{{"{SESSION_KEY}":{{"sessionId":"a"}}}}}}'
+        called = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"a",{text}}}')
+        assert decide(called, headers("a"), both).action is Action.ATTACH
+        with refused("session_header_mismatch"):
+            decide(called, headers("b"), both)
+
+    def test_a_field_names_no_session_of_the_draft(self) -> None:
+        both = rules(sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": SESSION}.get)
+        for named in "ab":  # a session of the draft, and one that is not authentic
+            with refused("token_kind"):
+                decide(message(f'{{"jsonrpc":"2.0","id":1,"method":"a","sessionId":"{named}"}}'), headers(named), both)
+
+    def test_a_fork_is_of_a_session_in_metadata(self) -> None:
+        both = rules(subjects=EVERY, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD}.get)
+        with refused("session_missing"):
+            decide(message('{"jsonrpc":"2.0","id":1,"method":"sessions/fork","sessionId":"a"}'), headers("a"), both)
+
+
+class TestThePolicy:
+    @pytest.mark.parametrize(
+        ("require", "text", "needs"),
+        [
+            ({"tools/call": ["buy"]}, '"id":1,"method":"tools/call","params":{"name":"buy"}', True),
+            ({"tools/call": ["buy"]}, '"id":1,"method":"tools/call","params":{"name":"look"}', False),
+            ("always", '"method":"notifications/progress"', False),
+            ("always", '"id":1,"method":"notifications/progress"', True),
+        ],
+    )
+    def test_it_is_asked_for_the_name_and_whether_there_is_an_id(self, require: Any, text: str, needs: bool) -> None:
+        called = message(f'{{"jsonrpc":"2.0",{text}}}')
+        with refused("required") if needs else nullcontext():
+            assert decide(called, headers(), rules(require)) == PASS
+
 
 class TestABatch:
+    def test_a_response_in_it_needs_no_session(self) -> None:
+        requiring = rules(sep1364=Sep1364(SEP1364Create(required=True), None))
+        assert involves_session(of_subject(Subject.REPLY, None), requiring) is False
+        assert involves_session(of_subject(Subject.OTHER, None), requiring) is True
+
     @pytest.mark.parametrize(
         ("about", "carried", "require", "speaks"),
         [

@@ -45,14 +45,14 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
             b"1",
             body,
         )
-        assert message.target_json == msgspec.Raw(b'"add"')
+        assert message.target() == "add"
         assert message.meta is not None
         assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
     message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert (message.kind, message.id, message.target_json, message.meta) == (MessageKind.NOTIFICATION, None, None, None)
+    assert (message.kind, message.id, message.target(), message.meta) == (MessageKind.NOTIFICATION, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> Non
 def test_null_is_absent(absent: bytes) -> None:
     """`params: null` and `_meta: null` are sent by legitimate clients."""
     assert call(absent).meta is None
-    assert call(b"null").target_json is None
+    assert call(b"null").target() is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_representation_shows_what_a_message_carries() -> None:
     """The body holds the session id, a credential."""
     message = call(b'{"_meta":{"io.modelcontextprotocol/session":{"sessionId":"secret"}}}')
     assert repr(message) == "<Message request tools/call>"
-    assert message.__rich_repr__() == [("kind", "request"), ("method", "tools/call")]
+    assert message.__rich_repr__() == []
 
 
 def test_a_message_cannot_be_changed() -> None:
@@ -188,11 +188,11 @@ def test_a_batch_is_refused_whole(body: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize(("length", "passes"), [(2, True), (3, True), (4, False)])
 def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
-    """It may have that many messages and no more; whether they are messages is judged first."""
+    """It may have that many messages and no more; a longer array is not read for messages, where it may hold one."""
     body = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"a"}'] * length) + b"]"
     with pytest.raises(Batch) if passes else refused("batch_too_large"):
         parse(body, max_batch=3)
-    with refused("not_jsonrpc"):
+    with refused("not_jsonrpc" if passes else "batch_too_large"):
         parse(body.replace(b"2.0", b"1.0"), max_batch=3)
 
 
@@ -204,13 +204,6 @@ def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str
         parse(b'[1,{"%b":"2.0","method":"a"}]' % name.encode())
     with refused("batch_too_large"):
         parse(b'[%b{"%b":"2.0","method":"a"}]' % (b"{}," * 1000, name.encode()), max_batch=3)
-
-
-@pytest.mark.parametrize(("length", "reason"), [(30, "not_jsonrpc"), (31, "batch_too_large")])
-def test_whether_an_array_holds_a_message_is_not_asked_without_end(length: int, reason: str) -> None:
-    """Of items that could be messages, ten times as many are read as a batch may hold."""
-    with refused(reason):
-        parse(b"[%b1]" % (b'{"jsonrpc":"1.0"},' * length), max_batch=3)
 
 
 @given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))
@@ -583,7 +576,7 @@ def agrees(body: bytes) -> bool:
         and (message.kind is MessageKind.REQUEST) == ("method" in envelope and "id" in envelope)
         and (params is None or len(dict(params)) == len(params))
         and (message.meta is None if meta is None else same(message.meta, meta))
-        and (None if message.target_json is None else load(message.target_json)) == about
+        and (not isinstance(about, str) or not about.isprintable() or message.target() == about)
     )
 
 

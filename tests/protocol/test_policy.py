@@ -89,6 +89,11 @@ def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None
     assert not asks({"notifications/progress"}, "notifications/cancelled", notification=True)
 
 
+def test_a_method_of_an_extension_may_be_named() -> None:
+    """Only what nearly spells a method of the protocol is a slip."""
+    assert asks({"acme/call"}, "acme/call")
+
+
 def test_a_method_may_be_listed_as_needing_none() -> None:
     policy = Policy({"tools/call": False, "prompts/get": True})
     assert not policy.requires("tools/call", unread, False)
@@ -305,25 +310,30 @@ async def judge_later(_asked: PolicyRequest) -> None:
         (None, r'"never", "always".* not None'),
         (True, r'"never", "always".* not True'),
         (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
-        ([], r'write require="never"'),
+        ([], r'^require= names no method; write require="never" if nothing needs a session$'),
         ({}, r'write require="never"'),
         (b"never", r"methods as strings, not 110"),
         ([["tools/call"]], r"methods as strings, not \['tools/call'\]"),
         (["checkout"], r"\{'tools/call': \['checkout'\]\}"),
+        (["tools/cal"], r"^require= names 'tools/cal', which is not a method; did you mean 'tools/call'\?$"),
+        ([" Tools/Call"], r"did you mean 'tools/call'"),
         ([""], r"names methods, not ''"),
         (["initialize"], r"cannot name 'initialize'.* take it out"),
         (["notifications/initialized"], r"take it out"),
         ({"server/discover": True}, r"take it out"),
         ({"sessions/create": False}, r"take it out"),
         ({"sessions/delete": ["x"]}, r"take it out"),
-        ({"tools/call": "checkout"}, r"\['checkout'\]; write True"),
+        ({"tools/call": "checkout"}, r"^require=\{'tools/call': 'checkout'\} must be .* \['checkout'\]; write True"),
         ({"tools/call": []}, r"True for all of them, False for none"),
         ({"tools/call": ["checkout", ""]}, r"must be a list of names"),
         ({"tools/call": ["checkout", {}]}, r"must be a list of names"),
         ({"tools/call": 1}, r"must be a list of names"),
         ({"tools/call": None}, r"must be a list of names"),
-        ({"tools/list": ["checkout"]}, r"cannot go by name, only tools/call.* write True or use a function"),
-        ({"resources/read": ["res://cart/../1"]}, r"must spell the URI plainly.* or write True"),
+        ({"tools/list": ["checkout"]}, r"by name, only tools/call, prompts/get, .* write True or use a function"),
+        (
+            {"resources/read": ["res://cart/../1"]},
+            r"plainly: scheme and host in lower case, no dot segments, .* True for all$",
+        ),
         ({"resources/read": ["http://cart:80/1"]}, r"must spell the URI plainly"),
     ],
 )

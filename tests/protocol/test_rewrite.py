@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
 from msgspec import Raw
 
+from mcp_sessions._errors import StateTooLarge
 from mcp_sessions._protocol import rewrite
 from mcp_sessions._protocol.jsonrpc import Message, MessageKind, parse
 from mcp_sessions._protocol.members import SESSION_KEY
@@ -202,6 +203,45 @@ def test_another_id_is_another_id(ours: bytes, theirs: bytes) -> None:
 )
 def test_an_answer_is_a_result_with_the_id_of_the_request(message: bytes, answers: bool) -> None:
     assert rewrite.is_answer(message, b"1") is answers
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        *(
+            ANSWER % b'{"content":[],"_Meta":{}}',
+            ANSWER % b'{"x":1,"CacheScope":"public"}',
+            ANSWER % b'{"\\u005fMETA":{}}',
+        ),
+        b'{"jsonrpc":"2.0","id":1,"Result":{},"result":{}}',
+    ],
+)
+def test_an_answer_with_a_name_in_another_case_passes(response: bytes) -> None:
+    """A client that folds case could read the server's member for ours."""
+    assert echo(response) is None
+
+
+def test_what_the_session_raises_reaches_the_caller() -> None:
+    def too_large() -> bytes:
+        raise StateTooLarge(2, 1)
+
+    with pytest.raises(StateTooLarge):
+        rewrite.echo(ANSWER % b'{"a":1}', b"1", too_large)
+
+
+@pytest.mark.parametrize(
+    ("response", "is_response"),
+    [
+        (b'{"id":1,"result":1}', True),
+        (b'{"id":1,"error":{}}', True),
+        (b'{"id":2,"error":{}}', False),
+        (b'{"id":1,"method":"a"}', False),
+        (b'{"result":1}', False),
+        (b"[1]", False),
+    ],
+)
+def test_a_response_is_a_result_or_an_error_with_the_id_of_the_request(response: bytes, is_response: bool) -> None:
+    assert rewrite.is_response(response, b"1") is is_response
 
 
 # --- capabilities --------------------------------------------------------------------------------

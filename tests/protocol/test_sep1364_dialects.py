@@ -91,8 +91,9 @@ def test_a_server_without_sessions_finds_none() -> None:
 )
 def test_what_needs_a_session_where_sessions_are_required(method: str, needs: bool) -> None:
     said = message(method)
-    assert SEP1364Create(required=True).requires(said, subject_of(said, rules())) is needs
-    assert not SEP1364Create().requires(said, subject_of(said, rules()))
+    requiring = Sep1364(SEP1364Create(required=True), None)
+    assert requiring.requires(said, subject_of(said, rules())) is needs
+    assert not BOTH.requires(said, subject_of(said, rules()))
     assert not NEITHER.requires(said, subject_of(said, rules()))
 
 

@@ -9,15 +9,60 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jsontext import broken_texts, load, seeds, write
+from msgspec import Raw
 from reasons import refused
 
 from mcp_sessions._errors import Refusal
-from mcp_sessions._protocol.strict_json import is_deeper, last_members, members, string
+from mcp_sessions._protocol.strict_json import (
+    Names,
+    check_utf8,
+    has_no_other_members,
+    is_deeper,
+    last_members,
+    members,
+    string,
+)
 
 
 def test_members_are_the_slices_of_one_object() -> None:
     found = members(b' { "b" : [ 1 ] , "a" : "\\ud800" } ')
     assert [(name, bytes(value)) for name, value in found.items()] == [("b", b"[ 1 ]"), ("a", b'"\\ud800"')]
+
+
+def test_the_members_of_a_long_spelling_beside_a_lone_surrogate_are_counted() -> None:
+    """Where the length proves nothing, and the decoder refuses the text as it is."""
+    assert list(members(b'{"\\u0061\\u0062":"\\ud800"}')) == ["ab"]
+    with refused("duplicate_member"):
+        members(b'{"\\u0061\\u0062":"\\ud800","ab":1}')
+
+
+@pytest.mark.parametrize(
+    ("text", "proved"),
+    [
+        (b'{"a":1,"b":[ 2 ]}', True),
+        (b'{ "a" : 1 ,\n "b" : [ 2 ] }', True),
+        (b'{"a":1,"b":[ 2 ],"":0}', False),
+        (b'{ "a" : 1 , "b" : [ 2 ] , "":0}', False),
+        (b'{"\\u0061":1,"b":[ 2 ]}', False),
+    ],
+)
+def test_the_length_proves_that_there_are_no_other_members(text: bytes, proved: bool) -> None:
+    """A further one takes five bytes at least; escapes can spoil the proof, and nothing can feign it."""
+    assert has_no_other_members(text, {"a": Raw(b"1"), "b": Raw(b"[ 2 ]")}) is proved
+
+
+def test_a_name_in_another_case_is_known() -> None:
+    names = Names("sessionId", "state")
+    assert not names.has_case_variant(["sessionId", "state", "other"])
+    for variant in ("sessionid", "STATE", "\u017ftate"):
+        assert names.has_case_variant(["other", variant])
+
+
+def test_a_text_is_not_utf8_from_its_first_byte_to_its_last() -> None:
+    for text in (b"\xff", b"{}\xc3", b"{}" * 40_000 + b"\xff"):
+        with refused("not_utf8"):
+            check_utf8(text)
+    check_utf8("é".encode())
 
 
 def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
@@ -104,3 +149,8 @@ def test_brackets_in_strings_are_no_levels() -> None:
 @pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4])
 def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
     assert is_deeper(text, 5)
+
+
+def test_strings_between_brackets_change_no_depth() -> None:
+    assert is_deeper(b'["a",' * 5, 4)
+    assert not is_deeper(b'["a",' * 4, 4)

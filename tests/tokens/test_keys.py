@@ -93,6 +93,9 @@ def test_the_same_secret_gives_the_same_keys_everywhere() -> None:
     }
     assert keys[0].kid == "fjrfnkeb"
     assert keys[0].subject(Principal("client", "issuer", "user")) == "cPOPaJ_PNAjrUocqeVEM7g"
+    assert keys[0].subject(Principal("client")) == "yGRCtgoKSxW96vewzCSRQw"
+    assert keys[0].handle_key is not None
+    assert keys[0].handle_key.hex().startswith("39047dae0ecf17f6")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,22 @@ def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint
     assert "keys[1]" in str(refused.value)
     assert "secrets.token_urlsafe(32)" in str(refused.value)
     assert not secret or str(secret) not in str(refused.value)
+
+
+def test_a_short_secret_in_the_options_may_be_the_name_of_its_place() -> None:
+    """One from a file or a variable is not, and is named by where it stands."""
+    with pytest.raises(ConfigurationError, match=r'32\)\)" \(to name a variable .* write "env:NAME" or "file:PATH"\)$'):
+        KeyRing(["MCP_SESSIONS_KEYS"])
+    with pytest.raises(ConfigurationError, match=r'^here is too short.*32\)\)"$'):
+        KeyRing(["short"], places=["here"])
+
+
+def test_a_secret_has_eight_characters_or_more() -> None:
+    """Of 32 random hexadecimal digits nearly all have more."""
+    eight = "abcdefghabdcefhgbacdhgfeacbdgehf"
+    assert KeyRing([eight]).signing.algorithm == "HS256"
+    with pytest.raises(ConfigurationError, match="not random"):
+        KeyRing([eight.replace("h", "a")])
 
 
 def self_signed(encoding: Encoding) -> bytes:
@@ -161,6 +180,7 @@ def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None
     """What looks like PEM is a key or an error, never a secret."""
     with pytest.raises(ConfigurationError, match="openssl genpkey") as refused:
         KeyRing([OTHER, pem])
+    assert str(refused.value).startswith("keys[1] ")
     assert refused.value.__cause__ is None
 
 
@@ -229,9 +249,9 @@ def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
     [
         ([], "at least one"),
         (SECRET, "a list"),
-        ([SECRET, OTHER, SECRET], "twice"),
+        ([SECRET, OTHER, SECRET], "^keys holds the same key twice: remove one$"),
         ([private_pem(P256), public_pem(P256)], "twice"),
-        ([public_pem(P256), SECRET], r"keys\[0\] must sign"),
+        ([public_pem(P256), SECRET], r"^keys\[0\] is a public key, .* must sign: put a secret or private key first$"),
     ],
 )
 def test_a_ring_that_cannot_work_is_refused(keys: list[str | bytes], complaint: str) -> None:
@@ -269,6 +289,13 @@ def test_a_principal_is_named_by_a_keyed_hash() -> None:
     assert key.subject(None) is None
 
 
+def test_a_principal_has_a_name_for_each_key_that_has_signed() -> None:
+    """By which a store finds its sessions during a rotation; under a public key nothing was named."""
+    ring = KeyRing([OTHER, SECRET, public_pem(P256)])
+    alice = Principal("client", "issuer", "alice")
+    assert ring.subjects(alice) == [KeyRing([key]).signing.subject(alice) for key in (OTHER, SECRET)]
+
+
 def test_a_public_key_can_name_nobody() -> None:
     """It must not pass for anonymous either."""
     key = KeyRing([SECRET, public_pem(P256)]).get(KeyRing([private_pem(P256)]).signing.kid)
@@ -277,3 +304,16 @@ def test_a_public_key_can_name_nobody() -> None:
     with pytest.raises(SessionNotFound) as refused:
         key.subject(Principal("a"))
     assert refused.value.reason == "principal_under_public_key"
+
+
+def test_hashes_of_components_match_whom_they_name() -> None:
+    """By them an operator finds all clients of a user, of any of its deployment's keys."""
+    key, other = KeyRing([SECRET]).signing, KeyRing([OTHER]).signing
+    hashes = key.component_hashes(Principal("client", "issuer", "user"))
+    for named in (Principal(), Principal(subject="user"), Principal("client", "issuer", "user")):
+        assert key.matches(hashes, named)
+    for another in (Principal("user"), Principal("client", "issuer", "use"), Principal(issuer="Issuer")):
+        assert not key.matches(hashes, another)
+    assert not other.matches(hashes, Principal(subject="user"))
+    assert not key.matches(key.component_hashes(Principal("client")), Principal(subject="user"))
+    assert hashes == "sGxSr7GfjPx-OG_bS-30RkQpls0EqUiOkXSp"

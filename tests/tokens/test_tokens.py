@@ -170,8 +170,8 @@ def test_a_clients_name_is_cut_and_cleaned() -> None:
         ({"expires_at": 10**15}, "claim_exp"),
         ({"issued_at": -1}, "claim_iat"),
         ({"trace": "00-1-2-3"}, "claim_tp"),
-        ({"boot": "\ud800"}, "claims"),
-        ({"upstream": object()}, "claims"),
+        ({"boot": "\ud800"}, r"^the claims do not make a session id \(token_claims\)$"),
+        ({"upstream": object()}, r"^the claims do not make a session id \(token_claims\)$"),
         ({"upstream": "x" * 1500}, "limit is 2048"),
     ],
 )
@@ -181,10 +181,28 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
         TOKENS.mint(HS256, claims(**changes))
 
 
-@pytest.mark.parametrize("options", [{"issuer": ""}, {"audience": ""}, {"cache_entries": -1}])
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
+NAMELESS = "issuer and audience must be non-empty strings"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"issuer": ""}, NAMELESS),
+        ({"audience": ""}, NAMELESS),
+        ({"cache_entries": -1}, r"cache_entries must be 0 \(remember no token\) or more"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], complaint: str) -> None:
+    """With the option's name, before any token is minted."""
+    with pytest.raises(ConfigurationError, match=f"^{complaint}$"):
         tokens(**options)
+
+
+def test_an_id_may_be_as_long_as_the_limit_and_no_longer() -> None:
+    length = len(TOKENS.mint(HS256, claims()))
+    assert len(tokens(max_bytes=length).mint(HS256, claims())) == length
+    with pytest.raises(ConfigurationError, match=f"would take {length} bytes; the limit is {length - 1}"):
+        tokens(max_bytes=length - 1).mint(HS256, claims())
 
 
 # --- who, what for, and until when ---------------------------------------------------------------
@@ -199,15 +217,6 @@ def test_a_session_is_its_principals_alone(owner: Principal | None, caller: Prin
     for _ in range(2):
         assert reason(token, by=by, principal=caller) == "token_principal"
         assert by.verify(HS256, token, now=NOW, principal=owner).claims.jti == JTI
-
-
-def test_the_owner_is_remembered_by_value() -> None:
-    """Each request brings a principal object of its own."""
-    by = tokens()
-    token = by.mint(HS256, claims(principal=ALICE))
-    for _ in range(3):
-        equal = Principal("client", "https://issuer.example", "alice")
-        assert by.verify(HS256, token, now=NOW, principal=equal).claims.jti == JTI
 
 
 @pytest.mark.parametrize("cached", [0, 10])
@@ -277,11 +286,13 @@ def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(ring: KeyRing
 def test_the_cache_is_bounded_and_still_right() -> None:
     """More tokens than it holds all verify, before and after; off, it holds none."""
     for entries, most in ((0, 0), (1, 2), (4, 4), (5, 6)):
+        held = 0
         by = tokens(cache_entries=entries)
         minted = {by.mint(HS256, claims(jti=f"{place:021}A")): f"{place:021}A" for place in range(20)}
         for token, jti in [*minted.items(), *minted.items()]:
             assert by.verify(HS256, token, now=NOW, principal=None).claims.jti == jti
-            assert len(by._young) + len(by._old) <= most
+            held = max(held, len(by._young) + len(by._old))
+        assert held == most
 
 
 def test_a_verified_token_is_not_verified_again() -> None:
@@ -543,25 +554,6 @@ def test_a_mutated_token_never_verifies(data: st.DataObject) -> None:
     end = data.draw(st.integers(start, len(token)))
     mutant = token[:start] + data.draw(st.text("AQgwab09-_.=", max_size=8)) + token[end:]
     assert (only_our_error(mutant, ring) == JTI) == (mutant == token)
-
-
-JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.dictionaries(st.sampled_from(REQUIRED + OPTIONAL), JSON, max_size=4))
-def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    """The holder of a key can lie, but cannot break the verifier."""
-    only_our_error(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes}), HS256)
-
-
-@given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "x"]), JSON, max_size=4))
-def test_hostile_headers_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    header = {**GOOD_HEADER, **changes}
-    assert (only_our_error(signed(header, GOOD_PAYLOAD), HS256) == JTI) == (header == GOOD_HEADER)
 
 
 def test_claims_cannot_be_changed() -> None:

@@ -24,7 +24,7 @@ from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .policy import Policy
-from .sep1364 import Sep1364
+from .sep1364 import Sep1364, field, mirrors
 from .strict_json import string
 
 Lists = Literal["stable", "session", "untouched"]
@@ -57,37 +57,36 @@ class Action(str, Enum):
 ANSWERED: Final = frozenset(
     {Action.CREATE, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES, Action.DELETE, Action.FORK, Action.LIST_SESSIONS}
 )
-"""These steps are ours: the wrapped server is only asked whether it would let the caller in."""
+"""These actions are ours: the wrapped server is only asked whether it would let the caller in."""
 
 NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) | {
     Action.ATTACH,
     Action.STRIP_SESSION,
     Action.PASSTHROUGH,
 }
-"""Before these steps the session must verify: an invalid one fails every request that carries it."""
+"""Before these actions the session must verify: an invalid one fails every request that carries it."""
 
 ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
-"""After these steps the session is written into a successful response."""
+"""After these actions the session is written into a successful response."""
 
-
-def _row(nothing: Action | str, missing: Action | str, session: Action | str) -> Mapping[SessionPresence, Action | str]:
-    return dict(zip(SessionPresence, (nothing, missing, session), strict=True))
-
-
+_NOTHING, _MISSING, _SESSION = SessionPresence
 TABLE: Final[Mapping[Subject, Mapping[SessionPresence, Action | str]]] = {
-    Subject.CREATE: _row(Action.CREATE, Action.CREATE, "session_on_create"),
-    Subject.DELETE: _row("session_missing", "session_missing", Action.DELETE),
-    Subject.TERMINATE: _row("field_missing", "field_missing", Action.DELETE),
-    Subject.FORK: _row("session_missing", "session_missing", Action.FORK),
+    Subject.CREATE: {_NOTHING: Action.CREATE, _MISSING: Action.CREATE, _SESSION: "session_on_create"},
+    Subject.DELETE: {_NOTHING: "session_missing", _MISSING: "session_missing", _SESSION: Action.DELETE},
+    Subject.TERMINATE: {_NOTHING: "field_missing", _MISSING: "field_missing", _SESSION: Action.DELETE},
+    Subject.FORK: {_NOTHING: "session_missing", _MISSING: "session_missing", _SESSION: Action.FORK},
     Subject.LIST_SESSIONS: dict.fromkeys(SessionPresence, Action.LIST_SESSIONS),
-    Subject.CREATE_SEP1364: _row(Action.CREATE_SEP1364, Action.CREATE_SEP1364, Action.UPDATE_CAPABILITIES),
+    Subject.CREATE_SEP1364: {
+        _NOTHING: Action.CREATE_SEP1364,
+        _MISSING: Action.CREATE_SEP1364,
+        _SESSION: Action.UPDATE_CAPABILITIES,
+    },
     Subject.MISPLACED: dict.fromkeys(SessionPresence, "session_method_as_notification"),
-    Subject.LIST: _row(Action.FORWARD, "required", Action.LIST),
+    Subject.LIST: {_NOTHING: Action.FORWARD, _MISSING: "required", _SESSION: Action.LIST},
     Subject.REPLY: dict.fromkeys(SessionPresence, Action.FORWARD),
-    Subject.OTHER: _row(Action.FORWARD, "required", Action.ATTACH),
+    Subject.OTHER: {_NOTHING: Action.FORWARD, _MISSING: "required", _SESSION: Action.ATTACH},
 }
-"""The action for each subject and what it carries (nothing, nothing where a session is required, a session), or the
-reason of a refusal."""
+"""The action for each subject and what it carries, or the reason of a refusal."""
 
 LISTS: Final[Mapping[Lists, Action]] = {
     "stable": Action.STRIP_SESSION,
@@ -204,12 +203,11 @@ def identify(message: Message, subject: Subject, headers: RequestHeaders, rules:
     if metadata is not None:
         is_field = sep1364 is not None and message.session is None
         return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
+    cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
     # What begins with `server/discover` is left to its answer.
-    may_be_cookie = message.method != DISCOVER and subject is not Subject.REPLY and subject not in ABOUT_SESSIONS
-    cookie = headers.cookie if may_be_cookie and transport_id is None else None
-    if cookie is not None and cookie != SHARED_JAR:
-        return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
-    return Credentials(None, transport_id, contradicts=contradicts)
+    if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
+        return Credentials(None, transport_id, contradicts=contradicts)
+    return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
 
 
 def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
@@ -218,7 +216,7 @@ def _presence(message: Message, subject: Subject, credentials: Credentials, rule
         raise refusal("required")
     if metadata is not None or (credentials.transport_id is not None and subject not in ABOUT_SESSIONS):
         return SessionPresence.SESSION
-    needs_one = subject not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
+    needs_one = subject not in ABOUT_SESSIONS and _is_required(message, rules)
     return SessionPresence.REQUIRED_BUT_MISSING if needs_one else SessionPresence.NOTHING
 
 
@@ -262,20 +260,18 @@ def _header(
 ) -> tuple[str | None, bool]:
     """Return the transport session that our header names, and whether the header contradicts a field of SEP-1364."""
     header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
-    sep1364, kind = rules.sep1364, None
-    field = None if sep1364 is None else sep1364.field(message)
-    if field is not None and message.session is None:  # beside `_meta`, it is a session of the draft
-        kind = rules.kind_of(field)
+    named = None if rules.sep1364 is None else field(message)
+    kind = None if named is None or message.session is not None else rules.kind_of(named)
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
-    may_name = field is None or (rules.bridges and kind == COEXISTING)
+    may_name = named is None or (rules.bridges and kind == COEXISTING)
     if header is not None and may_name and draft.names_transport(header, metadata, rules.reads_transport):
         return header, False
-    if sep1364 is None or field is None:
+    if named is None:
         return None, False
-    mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
-    if not mirrors and message.session is not None:
+    contradicts = not mirrors(named, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
+    if contradicts and message.session is not None:
         raise refusal("session_header_mismatch")
-    return None, not mirrors
+    return None, contradicts
 
 
 def _is_required(message: Message, rules: Rules) -> bool:

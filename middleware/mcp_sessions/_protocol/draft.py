@@ -8,7 +8,6 @@ Sources: the draft; MCP 2025-11-25, Streamable HTTP, "Session Management".
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -100,9 +99,8 @@ def metadata(session_id: str, expires_at: int) -> bytes:
     return msgspec.json.encode({"sessionId": session_id, "expiresAt": instant(expires_at)})
 
 
-@lru_cache(maxsize=1024)
 def instant(seconds: float) -> str:
-    """Return a moment in ISO 8601, UTC. (Writing one takes longer than splicing a session in.)"""
+    """Return a moment in ISO 8601, UTC."""
     return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

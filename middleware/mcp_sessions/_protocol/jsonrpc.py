@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -31,20 +30,10 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 }
 _ENVELOPE: Final = strict_json.Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = strict_json.Names("jsonrpc")  # of what may be no message at all
-_PARAMS: Final = strict_json.Names(
-    *(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId"),
-    usual=("arguments",),
-)
+_PARAMS: Final = strict_json.Names(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId")
 _META: Final = strict_json.Names(
-    *(
-        SESSION_KEY,
-        members.PROTOCOL_VERSION_KEY,
-        members.CLIENT_CAPABILITIES_KEY,
-        "baggage",
-        "traceparent",
-        "tracestate",
-    ),
-    usual=(members.CLIENT_INFO_KEY, "progressToken"),
+    *(SESSION_KEY, members.PROTOCOL_VERSION_KEY, members.CLIENT_CAPABILITIES_KEY),
+    *("baggage", "traceparent", "tracestate"),
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -59,7 +48,6 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 _MAY_BE_MESSAGE: Final = re.compile(
     rb"jsonrpc|\\u00(?:[46][3aef]|[57][023])|\\u017f|" + "\u017f".encode(), re.IGNORECASE
 )
-_TRIES: Final = 10  # how many times `max_batch` items are read at most, to find whether any is a message
 
 
 class MessageKind(Enum):
@@ -75,7 +63,7 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
     """One JSON-RPC message, read as far as sessions need it."""
 
     body: bytes  # as it came
@@ -83,7 +71,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     method: str = ""  # empty for a response
     id: bytes | None = None  # JSON text; None unless this is a request
     session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
-    params: Params[Meta] = NO_PARAMS  # the common members, values as sent
+    params: Params = NO_PARAMS  # the common members, values as sent
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
 
     @property
@@ -101,17 +89,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """Every member of `params._meta`, values as sent; None where absent or null."""
         return None if self.params.meta is None else _inner(self.all_params, "_meta", "meta_not_object")
 
-    @property
-    def target_json(self) -> Raw | None:
-        """JSON text of the name or URI that the message acts on, or None."""
-        if self.method not in TARGETS:
-            return None
-        found: Value = getattr(self.params, TARGETS[self.method])
-        return None if found is UNSET else found
-
     def target(self) -> str | None:
         """Return the tool, prompt or resource that the message acts on, or None; refuse one without a UTF-8 form."""
-        return None if self.target_json is None else string(self.target_json)
+        name = TARGETS.get(self.method)
+        target: Value = UNSET if name is None else getattr(self.params, name)
+        return None if target is UNSET else string(target)
 
     @property
     def label(self) -> str:
@@ -121,9 +103,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def __repr__(self) -> str:  # without the body, which holds credentials
         return f"<Message {self.kind.value} {self.label}>"
 
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("kind", self.kind.value), ("method", self.label)]
-
 
 class _Envelope(RedactedRepr, msgspec.Struct, omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
@@ -131,7 +110,7 @@ class _Envelope(RedactedRepr, msgspec.Struct, omit_defaults=True, gc=False):
     jsonrpc: Literal["2.0"]
     method: str
     id: int | str | UnsetType = UNSET
-    params: Params[Meta] | None = None
+    params: Params | None = None
 
 
 _common = msgspec.json.Decoder(_Envelope).decode
@@ -202,13 +181,14 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     except DECODE_ERRORS as error:
         found, mask = strict_json.decode_with_surrogates(_array, error, body, NOT_JSONRPC)
         items = mask.unmask(found)
-    # Where the path serves other things too, arrays without any message pass, whatever their length.
-    tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
-    read = tuple(filter(None, map(_message_or_none, tried)))
-    if not read and len(tried) <= _TRIES * max_batch:
+    # Where the path serves other things too, arrays that cannot hold a message pass, whatever their length.
+    if not _MAY_BE_MESSAGE.search(body):
         raise refusal(NOT_JSONRPC)
     if len(items) > max_batch:
         raise refusal("batch_too_large")
+    read = tuple(filter(None, map(_message_or_none, items)))
+    if not read:
+        raise refusal(NOT_JSONRPC)
     if len(read) < len(items):
         raise refusal("batch")  # a server could skip what is not a message and execute the rest
     return Batch(read)
@@ -249,9 +229,9 @@ def _message(body: bytes) -> Message:
     request_id = None if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
     common = None if meta is None else Meta.of(meta)
-    read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
-    kind, session = NOTIFICATION if request_id is None else REQUEST, None if common is None else common.named
-    return Message(body, kind, method, request_id, session, read, field)
+    read: Params = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
+    session = None if common is None else common.named
+    return Message(body, NOTIFICATION if request_id is None else REQUEST, method, request_id, session, read, field)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

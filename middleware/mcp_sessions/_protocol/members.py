@@ -5,7 +5,7 @@ Every value stays the slice of the body that it was.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -31,7 +31,6 @@ _META_FIELDS: Final = {
     "baggage": "baggage",
 }
 Value: TypeAlias = Raw | UnsetType
-M = TypeVar("M")
 
 
 class Meta(
@@ -63,7 +62,7 @@ class Meta(
         return None if self.session is UNSET else bytes(self.session)
 
 
-class Params(RedactedRepr, msgspec.Struct, Generic[M], omit_defaults=True, frozen=True, gc=False, rename=RENAMED):
+class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename=RENAMED):
     """The members that the `params` of MCP's common methods have, each value as sent."""
 
     name: Value = UNSET
@@ -73,7 +72,7 @@ class Params(RedactedRepr, msgspec.Struct, Generic[M], omit_defaults=True, froze
     protocol_version: Value = UNSET
     capabilities: Value = UNSET
     client_info: Value = UNSET
-    meta: M | None = None
+    meta: Meta | None = None
 
 
-NO_PARAMS: Final[Params[Meta]] = Params()
+NO_PARAMS: Final = Params()

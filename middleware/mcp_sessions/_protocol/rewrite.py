@@ -10,37 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from .._errors import Refusal
-from .._session.claims import RedactedRepr
 from .jsonrpc import Message
-from .members import SESSION_KEY, Value
-from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
+from .members import SESSION_KEY
+from .strict_json import Names, join, last_members, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
-COPIED: Final = 8192  # bytes; a slice of a longer answer is a view, which takes longer to make than a short copy
 
-_ENVELOPE: Final = Names("result", "id", usual=("jsonrpc",))
-_USUAL: Final = (
-    *("content", "structuredContent", "isError", "resultType", "protocolVersion", "serverInfo", "instructions"),
-    *("supportedVersions", "tools", "prompts", "resources", "resourceTemplates", "nextCursor", "contents"),
-)
-_RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities", usual=_USUAL)
-_is_usual: Final = frozenset(_USUAL).issuperset  # of the names in a result
+_ENVELOPE: Final = Names("result", "id")
+_RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities")
 _NOTHING: Final = Raw()
 _NULL: Final = Raw(b"null")
-_BACKSLASH: Final = ord("\\")
-_WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
-"""How notifications begin, and some requests: with a method no message is an answer, whatever else it holds."""
-
-# An answer up to the quote that opens the first name in its result, with a place for the id; and from the `_meta`
-# that ends its result, with a place for the value. By the character that shows how the server puts spaces.
-_COMPACT: Final = (b'{"jsonrpc":"2.0","id":', b',"result":{"', b'"_meta":%b}}')
-_SPACED: Final = (b'{"jsonrpc": "2.0", "id": ', b', "result": {"', b'"_meta": %b}}')
-_NEW_META: Final = b',"_meta":{"%b":' % SESSION_KEY.encode()
-_MORE_META: Final = b',"%b":' % SESSION_KEY.encode()
 
 
 def same_id(left: bytes, right: bytes) -> bool:
@@ -54,53 +36,40 @@ def same_id(left: bytes, right: bytes) -> bool:
         return False
 
 
-class Response(RedactedRepr, msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The members that an answer has, each value as sent. (To read any members takes longer.)"""
-
-    id: Raw
-    jsonrpc: Value = UNSET
-    result: Value = UNSET
-    error: Value = UNSET  # some servers always write it, as null where there is none
-    method: Value = UNSET
-
-
-_read_response = msgspec.json.Decoder(Response).decode
-
-
-def response_to(text: bytes, request_id: bytes) -> Response | None:
-    """Read what answers a request, be it with an error; None for anything else, and for what cannot be read."""
-    if text.startswith(_WITH_METHOD):
-        return None
-    try:
-        found = _read_response(text)
-    except DECODE_ERRORS:
-        try:
-            envelope = last_members(text)
-            found = Response(**{name: envelope[name] for name in Response.__struct_fields__ if name in envelope})
-        except (Refusal, TypeError):  # without an id
-            return None
-    return found if found.method is UNSET and (found.id == Raw(request_id) or same_id(found.id, request_id)) else None
+def is_response(text: bytes, request_id: bytes) -> bool:
+    """Whether the text of a message answers a request, be it with an error; what cannot be read does not."""
+    return _response(text, request_id) is not None
 
 
 def is_answer(text: bytes, request_id: bytes) -> bool:
     """Whether the text of a message is the success that answers a request; what cannot be read is not."""
-    found = response_to(text, request_id)
-    return found is not None and found.result is not UNSET and (found.error is UNSET or found.error == _NULL)
+    response = _response(text, request_id)
+    return response is not None and _is_success(response)
+
+
+def _response(text: bytes, request_id: bytes) -> dict[str, Any] | None:
+    try:
+        envelope = last_members(text)
+    except Refusal:
+        return None
+    answers = "method" not in envelope and "id" in envelope and same_id(envelope["id"], request_id)
+    return envelope if answers else None
+
+
+def _is_success(response: dict[str, Any]) -> bool:
+    return "result" in response and response.get("error", _NULL) == _NULL  # some servers always write an error
 
 
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    if not is_answer(text, request_id):
+    """Take a success apart that answers a request, into its envelope and its result."""
+    envelope = _response(text, request_id)
+    if envelope is None or not _is_success(envelope):
         return None
     try:
-        envelope: dict[str, Any] = last_members(text)
-        if not _ENVELOPE.has_only(envelope) and _ENVELOPE.has_case_variant(envelope):
-            return None
         result = last_members(envelope["result"])
     except Refusal:
         return None
-    if not _RESULT.has_only(result) and _RESULT.has_case_variant(result):
-        return None
-    return envelope, result
+    return None if _ENVELOPE.has_case_variant(envelope) or _RESULT.has_case_variant(result) else (envelope, result)
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
@@ -121,10 +90,6 @@ def _make_private(result: dict[str, Any]) -> bool:
 def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
     """Return the answer with the session merged into `result._meta`; its cache hints become private and stale.
 
-    An answer as nearly every server writes it need not be taken apart: it holds `jsonrpc`, `id` and `result` in this
-    order and nothing else, compact or with the spaces of Python's `json`; its result has no cache hints, and `_meta`
-    comes last in it or not at all. The session then goes before its last braces.
-
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
@@ -133,53 +98,10 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    member = _member(response, request_id)
-    if member is None:
-        return _echo(response, request_id, session)
-    text = response if len(response) < COPIED else memoryview(response)
-    return b"".join((text[: -2 if member is _NEW_META else -3], member, session(), b"}}}"))
-
-
-def _member(response: bytes, request_id: bytes) -> bytes | None:
-    """Return what comes before the session in an answer of the common form, or None in any other.
-
-    What stands between the opening and the last brace is the result, as the decoder reads one object and nothing more.
-    The text that comes last may look like `_meta` and yet lie deeper, or within a string. It does neither: its first
-    quote would have to be escaped, or the rest would not be JSON; and its value ends just before the result does.
-    """
-    before_id, before_result, ending = _COMPACT if response.startswith(_COMPACT[0]) else _SPACED
-    opening = b"".join((before_id, request_id, before_result))
-    if not (response.startswith(opening) and response.endswith(b"}}")):
+    answer = _result(response, request_id)
+    if answer is None:
         return None
-    text = response if len(response) < COPIED else memoryview(response)
-    try:
-        result = read_object(text[len(opening) - 2 : -1])
-        if _is_usual(result):
-            return _NEW_META
-        if (
-            "cacheScope" in result
-            or "ttlMs" in result
-            or (not _RESULT.has_only(result) and _RESULT.has_case_variant(result))
-        ):
-            return None
-        if "_meta" not in result:
-            return _NEW_META
-        value = join(result["_meta"])
-        ending = ending % value
-        at = len(response) - len(ending)
-        if response[at:] != ending or response[at - 1] == _BACKSLASH:
-            return None
-        meta = read_object(value)
-    except DECODE_ERRORS:
-        return None
-    return _MORE_META if meta and SESSION_KEY not in meta else None
-
-
-def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
-    found = _result(response, request_id)
-    if found is None:
-        return None
-    envelope, result = found
+    envelope, result = answer
     envelope["result"] = result
     _make_private(result)
     try:

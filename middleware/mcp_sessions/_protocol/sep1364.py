@@ -110,28 +110,6 @@ class SEP1364Create:
 
     required: bool = False
 
-    def subject(self, message: Message) -> Subject | None:
-        if message.method in _CREATES and self.speaks(message):
-            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.CREATE_SEP1364
-        if message.method in _DELETES:
-            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
-        return None
-
-    @staticmethod
-    def speaks(message: Message) -> bool:
-        """Whether a `sessions/create` is of this dialect and not of the draft."""
-        return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(message.all_params)
-
-    def requires(self, message: Message, subject: Subject) -> bool:
-        """Whether a message must name a session."""
-        freed = message.method in _NEVER_REQUIRING or subject in ABOUT_SESSIONS or subject is Subject.REPLY
-        return self.required and not freed
-
-    @property
-    def capability(self) -> bytes:
-        """`capabilities.sessions`, as JSON."""
-        return b'{"required":true}' if self.required else b'{"required":false}'
-
 
 @dataclass(frozen=True, slots=True)
 class SEP1364Initialize:
@@ -144,11 +122,6 @@ class SEP1364Initialize:
 
     sessionless: bool = False
 
-    def subject(self, message: Message) -> Subject | None:
-        if message.method != TERMINATE:
-            return None
-        return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.TERMINATE
-
 
 Dialect = SEP1364Create | SEP1364Initialize
 
@@ -159,9 +132,6 @@ class Sep1364:
 
     creates: SEP1364Create | None
     initializes: SEP1364Initialize | None
-
-    field = staticmethod(field)
-    mirrors = staticmethod(mirrors)
 
     @classmethod
     def of(cls, option: Any) -> Sep1364:
@@ -214,12 +184,26 @@ class Sep1364:
 
     def subject(self, message: Message) -> Subject | None:
         """Return what a message is about, where one of these dialects decides it."""
-        subjects = [dialect.subject(message) for dialect in (self.creates, self.initializes) if dialect is not None]
-        return next(filter(None, subjects), None)
+        method, creates = message.method, self.creates is not None
+        if creates and method in _CREATES and _is_not_of_the_draft(message):
+            subject = Subject.CREATE_SEP1364
+        elif creates and method in _DELETES:
+            subject = Subject.DELETE
+        elif self.initializes is not None and method == TERMINATE:
+            subject = Subject.TERMINATE
+        else:
+            return None
+        return Subject.MISPLACED if message.kind is NOTIFICATION else subject
 
     def requires(self, message: Message, subject: Subject) -> bool:
         """Whether a message must name a session."""
-        return self.creates is not None and self.creates.requires(message, subject)
+        freed = message.method in _NEVER_REQUIRING or subject in ABOUT_SESSIONS or subject is Subject.REPLY
+        return self.creates is not None and self.creates.required and not freed
+
+    @property
+    def capability(self) -> bytes:
+        """`capabilities.sessions`, as JSON."""
+        return b"{}" if self.creates is None else join({"required": self.creates.required})
 
     def begins_session(self, message: Message, *, modern: bool) -> bool:
         """Whether the answer to a message names a session that it begins or goes on with."""
@@ -235,3 +219,7 @@ class Sep1364:
         if message.method == INITIALIZE and self.creates is not None:
             body = rewrite.with_capabilities(body)
         return message if body is message.body else msgspec.structs.replace(message, body=body, field=None)
+
+
+def _is_not_of_the_draft(create: Message) -> bool:
+    return create.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(create.all_params)

@@ -15,15 +15,12 @@ import msgspec
 from .._session.claims import RedactedRepr
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_MARK_START: Final = BYTE_ORDER_MARK[:1]
 CR: Final = b"\r"
 LF: Final = b"\n"
 BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
 """The lines that complete an event, with each line ending that the format knows."""
 _IDS: Final = re.compile(rb"(?:\A|[\r\n])id: ?([^\r\n]*)")  # the last one counts
 _DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
-_LF, _CR = LF[0], CR[0]  # a byte is found in a seventh of the time that a string of one byte takes
-_USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands before the data in most events
 
 
 class Event(RedactedRepr, msgspec.Struct):
@@ -32,15 +29,11 @@ class Event(RedactedRepr, msgspec.Struct):
     raw: bytes  # the exact bytes, with the blank line that completes the event
     data: bytes | None = None  # the values of its `data` fields, joined by line feeds; None for part of an event
     oversized: bool = False  # whether this is the first piece of an event that is too large to be held
-    at: int = 0  # where in `raw` the data begins, if it is one value in the last line
 
     @property
     def id(self) -> str | None:
         """The event's id, decoded as header values are; None where it has none, or an empty one."""
-        fields = self.raw[: self.at - len(b"data: ")] if self.at else self.raw
-        if fields in _USUAL:
-            return None
-        ids = _IDS.findall(fields)
+        ids = _IDS.findall(self.raw)
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
@@ -51,8 +44,6 @@ class Event(RedactedRepr, msgspec.Struct):
         """
         if self.data is None:
             raise ValueError("only an event with data can have its data replaced")
-        if self.at and _LF not in data and _CR not in data:
-            return b"".join((self.raw[: self.at], data, self.raw[self.at + len(self.data) :]))
         values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)
         parts: list[bytes] = []
         # The last data line is the one that is replaced. Were it the first, dropping a later one could join a CR to
@@ -81,31 +72,6 @@ class EventStream(RedactedRepr, msgspec.Struct):
         """Take the next bytes of the stream, however they are cut, and return what is complete now, in order."""
         if not chunk:
             return []
-        if self.last == LF and not self.held and not self.passing:
-            event = self._whole(chunk)
-            if event is not None:
-                return [event]
-        return self._pieces(chunk)
-
-    def end(self) -> bytes:
-        """Return the bytes of an event that the stream left unfinished, as they came."""
-        unfinished = bytes(self.held)
-        self.held.clear()
-        return unfinished
-
-    def _whole(self, chunk: bytes) -> Event | None:
-        """Return the chunk as one event whose data is one value in its last line, as nearly every chunk is."""
-        fields, _, rest = chunk.partition(b"data: ")
-        ending = b"\r\n\r\n" if rest[-4:] == b"\r\n\r\n" else b"\n\n"
-        data = rest.removesuffix(ending)
-        if len(data) == len(rest) or not data or _LF in data or _CR in data:
-            return None
-        if not _are_fields(fields) or len(chunk) > self.max_event_bytes:
-            return None
-        self.opening = False
-        return Event(chunk, data, at=len(chunk) - len(rest))
-
-    def _pieces(self, chunk: bytes) -> list[Event]:
         pieces: list[Event] = []
         if self.opening:
             chunk = self._open(chunk, pieces)
@@ -127,6 +93,12 @@ class EventStream(RedactedRepr, msgspec.Struct):
             self._keep(chunk[start:], pieces)
         self.last = chunk[-1:] or self.last
         return pieces
+
+    def end(self) -> bytes:
+        """Return the bytes of an event that the stream left unfinished, as they came."""
+        unfinished = bytes(self.held)
+        self.held.clear()
+        return unfinished
 
     def _open(self, chunk: bytes, pieces: list[Event]) -> bytes:
         start = b"".join((self.held, chunk))
@@ -162,12 +134,3 @@ class EventStream(RedactedRepr, msgspec.Struct):
             pieces.append(Event(b"".join((self.held, rest)), oversized=True))
             self.held.clear()
             self.passing = True
-
-
-def _are_fields(lines: bytes) -> bool:
-    """Whether these are whole lines of one event, without data and without a byte order mark."""
-    if lines in _USUAL:
-        return True
-    fields = lines.splitlines()
-    is_event = lines.endswith(LF) and all(fields) and not any(field.startswith(b"data") for field in fields)
-    return is_event and not lines.startswith(_MARK_START)

@@ -129,25 +129,19 @@ def has_no_other_members(text: bytes, found: Any) -> bool:
 
 
 class Names:
-    """The names that are read at one level, and others that are usual there."""
+    """The names that are read at one level."""
 
-    __slots__ = ("_folded", "_known", "has_only")
-
-    def __init__(self, *read: str, usual: tuple[str, ...] = ()) -> None:
-        self._known: Final = frozenset(read + usual)
-        self._folded: Final = frozenset(map(str.casefold, read))
-        self.has_only: Final = self._known.issuperset  # asked first, since it takes a call of C
+    def __init__(self, *names: str) -> None:
+        self._names: Final = frozenset(names)
+        self._folded: Final = frozenset(map(str.casefold, names))
 
     def has_case_variant(self, found: Iterable[str]) -> bool:
-        """Whether one of these names differs in case alone from one that is read: some parsers take it for that."""
-        for name in found:  # noqa: SIM110  # a generator costs as much as all the rest
-            if name not in self._known and name.casefold() in self._folded:
-                return True
-        return False
+        """Whether a name differs in case alone from one that is read: some parsers take it for that."""
+        return not self._folded.isdisjoint(map(str.casefold, set(found) - self._names))
 
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""
-        if not self.has_only(found) and self.has_case_variant(found):
+        if self.has_case_variant(found):
             raise refusal("member_case")
 
 
@@ -197,12 +191,8 @@ def decode_with_surrogates(
 
 # --- nesting -------------------------------------------------------------------------------------
 
-_KEPT: Final = b'[]{}"'
-_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_OTHERS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _STRING: Final = re.compile(rb'"[^"]*"')
-_OPENING: Final = ord("[")
-_MANY: Final = 8  # the part of the brackets that a pass takes off, or each by itself is counted in less time
 
 
 def is_deeper(text: bytes, limit: int) -> bool:
@@ -211,25 +201,13 @@ def is_deeper(text: bytes, limit: int) -> bool:
     A parser that recurses spends stack on every level, so a text that is too deep is refused before any sees it. For a
     text that is not JSON the answer does not matter, since it is refused all the same.
     """
-    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
+    if text.count(b"[") + text.count(b"{") <= limit:
         return False
-    brackets, levels = _brackets(text), 0
-    # Leaves are taken off level by level while many come off; a deep text would take a pass for each of its levels.
-    while brackets:
-        shorter = brackets.replace(b"[]", b"")
-        if len(brackets) - len(shorter) <= len(brackets) // _MANY:
-            break
-        brackets, levels = shorter, levels + 1
-    for bracket in brackets:
-        levels += 1 if bracket == _OPENING else -1
-        if levels > limit:
-            return True
-    return levels > limit
-
-
-def _brackets(text: bytes) -> bytes:
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    skeleton = text.translate(None, _OTHERS)
-    # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
-    return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
+    depth = 0
+    for bracket in _STRING.sub(b"", text.translate(None, _OTHERS)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > limit:
+            return True
+    return False

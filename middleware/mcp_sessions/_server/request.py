@@ -86,7 +86,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
 
 async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     """Return why a request is refused: it may lack a session because the store does not answer."""
-    if isinstance(refusal, SessionRequired) and runtime.store_fault is not None:
+    if refusal.code == SessionRequired.code and runtime.store_fault is not None:
         try:
             await runtime.store.statuses(())
         except StoreUnavailable as error:

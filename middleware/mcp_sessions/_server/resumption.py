@@ -117,7 +117,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
         if not self.answered and self.id is not None:
-            self.answered = rewrite.response_to(last, self.id) is not None
+            self.answered = rewrite.is_response(last, self.id)
         return self.answered
 
 

@@ -255,9 +255,8 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     from .._protocol.sep1364 import Sep1364
 
     sep1364 = Sep1364.of(options.dialects)
-    capability = b"{}" if sep1364.creates is None else sep1364.creates.capability
     confirms = sep1364.initializes is not None and not sep1364.is_sessionless
-    return sep1364, PendingInitialized() if confirms else None, capability
+    return sep1364, PendingInitialized() if confirms else None, sep1364.capability
 
 
 def _idle_timeout(options: Options) -> float | None:

@@ -197,9 +197,8 @@ class Data:
         if ttl is None:
             return None
         now, seconds = self._clock(), _seconds(ttl)
-        return (
-            now + seconds if seconds < self._namespace.expires_at - now else None
-        )  # it dies with its session in any case
+        ends_before_session = seconds < self._namespace.expires_at - now
+        return now + seconds if ends_before_session else None
 
     def __repr__(self) -> str:
         return f"<Data of {self._namespace.owner}>"
@@ -282,14 +281,15 @@ def _result(fn: Callable[[Any], Any], value: Any) -> Any:
 
 
 _write: Final = msgspec.json.Encoder().encode
-_read: Final = msgspec.json.Decoder().decode
+decode: Final = msgspec.json.Decoder().decode
+"""Return the value that `encode` was given."""
 
 
 def encode(value: Any) -> bytes:
     """Return the JSON of a value that comes back equal, or raise a `ValueError` that shows nothing of its content."""
     try:
         encoded = _write(value)
-        kept = _read(encoded)
+        kept = decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"it holds {_unsupported_part(value)} that has no JSON form") from error
     if kept != value:  # NaN, dates, bytes, tuples and number keys would come back as something else
@@ -304,7 +304,7 @@ def _unsupported_part(value: Any) -> str:
         one = left.pop()
         if type(one) not in {dict, list}:
             try:
-                is_kept = _read(_write(one)) == one
+                is_kept = decode(_write(one)) == one
             except (TypeError, ValueError, OverflowError):
                 is_kept = False
             if not is_kept:
@@ -315,8 +315,3 @@ def _unsupported_part(value: Any) -> str:
                 return f"a key of type {odd[0]}"
             left += [*one, *one.values()] if isinstance(one, dict) else one
     return "a value"
-
-
-def decode(encoded: bytes) -> Any:
-    """Return the value that `encode` was given."""
-    return _read(encoded)

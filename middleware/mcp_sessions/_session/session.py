@@ -209,7 +209,7 @@ def _fastmcp_request(dependencies: Any) -> Any:
 
 
 def _sdk_request(server: Any) -> Any:
-    variable = vars(server).get("request_ctx")  # not to be there costs `getattr` an exception
+    variable = getattr(server, "request_ctx", None)
     context = None if variable is None else variable.get(None)
     return getattr(context, "request", None)
 

@@ -10,7 +10,7 @@ import msgspec
 from .._errors import StateClosed, StateNotJSON, StoreUnavailable
 from . import data
 
-_read: Final = msgspec.json.Decoder(dict[str, Any]).decode  # to make one takes ten times as long as to use it
+_read: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class State(MutableMapping[str, Any]):

@@ -56,10 +56,11 @@ class VerifiedToken(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
     claims: Claims
 
     def belongs_to(self, principal: Principal | None) -> bool:
-        subject = self.claims.subject
-        if subject is None or principal is None:
-            return subject is None and principal is None
-        return compare_digest(subject, self.key.subject(principal) or "")
+        owner = self.claims.subject
+        if owner is None:
+            return principal is None
+        caller = self.key.subject(principal)
+        return caller is not None and compare_digest(owner, caller)
 
 
 class Tokens:
@@ -95,10 +96,9 @@ class Tokens:
             payload = msgspec.json.encode(claims)
             self._read(payload)  # what would not verify is never handed out
         except SessionNotFound as refusal:
-            problem = refusal.reason.removeprefix("token_")
-            raise ConfigurationError(f"the claims do not make a session id ({problem})") from None
+            raise ConfigurationError(f"the claims do not make a session id ({refusal.reason})") from None
         except (ValueError, TypeError):
-            raise ConfigurationError("the claims do not make a session id (claims)") from None
+            raise ConfigurationError("the claims do not make a session id (token_claims)") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
         signed = f"{base64url(header)}.{base64url(payload)}"
         token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
