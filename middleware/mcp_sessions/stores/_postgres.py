@@ -11,10 +11,13 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from anyio import to_thread
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
@@ -22,12 +25,11 @@ from ._base import Forgotten, StoreScope, check_clock, split_options
 from ._freshness import checked_freshness
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
-from ._threads import outcome
+from ._threads import suppress_instrumentation
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-T = TypeVar("T")
 Durability = Literal["warn", "refuse", "ignore"]
 logger: Final = logging.getLogger("mcp_sessions")
 
@@ -148,6 +150,7 @@ class PostgresStore(SQLStore):
         self._durability = durability
         self._timeout = max(1.0, timeout)
         self._was_connected = False
+        self._sweeper: Thread | None = None
         self._pool = Pool(self._options, self._configure, connections, timeout)
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
@@ -155,48 +158,44 @@ class PostgresStore(SQLStore):
 
     async def open(self) -> None:
         """Connect, and make the tables where there are none."""
+        if self._was_connected:
+            return
         try:
-            await self._named(self._pool.connect())
+            with _named_faults():
+                await self._pool.connect()
         except StoreUnavailable as error:
             if error.reason in {FORBIDDEN, NO_DATABASE}:
                 raise ConfigurationError(DENIED.format(schema=self._schema)) from None
             raise
 
     async def close(self) -> None:
+        if self._sweeper is not None:
+            await to_thread.run_sync(self._sweeper.join, abandon_on_cancel=True)
         await self._pool.close()
 
     async def _read(self, *statements: Statement) -> list[Rows]:
-        return await self._run(partial(_execute, statements))
+        return await self._change(*statements)
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
-        return await self._run(partial(_execute, statements), repeatable=repeatable)
-
-    async def _run(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> T:
         try:
-            return await self._named(self._pool.submit(work, repeatable=repeatable))
+            with _named_faults():
+                return await self._pool.run(partial(_execute, statements), repeatable=repeatable)
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
-    async def _named(self, future: Future[T]) -> T:
-        """Wait for a result; an error of the driver becomes one of ours, since its text may quote the URL."""
-        from psycopg import Error
-
-        try:
-            return await outcome(future)
-        except Error as error:
-            reason = reason_of(error)
-        cause = CAUSES.get(reason, "an error of the server")
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=cause)
-
     def _sweep_soon(self) -> None:
+        self._sweeper = Thread(target=self._sweep, name="mcp-sessions-postgres-sweeper", daemon=True)
+        self._sweeper.start()
+
+    def _sweep(self) -> None:
         def work(connection: Connection[Any]) -> None:
-            while sweep(partial(_execute_all, connection), now=self._clock(), leeway=self._leeway):
+            while sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway):
                 """There may be more."""
 
-        self._pool.submit(work).add_done_callback(self._log_sweep)
-
-    def _log_sweep(self, swept: Future[None]) -> None:
-        if not swept.cancelled() and (error := swept.exception()) is not None:
+        try:
+            with suppress_instrumentation():
+                self._pool.do(work)
+        except Exception as error:  # noqa: BLE001  # nobody waits for it
             logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
 
     def _configure(self, connection: Connection[Any]) -> None:
@@ -256,8 +255,17 @@ def _execute(statements: tuple[Statement, ...], connection: Connection[Any]) -> 
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-def _execute_all(connection: Connection[Any], *statements: Statement) -> list[Rows]:
-    return _execute(statements, connection)
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """Turn errors of the driver into ours, since their texts may quote the URL."""
+    from psycopg import Error
+
+    try:
+        yield
+    except Error as error:
+        reason = reason_of(error)
+        kind = StoreFull if reason == FULL else StoreUnavailable
+        raise kind(reason, cause=CAUSES.get(reason, "an error of the server")) from None
 
 
 def _options(url: str) -> dict[str, Any]:

@@ -326,6 +326,19 @@ class RecordContract(Fixtures):
         with pytest.raises(DataGone):
             await store.write(namespace(a), "k", b"2")
 
+    async def test_a_shorter_idle_timeout_counts_at_once(self, store: Store, clock: Clock) -> None:
+        """Also for sessions that were used, and looked at, under a longer one: the next sweep reports their end."""
+        await register(store, *(names := [session(name) for name in "ab"]))
+        assert await claim(store, idle_timeout=900) == []
+        clock.now = START + 100
+        assert await store.touch(names[1], idle_timeout=900) is SessionStatus.LIVE
+        assert await claim(store, idle_timeout=900) == []
+        clock.now = START + 105
+        ended = await claim(store, idle_timeout=4)
+        assert {(one.record.ref, one.reason) for one in ended} == {(one.ref, "idle") for one in names}
+        await store.purge(*(one.ref for one in names))
+        assert [await listed(store), await store.count(audience=AUDIENCE)] == [[], 0]
+
     @pytest.mark.parametrize("ends_at", [START, LATER + 1])
     async def test_who_ends_a_session_has_its_lease(self, store: Store, clock: Clock, ends_at: int) -> None:
         """Then it goes to another, with the first reason, as that one may have died; a new revocation moves neither.
