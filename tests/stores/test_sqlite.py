@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,7 @@ async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock)
         await store.revoke_before(0, audience="a", subject=f"s{n}", expires_at=until)
     clock.now = over + 60
     await revoke(store, session())
-    await store._changes.run(lambda _: None)  # when what was asked for before is done
+    await store._thread.run(lambda _: None)  # when what was asked for before is done
     assert [rows(path, table) for table in ("sessions", "items", "cutoffs")] == [4, 3, 3]
     assert (await store.usage()).data == 3 * 202
     await store.close()
@@ -384,15 +385,15 @@ async def gone(threads: set[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-async def test_reads_and_changes_have_a_thread_each(path: Path, clock: Clock) -> None:
-    """However many ask at once; neither is the event loop's, and both end with the store."""
+async def test_a_store_has_one_thread(path: Path, clock: Clock) -> None:
+    """However many ask at once, and it ends with the store."""
     store, before = SQLiteStore(path, clock=clock), threads_now()
     async with anyio.create_task_group() as group:
         for n in range(5):
-            group.start_soon(store.status, session(f"{n}"))
+            group.start_soon(partial(store.count, audience=AUDIENCE))
             group.start_soon(revoke, store, session(f"{n}"))
     threads = threads_now() - before
-    assert len(threads) == 2
+    assert len(threads) == 1
     await store.close()
     await gone(threads)
 
@@ -418,7 +419,7 @@ class Looked(deque[Any]):
 
 async def test_a_change_that_comes_as_the_last_one_is_taken_is_not_left_alone(store: SQLiteStore) -> None:
     """It finds one that waits, and relies on the thread that takes that one to take both."""
-    waiting = store._changes._waiting = Looked()
+    waiting = store._thread._waiting = Looked()
     async with anyio.create_task_group() as group:
         group.start_soon(revoke, store, session("one"))
         while not waiting.is_drained.is_set():
@@ -456,7 +457,7 @@ def test_an_event_loop_that_ended_meanwhile_is_let_go(path: Path, anyio_backend:
 
     async def give_up() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(store._changes.run, block)
+            group.start_soon(store._thread.run, block)
             assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
             group.cancel_scope.cancel()
 
@@ -485,14 +486,14 @@ async def test_what_a_fork_inherits_is_not_touched(
     """The new process has threads and connections of its own; one that was never used has nothing to leave."""
     await revoke(store, session())
     left = len(sqlite_file._abandoned)
-    monkeypatch.setattr(sqlite, "_inherited", {store._reads, store._changes})
-    before = store._changes._running
+    monkeypatch.setattr(sqlite, "_inherited", {store._thread})
+    before = store._thread._running
     sqlite._after_fork()
     assert len(sqlite_file._abandoned) == left + 1
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
     assert before is not None
-    assert store._changes._running is not before
+    assert store._thread._running is not before
     before[0].shutdown()
 
 

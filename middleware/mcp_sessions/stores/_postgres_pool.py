@@ -85,7 +85,8 @@ def _is_readable(number: int) -> bool:
 
 def _is_of_others(record: logging.LogRecord) -> bool:
     """Whether the driver logs about another pool: its texts may quote a URL, and what matters is logged here."""
-    return not (isinstance(record.args, tuple) and _NAME in record.args)
+    named = record.args if isinstance(record.args, tuple) else ()
+    return not any(one == _NAME or type(one).__module__ == __name__ for one in named)
 
 
 logging.getLogger("psycopg.pool").addFilter(_is_of_others)
