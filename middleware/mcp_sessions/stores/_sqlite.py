@@ -176,7 +176,7 @@ def _after_fork() -> None:
         one.abandon_after_fork()
 
 
-getattr(os, "register_at_fork", dict)(after_in_child=_after_fork)  # Windows has no forks
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass
