@@ -216,6 +216,18 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock:
         assert await store.status(session("one")) is SessionStatus.ENDED
 
 
+async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> None:
+    """With its defaults, which are durable; whoever starts in the same second refuses what was ended."""
+    ended = [session(f"{n}") for n in range(100)]
+    with serving() as server:
+        store = make_store(server, durability="refuse", timeout=60)
+        assert all(await at_once([partial(revoke, store, one) for one in ended]))
+        await anyio.to_thread.run_sync(server.kill9)
+        await anyio.to_thread.run_sync(server.start)
+        fresh = make_store(server, timeout=60)
+        assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 100
+
+
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(
     make_store: Make, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +321,7 @@ async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplo
 
 async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: str) -> None:
     """Its change is made or not, whole; a change that never gets its turn is given up by the server."""
-    store = make_store(connections=6)
+    store = make_store(connections=2)
     await store.write(namespace(session()), "k", b"1")
     with psycopg.connect(postgres_servers.shared().url) as other:
         other.execute(f"LOCK TABLE {schema}.items")
@@ -407,7 +419,8 @@ async def test_a_server_that_may_forget_is_named(
     await store.open()
     await at_once([partial(store.status, session())] * 5)
     assert [one.getMessage()[:29] for one in caplog.records if "fsync" in one.getMessage()] == logged
-    assert store._pool.do(lambda connection: connection.execute("SHOW synchronous_commit").fetchone()) == ("on",)
+    shown = store._pool.submit(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
+    assert shown.result() == ("on",)
 
 
 async def test_a_standby_is_not_asked(make_store: Make, tmp_path: Any) -> None:

@@ -32,7 +32,7 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores._base import Ended, Record, SessionStatus, Store, StoreScope
+from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._sqlite_file import SQLiteFile
 from mcp_sessions.testing._contract import revoke
@@ -123,14 +123,6 @@ def test_a_wrong_path_is_refused(path: Path) -> None:
         SQLiteStore(path / "below")
 
 
-def test_it_reaches_one_machine(path: Path) -> None:
-    """And is called by its path, which is no secret."""
-    store = SQLiteStore(path)
-    assert store.scope is StoreScope.MACHINE
-    assert repr(store) == f"<SQLiteStore {path}>"
-    assert not path.exists()
-
-
 # --- what came before ----------------------------------------------------------------------------
 
 
@@ -154,23 +146,6 @@ async def test_sessions_from_before_the_file_was_made_can_be_accepted(path: Path
     await revoke(store, before)
     assert await store.status(before) is SessionStatus.ENDED
     await store.close()
-
-
-async def test_a_deleted_file_revives_nothing(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """Whether the server runs meanwhile or not; what is created afterwards lives."""
-    await revoke(store, session())
-    clock.now = START + 10
-    delete(path)
-    assert await store.status(session()) is SessionStatus.UNKNOWN
-    await store.close()
-    delete(path)
-    clock.now = START + 20
-    again = SQLiteStore(path, clock=clock)
-    assert await again.statuses([session(), session("b", issued_at=START + 20)]) == [
-        SessionStatus.UNKNOWN,
-        SessionStatus.LIVE,
-    ]
-    await again.close()
 
 
 # --- locks and giving up -------------------------------------------------------------------------
@@ -216,6 +191,7 @@ async def test_who_gives_up_leaves_no_transaction_open(store: SQLiteStore, other
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
     await revoke(store, session("last"))
+    await store._thread.run(lambda _: None)  # what was asked for before is done
     other.execute("PRAGMA busy_timeout = 0")
     other.execute("BEGIN IMMEDIATE")
     other.execute("ROLLBACK")
@@ -269,21 +245,6 @@ async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None
     await store.close()
 
 
-async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """The room of what is over is used again."""
-    sizes = []
-    for hour in range(6):
-        clock.now = START + hour * HOUR
-        for n in range(30):
-            name = f"{hour}-{n}"
-            claims = session(name, issued_at=int(clock.now), expires_at=int(clock.now) + 60)
-            await revoke(store, claims)
-            await store.write(Namespace(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
-        with closing(sqlite3.connect(path)) as connection:
-            sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
-    assert sizes[-1] <= 2 * sizes[1]  # what is over is deleted in the background
-
-
 async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock) -> None:
     """A change a minute begins it; what is not over stays."""
     store = SQLiteStore(path, clock=clock)
@@ -301,24 +262,6 @@ async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock)
     await store.close()
 
 
-async def test_a_recorded_sessions_data_is_not_swept(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """Whether it was kept before the session was recorded or after; values whose time is over go all the same."""
-    for name in ("before", "after", "unrecorded"):
-        namespace = Namespace(session(name).ref, LATER, 1000)
-        for key, is_first in (("k", True), ("l", False)):
-            if is_first is (name == "before"):
-                await store.write(namespace, key, b"1")
-            if is_first and name != "unrecorded":
-                await store.register(Record.of(session(name)))
-    await store.write(Namespace(session("after").ref, LATER, 1000), "m", b"1", expires_at=START + 1)
-    clock.now = START + 1
-    await store.write(Namespace(session("after").ref, LATER, 1000), "n", b"1")
-    assert [rows(path, table) for table in ("sessions", "items")] == [3, 4]
-    clock.now = LATER + 60
-    await store.open()
-    assert [rows(path, table) for table in ("sessions", "items")] == [2, 3]
-
-
 async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteStore, path: Path) -> None:
     """No other row of any table speaks of it."""
     await store.register(Record.of(session()))
@@ -329,45 +272,11 @@ async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteS
     assert await store.usage() == (0, 0, 0, 0)
 
 
-async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(store: SQLiteStore, clock: Clock) -> None:
-    """Also when the time of its revocation is over."""
-    await store.register(Record.of(session()))
-    await revoke(store, session())
-    clock.now = LATER + 60
-    await store.open()
-    assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
-    assert await revoke(store, session()) is False
-
-
 async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore, other: sqlite3.Connection) -> None:
     """A table that lost a row is not a leave to let every session in."""
     await store.open()
     other.execute("DELETE FROM store")
     assert await store.status(session(issued_at=START + 9)) is SessionStatus.UNKNOWN
-
-
-async def test_a_session_that_ended_in_two_ways_is_given_as_expired(store: SQLiteStore, clock: Clock) -> None:
-    """Once."""
-    await store.register(Record.of(session()))
-    clock.now = LATER
-    for given in ([Ended(Record.of(session()), "expired")], []):
-        assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == given
-
-
-async def test_data_of_a_session_that_is_over_cannot_be_changed(store: SQLiteStore, clock: Clock) -> None:
-    """Past its end and the leeway: what would be kept could be swept at once."""
-    namespace = Namespace(session().ref, LATER, 1000)
-    clock.now = LATER + 59
-    await store.write(namespace, "k", b"1")
-    clock.now = LATER + 60
-    for change in (
-        store.write(namespace, "k", b"2"),
-        store.compare_and_swap(namespace, "k", b"1", b"2"),
-        store.add(namespace, "k", 1),
-        store.copy(namespace, namespace),
-    ):
-        with pytest.raises(DataGone):
-            await change
 
 
 # --- threads -------------------------------------------------------------------------------------

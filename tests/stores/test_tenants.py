@@ -236,6 +236,21 @@ async def test_a_client_that_begins_sessions_and_never_ends_them_leaves_nothing(
     assert await held(store) == 0
 
 
+async def test_tracked_sessions_are_gone_after_a_day_of_silence(store: Store, clock: Clock) -> None:
+    """Without any option, and not before: clients that connect for each call never end theirs."""
+    app = sessions(Server(), clock=clock, store=store, tracked=True)
+    sweeper = app._runtime.sweeper
+    assert sweeper is not None
+    for _ in range(3):
+        client = Client(app)
+        await client.tool(session=await client.create())
+    for later, left in ((86_400 - 1, 3), (2 * 60, 0)):
+        clock.now += later
+        assert not await sweeper.sweep()
+        assert await store.count(audience=AUDIENCE) == left
+    assert await store.list_sessions(audience=AUDIENCE, limit=3) == []
+
+
 async def held(store: Store) -> int:
     """Return how much a store holds of sessions."""
     if isinstance(store, MemoryStore):

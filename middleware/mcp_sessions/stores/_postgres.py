@@ -12,12 +12,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
-
-from anyio import to_thread
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
@@ -25,7 +23,7 @@ from ._base import Forgotten, StoreScope, check_clock, split_options
 from ._freshness import checked_freshness
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
-from ._threads import suppress_instrumentation
+from ._threads import outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -150,7 +148,6 @@ class PostgresStore(SQLStore):
         self._durability = durability
         self._timeout = max(1.0, timeout)
         self._was_connected = False
-        self._sweeper: Thread | None = None
         self._pool = Pool(self._options, self._configure, connections, timeout)
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
@@ -162,15 +159,13 @@ class PostgresStore(SQLStore):
             return
         try:
             with _named_faults():
-                await self._pool.connect()
+                await outcome(self._pool.connect())
         except StoreUnavailable as error:
             if error.reason in {FORBIDDEN, NO_DATABASE}:
                 raise ConfigurationError(DENIED.format(schema=self._schema)) from None
             raise
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            await to_thread.run_sync(self._sweeper.join, abandon_on_cancel=True)
         await self._pool.close()
 
     async def _read(self, *statements: Statement) -> list[Rows]:
@@ -179,24 +174,20 @@ class PostgresStore(SQLStore):
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
         try:
             with _named_faults():
-                return await self._pool.run(partial(_execute, statements), repeatable=repeatable)
+                return await outcome(self._pool.submit(partial(_execute, statements), repeatable=repeatable))
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
     def _sweep_soon(self) -> None:
-        self._sweeper = Thread(target=self._sweep, name="mcp-sessions-postgres-sweeper", daemon=True)
-        self._sweeper.start()
-
-    def _sweep(self) -> None:
         def work(connection: Connection[Any]) -> None:
             while sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway):
                 """There may be more."""
 
-        try:
-            with suppress_instrumentation():
-                self._pool.do(work)
-        except Exception as error:  # noqa: BLE001  # nobody waits for it
-            logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
+        def log(swept: Future[None]) -> None:
+            if not swept.cancelled() and (error := swept.exception()) is not None:
+                logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
+
+        self._pool.submit(work).add_done_callback(log)
 
     def _configure(self, connection: Connection[Any]) -> None:
         """Set up a new connection, and make the tables where there are none."""

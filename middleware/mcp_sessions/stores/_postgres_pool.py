@@ -1,20 +1,19 @@
-"""Connections to PostgreSQL, used on threads and so from any event loop, and why they fail."""
+"""Connections to PostgreSQL, the threads that use them, and why they fail: reached from any event loop."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
+from anyio import to_thread
 
 from .._errors import StoreUnavailable
-from ._threads import suppress_instrumentation
+from ._threads import call_suppressed, suppress_instrumentation
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -93,7 +92,7 @@ logging.getLogger("psycopg.pool").addFilter(_is_of_others)
 
 
 class Pool:
-    """The driver's pool of connections, made when it is needed, in each process of its own.
+    """The driver's pool of connections and the threads that use them, made when they are needed, in each process.
 
     A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
@@ -106,14 +105,12 @@ class Pool:
         self._connections = connections
         self._timeout = timeout  # seconds of a call
         self._fault: Exception | None = None  # why the last connection could not be made
-        self._made: tuple[int, ConnectionPool[Any]] | None = None  # and by which process: none survives a fork
-        self._limiter = RunVar[CapacityLimiter](_NAME)  # of threads, for each event loop
+        self._made: tuple[int, ThreadPoolExecutor, ConnectionPool[Any]] | None = None
 
-    @property
-    def _pool(self) -> ConnectionPool[Any]:
+    def _start(self) -> tuple[ThreadPoolExecutor, ConnectionPool[Any]]:
         from psycopg_pool import ConnectionPool
 
-        if self._made is None or self._made[0] != os.getpid():
+        if self._made is None or self._made[0] != os.getpid():  # neither threads nor connections survive a fork
             pool = ConnectionPool(
                 kwargs={**self._options, "autocommit": True},
                 connection_class=self._connection_class(),
@@ -123,8 +120,10 @@ class Pool:
                 open=True,
                 name=_NAME,
             )
-            self._made = (os.getpid(), pool)
-        return self._made[1]
+            # Threads of our own: with the event loop's, half as many calls of a burst are answered in time.
+            threads = ThreadPoolExecutor(self._connections, thread_name_prefix="mcp-sessions-postgres")
+            self._made = (os.getpid(), threads, pool)
+        return self._made[1:]
 
     def _connection_class(self) -> type[Connection[Any]]:
         """Return a class whose connections are set up, and that notes why one could not be made."""
@@ -151,32 +150,30 @@ class Pool:
 
         return Configured
 
-    async def run(self, work: Callable[[Connection[Any]], T], *, repeatable: bool) -> T:
-        """Do work on a thread, with a connection."""
-        _ = self._pool  # made here: of several threads each would make one
-        return await self._on_thread(partial(self.do, work, repeatable=repeatable))
+    def submit(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> Future[T]:
+        """Do work on a thread, with a connection, when it is its turn."""
+        threads, pool = self._start()
+        return threads.submit(call_suppressed, self._do, pool, work, repeatable)
 
-    async def connect(self) -> None:
+    def connect(self) -> Future[None]:
         """Make a connection of its own, whose error says why it cannot be made."""
-        connect = self._pool.connection_class.connect
-        await self._on_thread(lambda: connect(**self._options, autocommit=True).close())
+        threads, pool = self._start()
+        connect = pool.connection_class.connect
+        return threads.submit(call_suppressed, lambda: connect(**self._options, autocommit=True).close())
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
         if self._made is not None and self._made[0] == os.getpid():
-            close, self._made = self._made[1].close, None
-            await self._on_thread(close)
+            _, threads, pool = self._made
+            self._made = None
+            await to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
+            await to_thread.run_sync(pool.close, abandon_on_cancel=True)
 
-    async def _on_thread(self, work: Callable[[], T]) -> T:
-        if self._limiter.get(None) is None:
-            self._limiter.set(CapacityLimiter(self._connections))
-        return await to_thread.run_sync(work, limiter=self._limiter.get(), abandon_on_cancel=True)
-
-    def do(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> T:
-        """Do work in this thread, and again once its connection was found broken or there are tables."""
+    def _do(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
+        """Do work, and again once its connection was found broken or there are tables."""
         from psycopg import Error
 
-        with self._connection() as connection:
+        with self._connection(pool) as connection:
             try:
                 return work(connection)
             except Error as error:
@@ -184,15 +181,14 @@ class Pool:
                     self._configure(connection)  # which makes them
                 elif not (connection.closed and repeatable):
                     raise
-        with self._connection() as connection:
+        with self._connection(pool) as connection:
             return work(connection)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection[Any]]:
+    def _connection(self, pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
         """Provide a connection that was not found broken, or wait for one that others use."""
         from psycopg_pool import PoolTimeout
 
-        pool = self._pool
         while True:
             try:
                 connection = pool.getconn(_SHARE * self._timeout)

@@ -356,6 +356,15 @@ class RecordContract(Fixtures):
             clock.now = lease_ends_at
             assert await claim(store, lease=30) == [Ended(Record.of(session()), "logout")]
 
+    async def test_a_recorded_session_stays_ended_when_its_revocation_is_over(self, store: Store, clock: Clock) -> None:
+        """As long as its `on_end` is due."""
+        await register(store, session())
+        await revoke(store, session(), lease=3 * HOUR)
+        clock.now = LATER + HOUR
+        await revoke(store, session("b", expires_at=LATER + DAY))
+        assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
+        assert await revoke(store, session()) is False
+
     async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store, clock: Clock) -> None:
         """Where there is no `on_end`: it is refused, its data is gone, and no one claims it. Only one call ends it."""
         a, b = session("a"), session("b")
