@@ -248,6 +248,6 @@ async def _copy(parent: ActiveSession, child: ActiveSession) -> None:
 
 async def _check_parent(parent: ActiveSession) -> None:
     """Refuse where the parent has ended, now that the fork has its date: what ended the parent may not end the fork."""
-    status = await parent.runtime.status(parent.claims)
+    (status,) = await parent.runtime.store.statuses((parent.claims,))  # which no store answers from its memory
     if status is not LIVE:
         raise refusal_of(status, parent.claims)
