@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -287,31 +286,6 @@ def test_another_versions_file_is_refused(case: Case, more: int) -> None:
         ConfigurationError, match=rf"format {sql.FORMAT + more}, this one knows {sql.FORMAT}\); give another path"
     ):
         case.file().open()
-
-
-class Watched(sqlite3.Connection):
-    """A connection that announces when it is about to look."""
-
-    look: Callable[[], object]
-
-    def execute(self, *given: Any) -> sqlite3.Cursor:
-        self.look()
-        return super().execute(*given)
-
-
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_a_file_that_another_process_makes_meanwhile_is_ours(case: Case, before: int) -> None:
-    """Workers start at once, so between any two looks at an empty file its tables may come to be."""
-    looks = count()
-    with closing(sqlite3.connect(case.path, factory=Watched)) as one:
-
-        def look() -> None:
-            if next(looks) == before:
-                case.file().open()
-
-        one.look = look
-        found = [sqlite_file.has_tables(one) for _ in range(before + 1)]
-        assert found[-1] is True
 
 
 def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:

@@ -63,13 +63,6 @@ def test_a_database_is_told_by_its_file_and_its_log(path: str) -> None:
     assert sqlite_file.identify(path + "/below") is None
 
 
-def test_what_cannot_be_told_is_an_error(path: str) -> None:
-    """Here, a link to itself."""
-    Path(path).symlink_to(path)
-    with pytest.raises(OSError, match="symbolic links"):
-        sqlite_file.identify(path)
-
-
 def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:
     """Whatever the process's mask says; there is no moment at which it was otherwise."""
     before = os.umask(0)
