@@ -160,6 +160,7 @@ async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, oth
         await revoke(store, session())
     assert caught.value.reason == "store_locked"
     assert await store.status(session()) is SessionStatus.LIVE
+    await store.open()  # of one that is open, as for each new session, nothing is asked
     other.execute("ROLLBACK")
     assert await revoke(store, session()) is True
     await store.close()
@@ -240,6 +241,7 @@ async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None
         over = [(f"r{n}", START - 60 - n) for n in range(1000)]
         connection.executemany("INSERT INTO sessions (ref, expires_at, part, reason) VALUES (?, ?, 0, 'x')", over)
     await revoke(store, session())
+    await store.close()
     await store.open()
     assert rows(path) == 1
     await store.close()

@@ -92,17 +92,22 @@ class SQLiteStore(SQLStore):
         self._sweep = partial(_sweep, clock, leeway, busy_timeout)
         self._sweep_all = partial(_sweep_all, self._sweep)
         self._thread = FileThread(setting, on_full=self._sweep_all)
+        self._is_open = False
         _inherited.add(self._nowait)
 
     async def open(self) -> None:
         """Open the file, make it where there is none, and delete what has expired, in small steps."""
+        if self._is_open:
+            return
         await self._thread.run(SQLiteFile.open)
         await self._thread.run(lambda _: self._nowait.open())
         is_more = True
         while is_more:  # other calls have their turn in between
             is_more = await self._thread.run(self._sweep)
+        self._is_open = True
 
     async def close(self) -> None:
+        self._is_open = False
         self._nowait.close()
         await self._thread.close()
 
