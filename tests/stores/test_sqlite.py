@@ -25,7 +25,6 @@ import anyio.to_thread
 import pytest
 from clients import START, Clock
 from sqlite_worker import SHELF
-from sqlite_worker import session as workers_session
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
@@ -118,9 +117,10 @@ def test_a_wrong_option_is_refused(path: Path, option: str, value: Any, message:
 
 
 def test_a_wrong_path_is_refused(path: Path) -> None:
-    """At construction, with the remedy."""
+    """At construction, with the remedy; a path is no secret, and names the store."""
     with pytest.raises(ConfigurationError, match="does not exist; create it"):
         SQLiteStore(path / "below")
+    assert repr(SQLiteStore(path)) == f"<SQLiteStore {path}>"
 
 
 # --- what came before ----------------------------------------------------------------------------
@@ -397,7 +397,7 @@ async def test_what_a_fork_inherits_is_not_touched(
     """The new process has threads and connections of its own; one that was never used has nothing to leave."""
     await revoke(store, session())
     left = len(sqlite_file._abandoned)
-    monkeypatch.setattr(sqlite, "_inherited", {store._thread})
+    monkeypatch.setattr(sqlite, "_inherited", {store._thread, SQLiteStore(path)._thread})
     before = store._thread._running
     sqlite._after_fork()
     assert len(sqlite_file._abandoned) == left + 1
@@ -424,25 +424,6 @@ def test_processes_that_start_at_once_on_a_new_file_lose_nothing(path: Path) -> 
             await store.close()
 
     assert anyio.run(total) == b"192"
-
-
-def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
-    """Whenever it falls; the next one goes on from there."""
-    with worker("revoke", path, 1_000_000) as process:
-        assert process.stdout is not None
-        acknowledged = [int(process.stdout.readline()) for _ in range(20)]
-        process.kill()
-        acknowledged += map(int, process.stdout.read().split())
-    assert worker("revoke", path, 3).communicate(timeout=PATIENCE)[0].split() == ["0", "1", "2"]
-
-    async def statuses() -> list[SessionStatus]:
-        store: Store = SQLiteStore(path)
-        try:
-            return await store.statuses([workers_session(f"s{n}") for n in acknowledged])
-        finally:
-            await store.close()
-
-    assert anyio.run(statuses) == [SessionStatus.ENDED] * len(acknowledged)
 
 
 def test_a_fork_has_connections_of_its_own(path: Path) -> None:
