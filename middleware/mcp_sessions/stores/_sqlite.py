@@ -88,10 +88,7 @@ class SQLiteStore(SQLStore):
         self.location: str = f"SQLite file {self._path}"  # for the log
         setting = Setting(self._path, clock, busy_timeout, max_bytes)
         self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
-        # Neither leads back here: a store that nothing holds lets its thread end.
-        self._sweep = partial(_sweep, clock, leeway, busy_timeout)
-        self._sweep_all = partial(_sweep_all, self._sweep)
-        self._thread = FileThread(setting, on_full=self._sweep_all)
+        self._thread = FileThread(setting, leeway)  # which does not lead back here: a store that nothing holds ends it
         self._is_open = False
         _inherited.add(self._nowait)
 
@@ -103,7 +100,7 @@ class SQLiteStore(SQLStore):
         await self._thread.run(lambda _: self._nowait.open())
         is_more = True
         while is_more:  # other calls have their turn in between
-            is_more = await self._thread.run(self._sweep)
+            is_more = await self._thread.run(self._thread.sweep)
         self._is_open = True
 
     async def close(self) -> None:
@@ -144,29 +141,10 @@ class SQLiteStore(SQLStore):
             await super().register_at_epoch(claims)
 
     def _sweep_soon(self) -> None:
-        self._thread.submit(self._sweep_all)
+        self._thread.submit(self._thread.sweep_all)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"
-
-
-def _sweep(clock: Callable[[], float], leeway: float, timeout: float, file: SQLiteFile) -> bool:
-    """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
-
-    def job(connection: sqlite3.Connection) -> bool:
-        file.limit_size(connection, frees=True)
-        try:
-            return sweep(lambda *statements: _execute(statements, connection), now=clock(), leeway=leeway)
-        finally:
-            file.limit_size(connection, frees=False)
-
-    return file.change(job, deadline=time.monotonic() + timeout)
-
-
-def _sweep_all(sweep_some: Callable[[SQLiteFile], bool], file: SQLiteFile) -> None:
-    with suppress(StoreUnavailable):  # which the next call has logged
-        while sweep_some(file):
-            """There may be more."""
 
 
 def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) -> list[Rows]:
@@ -199,9 +177,9 @@ class FileThread:
     waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
 
-    def __init__(self, setting: Setting, *, on_full: Callable[[SQLiteFile], object]) -> None:
+    def __init__(self, setting: Setting, leeway: float) -> None:
         self._setting = setting
-        self._on_full = on_full
+        self._leeway = leeway
         self._lock = Lock()
         self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
         self._waiting: deque[_Change] = deque()
@@ -243,6 +221,20 @@ class FileThread:
             if running is not None:  # else another task has closed it meanwhile
                 running[0].shutdown(wait=False)
 
+    def sweep(self, file: SQLiteFile) -> bool:
+        """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
+        now = self._setting.clock()
+
+        def job(connection: sqlite3.Connection) -> bool:
+            return sweep(lambda *statements: _execute(statements, connection), now=now, leeway=self._leeway)
+
+        return self._change_now(file, job, frees=True)
+
+    def sweep_all(self, file: SQLiteFile) -> None:
+        with suppress(StoreUnavailable):  # which the next call has logged
+            while self.sweep(file):
+                """There may be more."""
+
     def abandon_after_fork(self) -> None:
         """Start afresh in the new process: neither threads, connections, locks nor callers survive a fork."""
         if self._running is not None:
@@ -264,7 +256,7 @@ class FileThread:
         try:
             results = file.change(job, deadline=deadline)
         except StoreFull:  # there may be room for some, or for what makes room
-            self._on_full(file)
+            self.sweep_all(file)
             for change in group:
                 self._commit_alone(file, change)
         except Exception as error:  # noqa: BLE001  # its callers'
@@ -276,17 +268,22 @@ class FileThread:
                 change.future.set_result(result)
 
     def _commit_alone(self, file: SQLiteFile, change: _Change) -> None:
-        def job(connection: sqlite3.Connection) -> list[Rows]:
-            file.limit_size(connection, frees=change.frees)
+        try:
+            change.future.set_result(self._change_now(file, partial(_execute, change.statements), frees=change.frees))
+        except Exception as error:  # noqa: BLE001  # its caller's
+            change.future.set_exception(error)
+
+    def _change_now(self, file: SQLiteFile, job: Job[T], *, frees: bool) -> T:
+        """Change the file with or without the room that is kept for what makes room."""
+
+        def limited(connection: sqlite3.Connection) -> T:
+            file.limit_size(connection, frees=frees)
             try:
-                return _execute(change.statements, connection)
+                return job(connection)
             finally:
                 file.limit_size(connection, frees=False)
 
-        try:
-            change.future.set_result(file.change(job, deadline=time.monotonic() + self._setting.busy_timeout))
-        except Exception as error:  # noqa: BLE001  # its caller's
-            change.future.set_exception(error)
+        return file.change(limited, deadline=time.monotonic() + self._setting.busy_timeout)
 
     def _take(self, until: float | None = None) -> list[_Change]:
         """Return the changes whose turn has come, or whose deadline has, but those that nobody waits for."""
