@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from statistics import quantiles
 from time import perf_counter
 from typing import Any, Final
@@ -36,18 +37,25 @@ def _sqlite() -> Iterator[str]:
 
 
 @contextmanager
-def _redis() -> Iterator[str]:
+def _redis(options: str = "") -> Iterator[str]:
     with redis_servers.serving(appendonly="yes") as server:
-        yield server.url
+        yield server.url + options
 
 
 @contextmanager
-def _postgres() -> Iterator[str]:
+def _postgres(options: str = "") -> Iterator[str]:
     with postgres_servers.serving() as server:
-        yield server.url
+        yield server.url + options
 
 
-STORES: Final = {"memory:": _memory, "sqlite:": _sqlite, "redis://": _redis, "postgresql://": _postgres}
+STORES: Final[dict[str, Callable[[], AbstractContextManager[str]]]] = {
+    "memory:": _memory,
+    "sqlite:": _sqlite,
+    "redis://": _redis,
+    "redis://...?freshness=5": partial(_redis, "?freshness=5"),
+    "postgresql://": _postgres,
+    "postgresql://...?freshness=5": partial(_postgres, "&freshness=5"),
+}
 
 
 def stores(size: Size) -> Report:

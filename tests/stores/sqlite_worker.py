@@ -1,7 +1,6 @@
 """A process that uses a SQLite store together with others, for `test_sqlite.py`.
 
 python sqlite_worker.py count PATH NUMBER TASKS TIMES    so many processes add TIMES to a number by swaps, in each task
-python sqlite_worker.py revoke PATH TIMES    revokes so many sessions and prints each that was acknowledged
 python sqlite_worker.py fork PATH            uses one store before a fork, in the child, and after it
 python sqlite_worker.py fill FOLDER          fills the disk, and prints what was refused and what was kept
 """
@@ -69,14 +68,6 @@ async def count_in(path: str, tasks: str, times: str) -> None:
     await store.close()
 
 
-async def revoke_many(path: str, times: str) -> None:
-    store = SQLiteStore(path)
-    for n in range(int(times)):
-        await revoke(store, f"s{n}")
-        print(n, flush=True)
-    await store.close()
-
-
 def fork(path: str) -> None:
     store = SQLiteStore(path)
     anyio.run(revoke, store, "parent")
@@ -128,7 +119,6 @@ def fill_disk(ballast: Path) -> None:
 MODES: dict[str, Any] = {
     "count": count,
     "fork": fork,
-    "revoke": lambda *words: anyio.run(revoke_many, *words),
     "fill": lambda folder: anyio.run(fill, folder),
 }
 

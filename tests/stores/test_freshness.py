@@ -125,6 +125,26 @@ async def test_what_is_remembered_is_bounded(
     assert [await own.status(one) for one in names] == [ENDED, ENDED, LIVE]
 
 
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_session_that_ended_elsewhere_cannot_be_forked(
+    workers: tuple[Store, Store, Clock], steady: Steady, end: str
+) -> None:
+    """The fork would outlive what is relaxed: the end of its parent is not its own."""
+    own, other, clock = workers
+    app = sessions(Server(), store=own, clock=clock)
+    client = Client(app)
+    held = await client.create()
+    assert (await client.tool(session=held)).session is not None
+    clock.now += 1
+    claims = app._runtime.tokens.authentic(app._runtime.ring(clock.now), held["sessionId"])
+    if end == "revoke":
+        await revoke(other, claims)
+    else:
+        await other.revoke_before(clock.now, audience=AUDIENCE, subject=None, expires_at=claims.expires_at)
+    assert (await client.tool(session=held)).session is not None
+    assert (await client.send("sessions/fork", session=held)).error["code"] == -32043
+
+
 @pytest.mark.parametrize("seconds", ["-1", "5.1", "soon", "nan"])
 def test_more_than_a_few_seconds_are_refused(seconds: str) -> None:
     """In a URL and as an argument; none is the default."""

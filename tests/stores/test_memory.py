@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from clients import START, Clock
 
-from mcp_sessions._errors import DataGone, DataTooLarge, StoreFull
+from mcp_sessions._errors import DataTooLarge, StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus, StoreScope
+from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._memory_data import _DROPPED
 from mcp_sessions.testing._contract import revoke
@@ -33,11 +33,6 @@ def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = A
         expires_at=expires_at,
         subject=subject,
     )
-
-
-def test_it_reaches_one_process() -> None:
-    """Another worker would not see what is revoked here."""
-    assert MemoryStore().scope is StoreScope.PROCESS
 
 
 async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
@@ -120,32 +115,6 @@ async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
     await store.write(shelf, "k", b"1" * 500)
 
 
-async def test_a_session_that_is_over_has_no_data(clock: Clock) -> None:
-    """It is dropped after the leeway, and cannot come back."""
-    store = MemoryStore(clock=clock)
-    shelf = Namespace(session().ref, LATER, 1000)
-    await store.write(shelf, "k", b"1")
-    clock.now = LATER + 59
-    await store.write(shelf, "k", b"2")
-    clock.now = LATER + 60
-    await revoke(store, session("b", expires_at=LATER + HOUR))
-    assert await store.read(shelf, "k") is None
-    with pytest.raises(DataGone):
-        await store.write(shelf, "k", b"3")
-
-
-async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock: Clock) -> None:
-    """Its revocation was forgotten with the hour in which its token expired; its record was not."""
-    store = MemoryStore(clock=clock)
-    await store.register(Record.of(session()))
-    await revoke(store, session(), lease=9 * HOUR)
-    clock.now = LATER + 3 * HOUR
-    assert await revoke(store, session("b", expires_at=LATER + 9 * HOUR)) is True
-    assert await store.status(session()) is SessionStatus.ENDED
-    assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
-    assert await revoke(store, session()) is False
-
-
 async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     """The latest use counts."""
     store = MemoryStore(clock=clock)
@@ -156,16 +125,6 @@ async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
     clock.now = START + 100
     assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
-
-
-async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
-    """Requests that are still under way during shutdown are judged as before."""
-    store = MemoryStore()
-    await store.open()
-    forever = session(expires_at=START + 99 * 365 * 24 * HOUR)
-    await revoke(store, forever)
-    await store.close()
-    assert await store.status(forever) is SessionStatus.ENDED
 
 
 async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
@@ -251,17 +210,6 @@ async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None
     assert len(deadlines._heap) < 2000
     clock.now = LATER
     assert len(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)) == 1
-
-
-async def test_the_session_that_expired_first_is_claimed_first(clock: Clock) -> None:
-    """In whatever order they were recorded."""
-    store = MemoryStore(clock=clock)
-    for name, expires_at in (("late", LATER + 60), ("early", LATER), ("later", LATER + 120)):
-        await store.register(Record.of(session(name, expires_at=expires_at)))
-    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10) == []
-    clock.now = LATER + 60
-    taken = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)
-    assert [ended.record.expires_at for ended in taken] == [LATER, LATER + 60]
 
 
 async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time(clock: Clock) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,13 @@ import anyio.to_thread
 import pytest
 from clients import START, Clock
 from sqlite_worker import SHELF
-from sqlite_worker import session as workers_session
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores._base import Ended, Record, SessionStatus, Store, StoreScope
+from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._sqlite_file import SQLiteFile
 from mcp_sessions.testing._contract import revoke
@@ -117,17 +117,10 @@ def test_a_wrong_option_is_refused(path: Path, option: str, value: Any, message:
 
 
 def test_a_wrong_path_is_refused(path: Path) -> None:
-    """At construction, with the remedy."""
+    """At construction, with the remedy; a path is no secret, and names the store."""
     with pytest.raises(ConfigurationError, match="does not exist; create it"):
         SQLiteStore(path / "below")
-
-
-def test_it_reaches_one_machine(path: Path) -> None:
-    """And is called by its path, which is no secret."""
-    store = SQLiteStore(path)
-    assert store.scope is StoreScope.MACHINE
-    assert repr(store) == f"<SQLiteStore {path}>"
-    assert not path.exists()
+    assert repr(SQLiteStore(path)) == f"<SQLiteStore {path}>"
 
 
 # --- what came before ----------------------------------------------------------------------------
@@ -155,23 +148,6 @@ async def test_sessions_from_before_the_file_was_made_can_be_accepted(path: Path
     await store.close()
 
 
-async def test_a_deleted_file_revives_nothing(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """Whether the server runs meanwhile or not; what is created afterwards lives."""
-    await revoke(store, session())
-    clock.now = START + 10
-    delete(path)
-    assert await store.status(session()) is SessionStatus.UNKNOWN
-    await store.close()
-    delete(path)
-    clock.now = START + 20
-    again = SQLiteStore(path, clock=clock)
-    assert await again.statuses([session(), session("b", issued_at=START + 20)]) == [
-        SessionStatus.UNKNOWN,
-        SessionStatus.LIVE,
-    ]
-    await again.close()
-
-
 # --- locks and giving up -------------------------------------------------------------------------
 
 
@@ -184,6 +160,7 @@ async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, oth
         await revoke(store, session())
     assert caught.value.reason == "store_locked"
     assert await store.status(session()) is SessionStatus.LIVE
+    await store.open()  # of one that is open, as for each new session, nothing is asked
     other.execute("ROLLBACK")
     assert await revoke(store, session()) is True
     await store.close()
@@ -215,6 +192,7 @@ async def test_who_gives_up_leaves_no_transaction_open(store: SQLiteStore, other
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
     await revoke(store, session("last"))
+    await store._thread.run(lambda _: None)  # what was asked for before is done
     other.execute("PRAGMA busy_timeout = 0")
     other.execute("BEGIN IMMEDIATE")
     other.execute("ROLLBACK")
@@ -263,24 +241,10 @@ async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None
         over = [(f"r{n}", START - 60 - n) for n in range(1000)]
         connection.executemany("INSERT INTO sessions (ref, expires_at, part, reason) VALUES (?, ?, 0, 'x')", over)
     await revoke(store, session())
+    await store.close()
     await store.open()
     assert rows(path) == 1
     await store.close()
-
-
-async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """The room of what is over is used again."""
-    sizes = []
-    for hour in range(6):
-        clock.now = START + hour * HOUR
-        for n in range(30):
-            name = f"{hour}-{n}"
-            claims = session(name, issued_at=int(clock.now), expires_at=int(clock.now) + 60)
-            await revoke(store, claims)
-            await store.write(Namespace(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
-        with closing(sqlite3.connect(path)) as connection:
-            sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
-    assert sizes[-1] <= 2 * sizes[1]  # what is over is deleted in the background
 
 
 async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock) -> None:
@@ -294,28 +258,10 @@ async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock)
         await store.revoke_before(0, audience="a", subject=f"s{n}", expires_at=until)
     clock.now = over + 60
     await revoke(store, session())
-    await store._changes.run(lambda _: None)  # when what was asked for before is done
+    await store._thread.run(lambda _: None)  # when what was asked for before is done
     assert [rows(path, table) for table in ("sessions", "items", "cutoffs")] == [4, 3, 3]
     assert (await store.usage()).data == 3 * 202
     await store.close()
-
-
-async def test_a_recorded_sessions_data_is_not_swept(store: SQLiteStore, path: Path, clock: Clock) -> None:
-    """Whether it was kept before the session was recorded or after; values whose time is over go all the same."""
-    for name in ("before", "after", "unrecorded"):
-        namespace = Namespace(session(name).ref, LATER, 1000)
-        for key, is_first in (("k", True), ("l", False)):
-            if is_first is (name == "before"):
-                await store.write(namespace, key, b"1")
-            if is_first and name != "unrecorded":
-                await store.register(Record.of(session(name)))
-    await store.write(Namespace(session("after").ref, LATER, 1000), "m", b"1", expires_at=START + 1)
-    clock.now = START + 1
-    await store.write(Namespace(session("after").ref, LATER, 1000), "n", b"1")
-    assert [rows(path, table) for table in ("sessions", "items")] == [3, 4]
-    clock.now = LATER + 60
-    await store.open()
-    assert [rows(path, table) for table in ("sessions", "items")] == [2, 3]
 
 
 async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteStore, path: Path) -> None:
@@ -328,45 +274,11 @@ async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteS
     assert await store.usage() == (0, 0, 0, 0)
 
 
-async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(store: SQLiteStore, clock: Clock) -> None:
-    """Also when the time of its revocation is over."""
-    await store.register(Record.of(session()))
-    await revoke(store, session())
-    clock.now = LATER + 60
-    await store.open()
-    assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
-    assert await revoke(store, session()) is False
-
-
 async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore, other: sqlite3.Connection) -> None:
     """A table that lost a row is not a leave to let every session in."""
     await store.open()
     other.execute("DELETE FROM store")
     assert await store.status(session(issued_at=START + 9)) is SessionStatus.UNKNOWN
-
-
-async def test_a_session_that_ended_in_two_ways_is_given_as_expired(store: SQLiteStore, clock: Clock) -> None:
-    """Once."""
-    await store.register(Record.of(session()))
-    clock.now = LATER
-    for given in ([Ended(Record.of(session()), "expired")], []):
-        assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == given
-
-
-async def test_data_of_a_session_that_is_over_cannot_be_changed(store: SQLiteStore, clock: Clock) -> None:
-    """Past its end and the leeway: what would be kept could be swept at once."""
-    namespace = Namespace(session().ref, LATER, 1000)
-    clock.now = LATER + 59
-    await store.write(namespace, "k", b"1")
-    clock.now = LATER + 60
-    for change in (
-        store.write(namespace, "k", b"2"),
-        store.compare_and_swap(namespace, "k", b"1", b"2"),
-        store.add(namespace, "k", 1),
-        store.copy(namespace, namespace),
-    ):
-        with pytest.raises(DataGone):
-            await change
 
 
 # --- threads -------------------------------------------------------------------------------------
@@ -384,15 +296,15 @@ async def gone(threads: set[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-async def test_reads_and_changes_have_a_thread_each(path: Path, clock: Clock) -> None:
-    """However many ask at once; neither is the event loop's, and both end with the store."""
+async def test_a_store_has_one_thread(path: Path, clock: Clock) -> None:
+    """However many ask at once, and it ends with the store."""
     store, before = SQLiteStore(path, clock=clock), threads_now()
     async with anyio.create_task_group() as group:
         for n in range(5):
-            group.start_soon(store.status, session(f"{n}"))
+            group.start_soon(partial(store.count, audience=AUDIENCE))
             group.start_soon(revoke, store, session(f"{n}"))
     threads = threads_now() - before
-    assert len(threads) == 2
+    assert len(threads) == 1
     await store.close()
     await gone(threads)
 
@@ -418,7 +330,7 @@ class Looked(deque[Any]):
 
 async def test_a_change_that_comes_as_the_last_one_is_taken_is_not_left_alone(store: SQLiteStore) -> None:
     """It finds one that waits, and relies on the thread that takes that one to take both."""
-    waiting = store._changes._waiting = Looked()
+    waiting = store._thread._waiting = Looked()
     async with anyio.create_task_group() as group:
         group.start_soon(revoke, store, session("one"))
         while not waiting.is_drained.is_set():
@@ -456,7 +368,7 @@ def test_an_event_loop_that_ended_meanwhile_is_let_go(path: Path, anyio_backend:
 
     async def give_up() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(store._changes.run, block)
+            group.start_soon(store._thread.run, block)
             assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
             group.cancel_scope.cancel()
 
@@ -485,14 +397,14 @@ async def test_what_a_fork_inherits_is_not_touched(
     """The new process has threads and connections of its own; one that was never used has nothing to leave."""
     await revoke(store, session())
     left = len(sqlite_file._abandoned)
-    monkeypatch.setattr(sqlite, "_inherited", {store._reads, store._changes})
-    before = store._changes._running
+    monkeypatch.setattr(sqlite, "_inherited", {store._thread, SQLiteStore(path)._thread})
+    before = store._thread._running
     sqlite._after_fork()
     assert len(sqlite_file._abandoned) == left + 1
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
     assert before is not None
-    assert store._changes._running is not before
+    assert store._thread._running is not before
     before[0].shutdown()
 
 
@@ -512,25 +424,6 @@ def test_processes_that_start_at_once_on_a_new_file_lose_nothing(path: Path) -> 
             await store.close()
 
     assert anyio.run(total) == b"192"
-
-
-def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
-    """Whenever it falls; the next one goes on from there."""
-    with worker("revoke", path, 1_000_000) as process:
-        assert process.stdout is not None
-        acknowledged = [int(process.stdout.readline()) for _ in range(20)]
-        process.kill()
-        acknowledged += map(int, process.stdout.read().split())
-    assert worker("revoke", path, 3).communicate(timeout=PATIENCE)[0].split() == ["0", "1", "2"]
-
-    async def statuses() -> list[SessionStatus]:
-        store: Store = SQLiteStore(path)
-        try:
-            return await store.statuses([workers_session(f"s{n}") for n in acknowledged])
-        finally:
-            await store.close()
-
-    assert anyio.run(statuses) == [SessionStatus.ENDED] * len(acknowledged)
 
 
 def test_a_fork_has_connections_of_its_own(path: Path) -> None:

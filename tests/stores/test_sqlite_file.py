@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,25 +102,6 @@ def test_what_was_changed_is_on_the_disk(case: Case) -> None:
     assert case.file().read(names) == ["a"]
 
 
-def test_a_change_that_fails_changes_nothing(case: Case) -> None:
-    """And leaves no transaction open, whoever ended it."""
-    file = case.file()
-
-    def fails(connection: sqlite3.Connection) -> None:
-        add("a")(connection)
-        raise LookupError
-
-    def ends(connection: sqlite3.Connection) -> None:
-        connection.execute("ROLLBACK")
-        raise LookupError
-
-    for job in (fails, ends):
-        with pytest.raises(LookupError):
-            change(file, job)
-    change(case.file(), add("b"))
-    assert file.read(names) == ["b"]
-
-
 def test_a_file_and_its_log_are_private(case: Case) -> None:
     """They name sessions."""
     change(case.file(), add("a"))
@@ -134,30 +113,7 @@ def test_a_file_and_its_log_are_private(case: Case) -> None:
     }
 
 
-def test_closing_twice_or_before_opening_is_no_error(case: Case) -> None:
-    """And whoever is asked after that opens again."""
-    file = case.file()
-    file.close()
-    change(file, add("a"))
-    file.close()
-    file.close()
-    assert file.read(names) == ["a"]
-
-
 # --- locks ---------------------------------------------------------------------------------------
-
-
-def test_a_lock_is_waited_for_and_then_told(case: Case) -> None:
-    """What is read is read meanwhile; when the lock is gone, the change is made."""
-    file = case.file(busy=HASTY)
-    change(file, add("a"))
-    with case.raw() as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert refused(change, file, add("b")) == "store_locked"
-        assert file.read(names) == ["a"]
-        other.execute("ROLLBACK")
-        change(file, add("b"))
-    assert file.read(names) == ["a", "b"]
 
 
 def test_the_wait_begins_when_the_change_is_asked_for(case: Case) -> None:
@@ -295,12 +251,6 @@ def test_a_folder_that_may_not_be_written_is_told() -> None:
         case.opened[0].close()
 
 
-def test_a_folder_in_the_files_place_is_refused(case: Case) -> None:
-    """Nothing in it is touched."""
-    case.path.mkdir()
-    assert refused(case.file().open) == "store_cannot_open"
-
-
 def test_a_place_that_cannot_be_looked_at_is_refused(case: Case) -> None:
     """Nor can it be told whether the file that is open lies there; closing it is then left undone."""
     file = case.file()
@@ -336,31 +286,6 @@ def test_another_versions_file_is_refused(case: Case, more: int) -> None:
         ConfigurationError, match=rf"format {sql.FORMAT + more}, this one knows {sql.FORMAT}\); give another path"
     ):
         case.file().open()
-
-
-class Watched(sqlite3.Connection):
-    """A connection that announces when it is about to look."""
-
-    look: Callable[[], object]
-
-    def execute(self, *given: Any) -> sqlite3.Cursor:
-        self.look()
-        return super().execute(*given)
-
-
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_a_file_that_another_process_makes_meanwhile_is_ours(case: Case, before: int) -> None:
-    """Workers start at once, so between any two looks at an empty file its tables may come to be."""
-    looks = count()
-    with closing(sqlite3.connect(case.path, factory=Watched)) as one:
-
-        def look() -> None:
-            if next(looks) == before:
-                case.file().open()
-
-        one.look = look
-        found = [sqlite_file.has_tables(one) for _ in range(before + 1)]
-        assert found[-1] is True
 
 
 def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
@@ -486,12 +411,6 @@ def test_a_log_that_was_deleted_stops_all(case: Case, caplog: pytest.LogCaptureF
     assert len([text for text in caplog.messages if "(-wal) was deleted while in use" in text]) == 1
     file.close()
     assert file.read(names) == ["a"]
-
-
-def test_what_was_never_seen_has_no_time() -> None:
-    """So that no epoch counts as raised since then."""
-    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20))
-    assert file._seen_at == -math.inf
 
 
 # --- a connection that only reads ----------------------------------------------------------------

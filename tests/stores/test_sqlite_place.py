@@ -23,30 +23,19 @@ def beside(path: str) -> list[str]:
     return sorted(found.name for found in Path(path).parent.iterdir())
 
 
-@pytest.mark.parametrize("path", [None, 5, b"sessions.db", object()])
-def test_only_text_and_paths_name_a_file(path: object) -> None:
-    """Bytes do not."""
-    with pytest.raises(ConfigurationError, match="takes the path of a file"):
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        *((path, "takes the path of a file") for path in (None, 5, b"sessions.db", object())),
+        *((path, "use store='memory:'") for path in ("", ":memory:", "file:sessions.db?mode=ro", "a\0b")),
+        ("/", "is a folder; name a file in it"),
+        ("/missing/sessions.db", "does not exist; create it"),
+    ],
+)
+def test_a_path_that_cannot_be_a_file_is_refused(path: object, remedy: str) -> None:
+    """With the remedy. No folder is created: a mistyped path would be a new, empty store."""
+    with pytest.raises(ConfigurationError, match=remedy):
         sqlite_file.checked_path(path)
-
-
-@pytest.mark.parametrize("path", ["", ":memory:", "file:sessions.db?mode=ro", "a\0b"])
-def test_what_sqlite_itself_reads_otherwise_is_refused(path: str) -> None:
-    """A database in memory would be another one for each thread."""
-    with pytest.raises(ConfigurationError, match="use store='memory:'"):
-        sqlite_file.checked_path(path)
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """The message says what to write instead."""
-    with pytest.raises(ConfigurationError, match="is a folder; name a file in it"):
-        sqlite_file.checked_path(tmp_path)
-
-
-def test_the_folder_must_exist(tmp_path: Path) -> None:
-    """It is not created: a mistyped path would be a new, empty store."""
-    with pytest.raises(ConfigurationError, match="does not exist; create it"):
-        sqlite_file.checked_path(tmp_path / "missing" / "sessions.db")
 
 
 def test_a_path_is_absolute_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +61,6 @@ def test_a_database_is_told_by_its_file_and_its_log(path: str) -> None:
     assert replaced is not None
     assert replaced.file != both.file
     assert sqlite_file.identify(path + "/below") is None
-
-
-def test_what_cannot_be_told_is_an_error(path: str) -> None:
-    """Here, a link to itself."""
-    Path(path).symlink_to(path)
-    with pytest.raises(OSError, match="symbolic links"):
-        sqlite_file.identify(path)
 
 
 def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,28 @@ class Server:
 
     def stop(self) -> None:
         """End the server in order, at once: connections break."""
-        self._end(signal.SIGINT)
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
 
     def kill9(self) -> None:
-        """Kill the server before it can write anything."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        """Kill every process of the server before it can write or answer anything."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def pause(self) -> None:
+        """Stop every process of the server where it stands: connections stay open, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for pid in (self.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def wait_for(happens: Callable[[], object]) -> None:

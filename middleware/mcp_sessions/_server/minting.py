@@ -111,7 +111,7 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=origin.ref) from None
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
-        status = await runtime.status(origin)
+        (status,) = await runtime.store.statuses((origin,))  # which no store answers from its memory
         if status is not LIVE:
             raise refusal_of(status, origin)
         await _run_on_create(session, params, scope)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Final
@@ -90,18 +91,10 @@ class _Entry(msgspec.Struct, gc=False):
     audience: str
     principal_hashes: str | None
     reason: str | None = None
-    lease_until: float = 0.0  # of its `on_end`
 
     @property
     def record(self) -> Record:
         return Record(*(getattr(self, name) for name in Record.__slots__))
-
-    def due(self, now: float, idle_timeout: int | None) -> tuple[str | None, float]:
-        """Return why its `on_end` may be claimed now, or None, and when to look next."""
-        if self.reason is not None:
-            return (self.reason if self.lease_until <= now else None), self.lease_until
-        expires_at, idle_at = self.expires_at, base.idle_at(self.seen_at, idle_timeout)
-        return "expired" if expires_at <= now else "idle" if idle_at <= now else None, min(expires_at, idle_at)
 
 
 class MemoryStore:
@@ -134,8 +127,9 @@ class MemoryStore:
         self._revoked = _Revocations(max_entries, self._full)
         self._entries: dict[str, _Entry] = {}
         self._listed: dict[tuple[str, str | None], list[Position]] = {}  # by audience; and by audience and principal
-        self._deadlines: dict[str, Deadlines] = {}  # by audience: when to look at which record
-        self._idle_timeout: int | None = 0  # as long as it is not known, a record is looked at soon
+        # By audience: when a session was seen last, and when it expires or, once it has ended, its lease runs out.
+        self._seen: defaultdict[str, Deadlines] = defaultdict(Deadlines)
+        self._deadlines: defaultdict[str, Deadlines] = defaultdict(Deadlines)
         self._data = SessionDataTable(max_data_bytes, self._full)
         self._anonymous = 0  # records of sessions without a principal
         self._expired_before = 0.0
@@ -169,6 +163,7 @@ class MemoryStore:
         entry = self._entries.get(claims.ref)
         if status is base.LIVE and entry is not None and base.is_touch_due(entry.seen_at, now, idle_timeout):
             entry.seen_at = max(entry.seen_at, now)
+            self._seen[entry.audience].put(entry.ref, entry.seen_at)
         return status
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
@@ -202,8 +197,8 @@ class MemoryStore:
             raise self._full()
         self._entries[record.ref] = _Entry(*astuple(record))
         self._anonymous += record.subject is None
-        deadline = min(record.expires_at, base.idle_at(record.seen_at, self._idle_timeout))
-        self._deadlines.setdefault(record.audience, Deadlines()).put(record.ref, deadline)
+        self._seen[record.audience].put(record.ref, record.seen_at)
+        self._deadlines[record.audience].put(record.ref, record.expires_at)
         for listed in lists:
             insort(listed, record.position)
 
@@ -244,23 +239,21 @@ class MemoryStore:
         return len(listed) - bisect_left(listed, (self._revoked.cutoff_time(audience, None), ""))
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        now, deadlines, looks = self._drop_expired(), self._deadlines.get(audience, Deadlines()), 0
-        self._idle_timeout = idle_timeout
+        now = self._drop_expired()
+        seen, deadlines = self._seen[audience], self._deadlines[audience]
+        idle_since = base.idle_since(now, idle_timeout)
         claimed: dict[str, Ended] = {}
-        while len(claimed) < limit and (ref := deadlines.first_due(now)) is not None and ref not in claimed:
-            looks += 1
-            if looks % _LOOKS == 0:  # each look is a step of its own
-                await cancel_shielded_checkpoint()
-                continue
+        while len(claimed) < limit and (ref := deadlines.first_due(now) or seen.first_due(idle_since)) is not None:
             entry = self._entries[ref]
-            reason, next_look = entry.due(now, idle_timeout)
-            if reason is None:
-                deadlines.put(ref, next_look)
-                continue
+            if ref in claimed:  # for no time at all
+                break
+            reason = entry.reason or ("expired" if entry.expires_at <= now else "idle")
             if entry.reason is None and (ref, entry.expires_at) not in self._revoked:
                 self._revoked.add(ref, entry.expires_at)  # an idle one must not come back
             self._end(entry, reason, now + lease)
             claimed[ref] = Ended(entry.record, reason)
+            if len(claimed) % _LOOKS == 0:  # each is a step of its own
+                await cancel_shielded_checkpoint()
         return list(claimed.values())
 
     async def purge(self, *refs: str) -> None:
@@ -270,6 +263,7 @@ class MemoryStore:
             self._data.drop(ref)
             if (entry := self._entries.pop(ref, None)) is not None:
                 self._anonymous -= entry.subject is None
+                self._seen[entry.audience].remove(ref)
                 self._deadlines[entry.audience].remove(ref)
                 if entry.reason is None:
                     self._unlist(entry.record)
@@ -284,7 +278,8 @@ class MemoryStore:
     def _end(self, entry: _Entry, reason: str, lease_until: float) -> None:
         if entry.reason is None:
             self._unlist(entry.record)
-        entry.reason, entry.lease_until = reason, lease_until
+        entry.reason = reason
+        self._seen[entry.audience].remove(entry.ref)
         self._deadlines[entry.audience].put(entry.ref, lease_until)
 
     def _lists(self, record: Record) -> list[list[Position]]:

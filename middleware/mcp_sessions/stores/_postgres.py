@@ -11,10 +11,11 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
@@ -27,7 +28,6 @@ from ._threads import outcome
 if TYPE_CHECKING:
     from psycopg import Connection
 
-T = TypeVar("T")
 Durability = Literal["warn", "refuse", "ignore"]
 logger: Final = logging.getLogger("mcp_sessions")
 
@@ -155,8 +155,11 @@ class PostgresStore(SQLStore):
 
     async def open(self) -> None:
         """Connect, and make the tables where there are none."""
+        if self._was_connected:
+            return
         try:
-            await self._named(self._pool.connect())
+            with _named_faults():
+                await outcome(self._pool.connect())
         except StoreUnavailable as error:
             if error.reason in {FORBIDDEN, NO_DATABASE}:
                 raise ConfigurationError(DENIED.format(schema=self._schema)) from None
@@ -166,38 +169,25 @@ class PostgresStore(SQLStore):
         await self._pool.close()
 
     async def _read(self, *statements: Statement) -> list[Rows]:
-        return await self._run(partial(_execute, statements))
+        return await self._change(*statements)
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
-        return await self._run(partial(_execute, statements), repeatable=repeatable)
-
-    async def _run(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> T:
         try:
-            return await self._named(self._pool.submit(work, repeatable=repeatable))
+            with _named_faults():
+                return await outcome(self._pool.submit(partial(_execute, statements), repeatable=repeatable))
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
-    async def _named(self, future: Future[T]) -> T:
-        """Wait for a result; an error of the driver becomes one of ours, since its text may quote the URL."""
-        from psycopg import Error
-
-        try:
-            return await outcome(future)
-        except Error as error:
-            reason = reason_of(error)
-        cause = CAUSES.get(reason, "an error of the server")
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=cause)
-
     def _sweep_soon(self) -> None:
         def work(connection: Connection[Any]) -> None:
-            while sweep(partial(_execute_all, connection), now=self._clock(), leeway=self._leeway):
+            while sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway):
                 """There may be more."""
 
-        self._pool.submit(work).add_done_callback(self._log_sweep)
+        def log(swept: Future[None]) -> None:
+            if not swept.cancelled() and (error := swept.exception()) is not None:
+                logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
 
-    def _log_sweep(self, swept: Future[None]) -> None:
-        if not swept.cancelled() and (error := swept.exception()) is not None:
-            logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
+        self._pool.submit(work).add_done_callback(log)
 
     def _configure(self, connection: Connection[Any]) -> None:
         """Set up a new connection, and make the tables where there are none."""
@@ -256,8 +246,17 @@ def _execute(statements: tuple[Statement, ...], connection: Connection[Any]) -> 
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-def _execute_all(connection: Connection[Any], *statements: Statement) -> list[Rows]:
-    return _execute(statements, connection)
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """Turn errors of the driver into ours, since their texts may quote the URL."""
+    from psycopg import Error
+
+    try:
+        yield
+    except Error as error:
+        reason = reason_of(error)
+        kind = StoreFull if reason == FULL else StoreUnavailable
+        raise kind(reason, cause=CAUSES.get(reason, "an error of the server")) from None
 
 
 def _options(url: str) -> dict[str, Any]:

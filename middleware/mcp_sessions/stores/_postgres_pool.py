@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import anyio
+from anyio import to_thread
 
 from .._errors import StoreUnavailable
 from ._threads import call_suppressed, suppress_instrumentation
@@ -74,45 +75,42 @@ def reason_of(error: BaseException) -> str:
     return next((reason for words, reason in _WORDS.items() if words in text), UNREACHABLE)
 
 
-def is_readable(number: int) -> bool:
+def _is_readable(number: int) -> bool:
     """Whether something waits to be read from a socket."""
-    poll = select.poll()
-    poll.register(number, select.POLLIN)
-    return bool(poll.poll(0))
+    with DefaultSelector() as selector:
+        selector.register(number, EVENT_READ)
+        return bool(selector.select(0))
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
     """Whether the driver logs about another pool: its texts may quote a URL, and what matters is logged here."""
-    return not (isinstance(record.args, tuple) and _NAME in record.args)
+    named = record.args if isinstance(record.args, tuple) else ()
+    return not any(one == _NAME or type(one).__module__ == __name__ for one in named)
 
 
 logging.getLogger("psycopg.pool").addFilter(_is_of_others)
 
 
 class Pool:
-    """A pool of connections and the threads that use them, reached from any event loop, and made when it is needed.
+    """The driver's pool of connections and the threads that use them, made when they are needed, in each process.
 
     A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
 
     def __init__(
-        self,
-        options: Mapping[str, Any],
-        configure: Callable[[Connection[Any]], None],
-        connections: int,
-        patience: float,
+        self, options: Mapping[str, Any], configure: Callable[[Connection[Any]], None], connections: int, timeout: float
     ) -> None:
         self._options = options
         self._configure = configure
         self._connections = connections
-        self._patience = patience  # seconds that a call waits for a connection
+        self._timeout = timeout  # seconds of a call
         self._fault: Exception | None = None  # why the last connection could not be made
-        self._started: tuple[int, ThreadPoolExecutor, ConnectionPool[Any]] | None = None
+        self._made: tuple[int, ThreadPoolExecutor, ConnectionPool[Any]] | None = None
 
     def _start(self) -> tuple[ThreadPoolExecutor, ConnectionPool[Any]]:
         from psycopg_pool import ConnectionPool
 
-        if self._started is None or self._started[0] != os.getpid():  # neither threads nor connections survive a fork
+        if self._made is None or self._made[0] != os.getpid():  # neither threads nor connections survive a fork
             pool = ConnectionPool(
                 kwargs={**self._options, "autocommit": True},
                 connection_class=self._connection_class(),
@@ -122,9 +120,10 @@ class Pool:
                 open=True,
                 name=_NAME,
             )
+            # Threads of our own: with the event loop's, half as many calls of a burst are answered in time.
             threads = ThreadPoolExecutor(self._connections, thread_name_prefix="mcp-sessions-postgres")
-            self._started = (os.getpid(), threads, pool)
-        return self._started[1:]
+            self._made = (os.getpid(), threads, pool)
+        return self._made[1:]
 
     def _connection_class(self) -> type[Connection[Any]]:
         """Return a class whose connections are set up, and that notes why one could not be made."""
@@ -152,61 +151,54 @@ class Pool:
         return Configured
 
     def submit(self, work: Callable[[Connection[Any]], T], *, repeatable: bool = True) -> Future[T]:
-        """Do work on a thread when it is its turn."""
+        """Do work on a thread, with a connection, when it is its turn."""
         threads, pool = self._start()
-        return threads.submit(call_suppressed, self._attempt, pool, work, repeatable)
+        return threads.submit(call_suppressed, self._do, pool, work, repeatable)
 
     def connect(self) -> Future[None]:
         """Make a connection of its own, whose error says why it cannot be made."""
         threads, pool = self._start()
-
-        def work() -> None:
-            pool.connection_class.connect(**self._options, autocommit=True).close()
-
-        return threads.submit(call_suppressed, work)
+        connect = pool.connection_class.connect
+        return threads.submit(call_suppressed, lambda: connect(**self._options, autocommit=True).close())
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
-        if self._started is not None and self._started[0] == os.getpid():
-            _, threads, pool = self._started
-            self._started = None
-            await anyio.to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
-            await anyio.to_thread.run_sync(pool.close, abandon_on_cancel=True)
+        if self._made is not None and self._made[0] == os.getpid():
+            _, threads, pool = self._made
+            self._made = None
+            await to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
+            await to_thread.run_sync(pool.close, abandon_on_cancel=True)
 
-    def _attempt(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
+    def _do(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
+        """Do work, and again once its connection was found broken or there are tables."""
         from psycopg import Error
 
-        connection = self._take(pool)
-        try:
+        with self._connection(pool) as connection:
+            try:
+                return work(connection)
+            except Error as error:
+                if reason_of(error) == NO_TABLES:
+                    self._configure(connection)  # which makes them
+                elif not (connection.closed and repeatable):
+                    raise
+        with self._connection(pool) as connection:
             return work(connection)
-        except Error as error:
-            if reason_of(error) == NO_TABLES:
-                self._configure(connection)  # which makes them
-            elif not (connection.closed and repeatable):
-                raise
-        finally:
-            pool.putconn(connection)
-        connection = self._take(pool)
-        try:
-            return work(connection)
-        finally:
-            pool.putconn(connection)
 
-    def _take(self, pool: ConnectionPool[Any]) -> Connection[Any]:
-        """Return a connection that was not found broken, or wait for one that others use."""
-        from psycopg import Error
+    @contextmanager
+    def _connection(self, pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
+        """Provide a connection that was not found broken, or wait for one that others use."""
         from psycopg_pool import PoolTimeout
 
         while True:
             try:
-                connection: Connection[Any] = pool.getconn(_SHARE * self._patience)
+                connection = pool.getconn(_SHARE * self._timeout)
             except PoolTimeout:
-                fault = self._fault
-                if isinstance(fault, Error):
-                    reason = reason_of(fault)
-                    raise StoreUnavailable(reason, cause=CAUSES.get(reason, "")) from None
-                raise fault or StoreUnavailable("store_timeout", cause="all connections are in use") from None
-            if not is_readable(connection.fileno()):
-                return connection
-            connection.close()  # a server that ends a connection says so
-            pool.putconn(connection)
+                in_use = StoreUnavailable("store_timeout", cause="all connections are in use")
+                raise (self._fault or in_use).with_traceback(None) from None
+            try:
+                if not _is_readable(connection.fileno()):
+                    yield connection
+                    return
+                connection.close()  # a server that ends a connection says so
+            finally:
+                pool.putconn(connection)

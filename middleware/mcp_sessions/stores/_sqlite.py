@@ -1,8 +1,8 @@
 """A store in a file: for all processes of one machine, and through restarts.
 
 Whatever a method returned from is on the disk. Single rows are read on the event loop, from the write-ahead log, which
-waits for nobody; lists and changes have a thread and a connection each. A commit waits for the disk however much it
-holds: what is asked for meanwhile goes into the next one together. The file must lie on a local disk.
+waits for nobody; lists and changes have a thread. A commit waits for the disk however much it holds: what is asked for
+meanwhile goes into the next one together. The file must lie on a local disk.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ._threads import call_soon, call_suppressed, outcome
 
 T = TypeVar("T")
 GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
+_NAME: Final = "mcp-sessions-sqlite"
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _SINGLE: Final = frozenset({sql.FACTS, sql.GET, sql.READ})  # what looks at a few rows
@@ -87,27 +88,25 @@ class SQLiteStore(SQLStore):
         self.location: str = f"SQLite file {self._path}"  # for the log
         setting = Setting(self._path, clock, busy_timeout, max_bytes)
         self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
-        self._reads = WorkerThread("mcp-sessions-sqlite-reads", setting, reads=True)
-        # Neither leads back here: a store that nothing holds lets its threads end.
-        self._sweep = partial(_sweep, clock, leeway, busy_timeout)
-        self._sweep_all = partial(_sweep_all, self._sweep)
-        self._changes = ChangeThread("mcp-sessions-sqlite-changes", setting, on_full=self._sweep_all)
+        self._thread = FileThread(setting, leeway)  # which does not lead back here: a store that nothing holds ends it
+        self._is_open = False
         _inherited.add(self._nowait)
 
     async def open(self) -> None:
         """Open the file, make it where there is none, and delete what has expired, in small steps."""
-        await self._changes.run(SQLiteFile.open)
-        await self._reads.run(lambda _: self._nowait.open())
+        if self._is_open:
+            return
+        await self._thread.run(SQLiteFile.open)
+        await self._thread.run(lambda _: self._nowait.open())
         is_more = True
         while is_more:  # other calls have their turn in between
-            is_more = await self._changes.run(self._sweep)
+            is_more = await self._thread.run(self._thread.sweep)
+        self._is_open = True
 
     async def close(self) -> None:
+        self._is_open = False
         self._nowait.close()
-        try:
-            await self._reads.close()
-        finally:
-            await self._changes.close()
+        await self._thread.close()
 
     async def _read(self, *statements: Statement) -> list[Rows]:
         job: Job[list[Rows]] = partial(_execute, statements)
@@ -122,10 +121,10 @@ class SQLiteStore(SQLStore):
                     self._nowait.open()
             return rows
 
-        return await self._reads.run(read)
+        return await self._thread.run(read)
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # nothing is lost on the way
-        return await self._changes.change(statements, frees=frees)
+        return await self._thread.change(statements, frees=frees)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         """Read first, since a use must rarely be noted."""
@@ -142,55 +141,49 @@ class SQLiteStore(SQLStore):
             await super().register_at_epoch(claims)
 
     def _sweep_soon(self) -> None:
-        self._changes.submit(self._sweep_all)
+        self._thread.submit(self._thread.sweep_all)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"
-
-
-def _sweep(clock: Callable[[], float], leeway: float, timeout: float, file: SQLiteFile) -> bool:
-    """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
-
-    def job(connection: sqlite3.Connection) -> bool:
-        file.limit_size(connection, frees=True)
-        try:
-            return sweep(lambda *statements: _execute(statements, connection), now=clock(), leeway=leeway)
-        finally:
-            file.limit_size(connection, frees=False)
-
-    return file.change(job, deadline=time.monotonic() + timeout)
-
-
-def _sweep_all(sweep_some: Callable[[SQLiteFile], bool], file: SQLiteFile) -> None:
-    with suppress(StoreUnavailable):  # which the next call has logged
-        while sweep_some(file):
-            """There may be more."""
 
 
 def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) -> list[Rows]:
     return [connection.execute(_render(text), values).fetchall() for text, values in statements]
 
 
-_inherited: Final[weakref.WeakSet[SQLiteFile | WorkerThread]] = weakref.WeakSet()
+_inherited: Final[weakref.WeakSet[SQLiteFile | FileThread]] = weakref.WeakSet()
 
 
-class WorkerThread:
-    """A file and the thread that alone touches it, reached from any event loop; started when it is needed.
+def _after_fork() -> None:
+    for one in tuple(_inherited):
+        one.abandon_after_fork()
 
-    A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass
+class _Change:
+    statements: Sequence[Statement]
+    frees: bool
+    deadline: float  # of the wait for its turn, by the monotonic clock
+    future: Future[list[Rows]] = field(default_factory=Future)
+
+
+class FileThread:
+    """The thread that alone changes the file, reached from any event loop, and started when it is needed.
+
+    It changes the file in groups: one commit for all that came meanwhile, and then the answers. A caller that gives up
+    waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
 
-    def __init__(self, name: str, setting: Setting, *, reads: bool = False) -> None:
-        self._name = name
+    def __init__(self, setting: Setting, leeway: float) -> None:
         self._setting = setting
-        self._read_only = reads
+        self._leeway = leeway
         self._lock = Lock()
         self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
+        self._waiting: deque[_Change] = deque()
         _inherited.add(self)
-
-    @property
-    def timeout(self) -> float:  # seconds to wait for a lock
-        return self._setting.busy_timeout
 
     async def run(self, work: Callable[[SQLiteFile], T]) -> T:
         """Return what `work` returns, or raise what it raises, when it is its turn."""
@@ -199,10 +192,22 @@ class WorkerThread:
     def submit(self, work: Callable[[SQLiteFile], T]) -> Future[T]:
         with self._lock:
             if self._running is None:
-                executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-                self._running = (executor, SQLiteFile(self._setting, reads=self._read_only))
+                self._running = (ThreadPoolExecutor(1, thread_name_prefix=_NAME), SQLiteFile(self._setting))
             executor, file = self._running
             return executor.submit(call_suppressed, work, file)
+
+    async def change(self, statements: Sequence[Statement], *, frees: bool = False) -> list[Rows]:
+        """Return the rows of statements, once all that they changed is on the disk; they may be tried again."""
+        change = _Change(statements, frees, time.monotonic() + self._setting.busy_timeout)
+        with self._lock:
+            # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
+            is_first = not self._waiting or self._waiting[0].future.cancelled()
+            self._waiting.append(change)
+        if is_first:
+            # Not before the event loop has come round: who asks in the same moment is in the same group, and the
+            # thread, which then holds up every other process, need not share the interpreter with the loop so much.
+            call_soon()(partial(self.submit, self._drain))
+        return await outcome(change.future)
 
     async def close(self) -> None:
         """Close the file and let the thread end, after the calls so far. A later call starts another."""
@@ -216,53 +221,25 @@ class WorkerThread:
             if running is not None:  # else another task has closed it meanwhile
                 running[0].shutdown(wait=False)
 
+    def sweep(self, file: SQLiteFile) -> bool:
+        """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
+        now = self._setting.clock()
+
+        def job(connection: sqlite3.Connection) -> bool:
+            return sweep(lambda *statements: _execute(statements, connection), now=now, leeway=self._leeway)
+
+        return self._change_now(file, job, frees=True)
+
+    def sweep_all(self, file: SQLiteFile) -> None:
+        with suppress(StoreUnavailable):  # which the next call has logged
+            while self.sweep(file):
+                """There may be more."""
+
     def abandon_after_fork(self) -> None:
-        """Start afresh in the new process: neither threads, connections nor locks survive a fork."""
+        """Start afresh in the new process: neither threads, connections, locks nor callers survive a fork."""
         if self._running is not None:
             self._running[1].abandon_after_fork()
         self._lock, self._running = Lock(), None
-
-
-def _after_fork() -> None:
-    for one in tuple(_inherited):
-        one.abandon_after_fork()
-
-
-getattr(os, "register_at_fork", dict)(after_in_child=_after_fork)  # Windows has no forks
-
-
-@dataclass
-class _Change:
-    statements: Sequence[Statement]
-    frees: bool
-    deadline: float  # of the wait for its turn, by the monotonic clock
-    future: Future[list[Rows]] = field(default_factory=Future)
-
-
-class ChangeThread(WorkerThread):
-    """The thread that changes the file in groups: one commit for all that came meanwhile, and then the answers."""
-
-    def __init__(self, name: str, setting: Setting, *, on_full: Callable[[SQLiteFile], object]) -> None:
-        super().__init__(name, setting)
-        self._on_full = on_full
-        self._waiting: deque[_Change] = deque()
-
-    async def change(self, statements: Sequence[Statement], *, frees: bool = False) -> list[Rows]:
-        """Return the rows of statements, once all that they changed is on the disk; they may be tried again."""
-        change = _Change(statements, frees, time.monotonic() + self.timeout)
-        with self._lock:
-            # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
-            is_first = not self._waiting or self._waiting[0].future.cancelled()
-            self._waiting.append(change)
-        if is_first:
-            # Not before the event loop has come round: who asks in the same moment is in the same group, and the
-            # thread, which then holds up every other process, need not share the interpreter with the loop so much.
-            call_soon()(partial(self.submit, self._drain))
-        return await outcome(change.future)
-
-    def abandon_after_fork(self) -> None:
-        """Leave what waits to the process that it waits in."""
-        super().abandon_after_fork()
         self._waiting.clear()
 
     def _drain(self, file: SQLiteFile) -> None:
@@ -279,7 +256,7 @@ class ChangeThread(WorkerThread):
         try:
             results = file.change(job, deadline=deadline)
         except StoreFull:  # there may be room for some, or for what makes room
-            self._on_full(file)
+            self.sweep_all(file)
             for change in group:
                 self._commit_alone(file, change)
         except Exception as error:  # noqa: BLE001  # its callers'
@@ -291,17 +268,22 @@ class ChangeThread(WorkerThread):
                 change.future.set_result(result)
 
     def _commit_alone(self, file: SQLiteFile, change: _Change) -> None:
-        def job(connection: sqlite3.Connection) -> list[Rows]:
-            file.limit_size(connection, frees=change.frees)
+        try:
+            change.future.set_result(self._change_now(file, partial(_execute, change.statements), frees=change.frees))
+        except Exception as error:  # noqa: BLE001  # its caller's
+            change.future.set_exception(error)
+
+    def _change_now(self, file: SQLiteFile, job: Job[T], *, frees: bool) -> T:
+        """Change the file with or without the room that is kept for what makes room."""
+
+        def limited(connection: sqlite3.Connection) -> T:
+            file.limit_size(connection, frees=frees)
             try:
-                return _execute(change.statements, connection)
+                return job(connection)
             finally:
                 file.limit_size(connection, frees=False)
 
-        try:
-            change.future.set_result(file.change(job, deadline=time.monotonic() + self.timeout))
-        except Exception as error:  # noqa: BLE001  # its caller's
-            change.future.set_exception(error)
+        return file.change(limited, deadline=time.monotonic() + self._setting.busy_timeout)
 
     def _take(self, until: float | None = None) -> list[_Change]:
         """Return the changes whose turn has come, or whose deadline has, but those that nobody waits for."""

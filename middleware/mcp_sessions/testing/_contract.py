@@ -256,10 +256,10 @@ class RecordContract(Fixtures):
         a, b = session("a"), session("b")
         await register(store, a, b)
         await revoke(store, a)
-        for now, left in ((LATER - 1, Record.of(b)), (LATER, None)):
-            clock.now = now
-            assert await listed(store) == ([left] if left else [])
-            assert [await store.get(one.ref) for one in (a, b, session("c"))] == [None, left, None]
+        for clock.now, left in ((LATER - 1, [Record.of(b)]), (LATER, [])):
+            assert await listed(store) == left
+            found = [await store.get(one.ref) for one in (a, b, session("c"))]
+            assert [record for record in found if record] == left
 
     async def test_recording_again_changes_nothing(self, store: Store) -> None:
         """It revives nothing that was ended, before or after it was recorded, and purged or not.
@@ -326,6 +326,18 @@ class RecordContract(Fixtures):
         with pytest.raises(DataGone):
             await store.write(namespace(a), "k", b"2")
 
+    async def test_a_shorter_idle_timeout_counts_at_once(self, store: Store, clock: Clock) -> None:
+        """Also for sessions that were used, and looked at, under a longer one: the next sweep reports their end."""
+        await register(store, *(names := [session(name) for name in "ab"]))
+        clock.now = START + 100
+        assert await store.touch(names[1], idle_timeout=900) is SessionStatus.LIVE
+        assert await claim(store, idle_timeout=900) == []
+        clock.now = START + 105
+        ended = await claim(store, idle_timeout=4)
+        assert {(one.record.ref, one.reason) for one in ended} == {(one.ref, "idle") for one in names}
+        await store.purge(*(one.ref for one in names))
+        assert [await listed(store), await store.count(audience=AUDIENCE)] == [[], 0]
+
     @pytest.mark.parametrize("ends_at", [START, LATER + 1])
     async def test_who_ends_a_session_has_its_lease(self, store: Store, clock: Clock, ends_at: int) -> None:
         """Then it goes to another, with the first reason, as that one may have died; a new revocation moves neither.
@@ -342,6 +354,15 @@ class RecordContract(Fixtures):
             assert await claim(store) == []
             clock.now = lease_ends_at
             assert await claim(store, lease=30) == [Ended(Record.of(session()), "logout")]
+
+    async def test_a_recorded_session_stays_ended_when_its_revocation_is_over(self, store: Store, clock: Clock) -> None:
+        """As long as its `on_end` is due."""
+        await register(store, session())
+        await revoke(store, session(), lease=3 * HOUR)
+        clock.now = LATER + HOUR
+        await revoke(store, session("b", expires_at=LATER + DAY))
+        assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
+        assert await revoke(store, session()) is False
 
     async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store, clock: Clock) -> None:
         """Where there is no `on_end`: it is refused, its data is gone, and no one claims it. Only one call ends it."""

@@ -242,6 +242,20 @@ class DataContract(Fixtures):
             with pytest.raises(DataGone):
                 await store.write(place, "k", b"2")
 
+    async def test_data_of_a_session_that_is_over_cannot_be_changed(self, store: Store, clock: Clock) -> None:
+        """Past its end and the leeway, when what is kept could be deleted at any time."""
+        place = namespace(session())
+        await store.write(place, "k", b"1")
+        clock.now = LATER + self.leeway
+        for change in (
+            partial(store.write, place, "k", b"2"),
+            partial(store.compare_and_swap, place, "k", b"1", b"2"),
+            partial(store.add, place, "k", 1),
+            partial(store.copy, namespace(session("b")), place),
+        ):
+            with pytest.raises(DataGone):
+                await change()
+
     async def test_a_copy_is_what_lay_there_at_its_moment(self, store: Store, clock: Clock) -> None:
         """Every value with its end, but those that are over; neither place sees the other's later changes."""
         a, b = session("a"), session("b")
