@@ -15,10 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis
 import redis_servers
 from apps import Server as App
 from apps import sessions
@@ -34,9 +36,10 @@ from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Ended, Record, SessionStatus
+from mcp_sessions.stores._base import Ended, Facts, Record, SessionStatus, status_of, status_with_idle
 from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._redis_client import cause_of, reason_of
+from mcp_sessions.stores._redis_client import fault_of
+from mcp_sessions.stores._redis_scripts import TICK
 from mcp_sessions.testing._contract import revoke
 
 
@@ -343,9 +346,9 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
     assert await cause("redis://no-such-host.invalid") == "its host name is unknown"
     assert await cause(f"redis://{HOST}:1") == "Connection refused"
     assert "check the user" in await cause(url.replace("://", "://nobody:no@"))
-    assert cause_of(KeyError("a"), "store_error") == "KeyError"
+    assert fault_of(KeyError("a")) == ("store_error", "KeyError")
     wrong = ssl.SSLError(1, "wrong")
-    assert cause_of(wrong, "store_unreachable") == "TLS: the server does not speak it, or not correctly"
+    assert fault_of(wrong) == ("store_unreachable", "TLS: the server does not speak it, or not correctly")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +365,7 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
 )
 def test_each_failure_has_a_name_for_logs(error: Exception, reason: str) -> None:
     """Those that the other tests do not make."""
-    assert reason_of(error) == reason
+    assert fault_of(error)[0] == reason
 
 
 async def test_a_cluster_that_cannot_be_reached_is_found_again() -> None:
@@ -614,6 +617,44 @@ async def test_a_key_that_another_program_wrote_is_an_error_and_no_answer(store:
     redis_servers.shared().command("SET", store._keys.session(claims().ref), "text")
     with unavailable("store_error"):
         await store.touch(claims(), idle_timeout=600)
+
+
+# --- what it knows of a session ------------------------------------------------------------------
+
+
+async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore, clock: Clock) -> None:
+    """Of thousands of sessions with random facts, which are fetched by one command, and one by one by a script."""
+    random, keys, idle_timeout = Random(7), store._keys, 600
+    shared = redis.Redis(host=HOST, port=redis_servers.shared().port)
+    epoch = shared.get(keys.epoch)
+    assert isinstance(epoch, bytes)
+    pipe = shared.pipeline()
+    made: list[tuple[Claims, Facts, bool]] = []
+    for number in range(3000):
+        issued_at = random.choice([START - 2 * DAY, START - DAY, START - 100])
+        one = claims(f"{number}", issued_at=issued_at, subject=f"sub{number}")
+        ended, reason, cutoff = random.random() < 0.2, random.random() < 0.2, issued_at + random.choice([-1, 0, 1])
+        registered = random.choice([None, b"another", epoch])
+        seen = random.choice([None, START - idle_timeout - 10, START - idle_timeout - 9, START])
+        values = {
+            keys.ended(one.ref): ended or None,
+            keys.cutoff(AUDIENCE, one.subject): cutoff,
+            keys.registered(one.ref): registered,
+        }
+        pipe.mset({name: int(value) if value is True else value for name, value in values.items() if value is not None})
+        fields: dict[Any, Any] = {
+            name: value for name, value in {"s": seen, "x": reason and "deleted"}.items() if value
+        }
+        if fields:
+            pipe.hset(keys.session(one.ref), mapping=fields)
+        made.append((one, Facts(ended, cutoff, float(epoch) + TICK, registered == epoch, seen), reason))
+    pipe.execute()
+    found = await store.statuses([one for one, *_ in made])
+    assert found == [status_of(one.issued_at, facts) for one, facts, _ in made]
+    for one, facts, reason in made:
+        recorded = facts._replace(ended=facts.ended or reason)
+        expected = status_with_idle(one.issued_at, recorded, now=clock.now, idle_timeout=idle_timeout)
+        assert await store.touch(one, idle_timeout=idle_timeout) is expected
 
 
 # --- what gets no answer -------------------------------------------------------------------------

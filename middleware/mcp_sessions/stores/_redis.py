@@ -240,7 +240,7 @@ class RedisStore:
         named = [keys.registered(record.ref), keys.ended(record.ref), keys.session(record.ref)]
         named += [keys.cutoff(record.audience, record.subject), keys.due(record.audience), keys.index, keys.principals]
         look = min(until, record.seen_at + self._first_look)
-        fields: dict[str, Word | None] = {
+        fields: dict[str, Any] = {
             "e": until,
             "s": repr(record.seen_at),
             "t": record.trace,
@@ -391,8 +391,4 @@ class RedisStore:
 
     async def usage(self) -> StoreUsage:
         """Return what fills this store."""
-        sessions = await self._run("ZCARD", [self._keys.index])
-        most = await self._run("ZRANGE", [self._keys.principals], 0, 0, "REV", "WITHSCORES")
-        sizes = await self._run("ZRANGE", [self._keys.usage], 0, 1, "REV", "WITHSCORES")
-        numbers = (int(found[0]) if found else 0 for found in (most[1:2], sizes[1:2], sizes[3:4]))
-        return StoreUsage(sessions // 2, *numbers)
+        return StoreUsage(*await self._run(scripts.USAGE, [self._keys.index, self._keys.principals, self._keys.usage]))

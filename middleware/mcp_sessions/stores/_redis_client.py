@@ -29,42 +29,41 @@ _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after w
 _GOODBYE: Final = 5.0  # seconds for closing connections
 # After these, connections that are still open likely lead nowhere, or to a server that became a replica.
 _STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
-# By the driver's names, so that this table needs no driver; the most special class of an error counts.
-_REASONS: Final = {
-    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), "store_unreachable"),
-    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), "store_forbidden"),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), "store_forbidden"),
-    **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), "store_cluster_down"),
-    "TimeoutError": "store_timeout",
-    "BusyLoadingError": "store_loading",
-    "ReadOnlyError": "store_readonly",
-    "OutOfMemoryError": "store_out_of_memory",
-}
-# For these the driver has no class.
-_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_no_replicas"}
-_CAUSES: Final = {
-    "store_timeout": "no answer in time",
-    "store_readonly": "this server is a replica",
-    "store_forbidden": "it refuses this user: check the user and the password in the URL, and its permissions",
-    "store_out_of_memory": "its memory is full (maxmemory)",
-    "store_cluster_down": "the cluster does not serve all slots",
-    "store_loading": "it is reading its files, after a restart",
-    "store_cannot_save": "it cannot write to its disk (MISCONF)",
-    "store_no_replicas": "it has fewer replicas than it needs to accept changes (min-replicas-to-write)",
+_UNREACHABLE: Final = ("store_unreachable", None)
+_FORBIDDEN: Final = (
+    "store_forbidden",
+    "it refuses this user: check the user and the password in the URL, and its permissions",
+)
+_CLUSTER_DOWN: Final = ("store_cluster_down", "the cluster does not serve all slots")
+# Reasons and causes by the driver's names, so that this table needs no driver; the most special class of an error
+# counts. Those in capitals are codes of Redis for which the driver has no class.
+_FAULTS: Final[Mapping[str, tuple[str, str | None]]] = {
+    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), _UNREACHABLE),
+    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError", "NOAUTH"), _FORBIDDEN),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), _FORBIDDEN),
+    **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), _CLUSTER_DOWN),
+    "TimeoutError": ("store_timeout", "no answer in time"),
+    "BusyLoadingError": ("store_loading", "it is reading its files, after a restart"),
+    "ReadOnlyError": ("store_readonly", "this server is a replica"),
+    "OutOfMemoryError": ("store_out_of_memory", "its memory is full (maxmemory)"),
+    "MISCONF": ("store_cannot_save", "it cannot write to its disk (MISCONF)"),
+    "NOREPLICAS": (
+        "store_no_replicas",
+        "it has fewer replicas than it needs to accept changes (min-replicas-to-write)",
+    ),
 }
 
 
-def reason_of(error: BaseException) -> str:
-    """Return why a call failed, as a reason for logs and spans."""
+def fault_of(error: BaseException) -> tuple[str, str]:
+    """Return why a call failed, as a reason for logs and spans and in plain words, without anything that was given."""
+    names = [str(error).split(" ", 1)[0], *(cls.__name__ for cls in type(error).__mro__)]
     if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
-        return "store_timeout"  # no node of the cluster answered when it was asked for the layout
-    names = (cls.__name__ for cls in type(error).__mro__)
-    known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
-    return _CODES.get(str(error).split(" ", 1)[0], known)
+        names = ["TimeoutError"]  # no node of the cluster answered when it was asked for the layout
+    reason, cause = next((_FAULTS[name] for name in names if name in _FAULTS), ("store_error", None))
+    return reason, _deeper_cause(error) or cause or type(error).__name__
 
 
-def cause_of(error: BaseException, reason: str) -> str:
-    """Return why a call failed in plain words, without anything that was given."""
+def _deeper_cause(error: BaseException) -> str | None:
     deeper: BaseException | None = error
     while deeper is not None:
         if isinstance(deeper, ssl.SSLCertVerificationError):
@@ -76,7 +75,7 @@ def cause_of(error: BaseException, reason: str) -> str:
         if isinstance(deeper, OSError) and deeper.errno:
             return os.strerror(deeper.errno) if deeper.errno > 0 else "its host name is unknown"
         deeper = deeper.__cause__ or deeper.__context__
-    return _CAUSES.get(reason, type(error).__name__)
+    return None
 
 
 def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> StandaloneClient:
@@ -164,9 +163,9 @@ class StandaloneClient:
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # whatever the driver raises
-            reason = reason_of(error)
+            reason, cause = fault_of(error)
             is_full = reason == "store_out_of_memory"
-            raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause_of(error, reason)) from None
+            raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause) from None
 
     async def _attempt(
         self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...], *, idempotent: bool
@@ -182,7 +181,7 @@ class StandaloneClient:
                     return await self._run_script(command, len(keys), *keys, *args)
                 return await self._redis.execute_command(command, *keys, *args)
             except Exception as error:
-                reason = reason_of(error)
+                reason, _ = fault_of(error)
                 self._is_stale = reason in _STALE
                 if not (may_retry and reason == "store_unreachable"):
                     raise

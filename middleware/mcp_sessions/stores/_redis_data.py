@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from ._base import VALUE_COST
-from ._redis_scripts import KEEP, USAGE, Script
+from ._redis_scripts import COUNT_USAGE, KEEP, Script
 
 # A change takes a list of names with values, or nothing, and when these are over, or nothing. What needs memory is
 # written first: a full Redis refuses only a script that has not written yet.
 _DATA: Final = (
     f"local VALUE_COST = {VALUE_COST}"
     + KEEP
-    + USAGE
+    + COUNT_USAGE
     + """
 local ended, session, usage, sizes = unpack(KEYS)
 local ref, now, ttl, kept, max = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])

@@ -49,24 +49,19 @@ class ServerInfo(NamedTuple):
     run: str  # a name that no other run has
     keeps: bool  # whether it keeps an append-only file
     evicts: bool  # whether it may evict keys to make room
-    is_replica: bool  # whether it only copies another server
-    is_loading: bool  # whether it is still reading its files, and does not know yet what it keeps
+    is_replica: bool
+    is_loading: bool  # whether it is still reading its files
 
     @classmethod
     def parse(cls, text: str) -> ServerInfo | None:
         """Read the text of INFO; None where a part is missing."""
         values = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
-        try:
-            return cls(
-                run=values["run_id"],
-                keeps=values["aof_enabled"] != "0",
-                # What cannot be full has nothing to evict.
-                evicts=values["maxmemory_policy"] != "noeviction" and values["maxmemory"] != "0",
-                is_replica=values["role"] != "master",
-                is_loading=values["loading"] != "0",
-            )
-        except KeyError:
+        names = ("run_id", "aof_enabled", "maxmemory_policy", "maxmemory", "role", "loading")
+        if not values.keys() >= {*names}:
             return None
+        run, keeps, policy, memory, role, loading = (values[name] for name in names)
+        # What cannot be full has nothing to evict.
+        return cls(run, keeps != "0", policy != "noeviction" and memory != "0", role != "master", loading != "0")
 
 
 async def reply(connection: Any, *words: str) -> list[str] | None:
@@ -131,25 +126,27 @@ class Epoch:
             self._problems[server] = await self._problems_of(info, connection)
         if info is not None and self._runs.get(server) != info.run:
             self._new[server] = info
-        for text_of in self._problems[server] if self._durability == "warn" else ():
-            if text_of not in self._logged:
-                self._logged.add(text_of)
-                logger.warning(text_of)
+        if self._durability == "warn":
+            for problem in self._problems[server]:
+                if problem not in self._logged:
+                    self._logged.add(problem)
+                    logger.warning(problem)
 
     async def _problems_of(self, info: ServerInfo | None, connection: Any) -> list[str]:
         """Return why a run of a server may lose a change that it acknowledged, in sentences with the remedy."""
         user = getattr(connection, "username", None) or "default"
         if info is None:
             return [UNKNOWN % user]
-        problems = [EVICTS] * info.evicts
-        if not info.keeps:
-            return [FORGETS, *problems]
-        if self._durability == "ignore":
-            return problems
-        fsync = await reply(connection, "CONFIG", "GET", "appendfsync")
-        if not fsync:
-            return [*problems, UNSURE % user]
-        return problems if fsync[1] == "always" else [*problems, LATE]
+        fsync = ["", "always"]
+        if info.keeps and self._durability != "ignore":
+            fsync = await reply(connection, "CONFIG", "GET", "appendfsync") or []
+        sentences = {
+            FORGETS: not info.keeps,
+            EVICTS: info.evicts,
+            UNSURE % user: not fsync,
+            LATE: bool(fsync) and fsync[1] != "always",
+        }
+        return [text for text, is_so in sentences.items() if is_so]
 
     async def advance(self, run: Callable[..., Awaitable[Any]]) -> None:
         """Set the moment where it is missing, and move it on where a run began that may have forgotten.

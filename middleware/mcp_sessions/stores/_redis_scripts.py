@@ -49,7 +49,7 @@ end
 """
 
 # What the data of each principal takes: '*' is the sum of all. `sizes` names the session, its size and its principal.
-USAGE: Final = """
+COUNT_USAGE: Final = """
 local function add(usage, subject, size)
   for _, name in ipairs({subject, '*'}) do
     if redis.call('ZINCRBY', usage, size, name) == '0' then redis.call('ZREM', usage, name) end
@@ -64,7 +64,7 @@ end
 _PURGE: Final = (
     f"local VALUE_COST = {VALUE_COST}"
     + _INDEX
-    + USAGE
+    + COUNT_USAGE
     + """
 local function purge(session, ref, index, principals, usage, sizes)
   local r = redis.call('HMGET', session, 'm', 'a', '#', 'n', '$')
@@ -250,6 +250,15 @@ return taken
 PURGE: Final = Script(
     _PURGE, "for i, ref in ipairs(ARGV) do purge(KEYS[4 + i], ref, unpack(KEYS, 1, 4)) end return 1", allow_oom=True
 )
+
+
+# index principals usage -> recorded sessions, the most of one principal, the bytes of data, the most of one principal
+USAGE: Final = Script("""
+local sessions = redis.call('ZRANGE', KEYS[2], 0, 0, 'REV', 'WITHSCORES')
+local sizes = redis.call('ZRANGE', KEYS[3], 0, 1, 'REV', 'WITHSCORES')
+local most = {sessions[2] or 0, sizes[2] or 0, sizes[4] or 0}
+return {redis.call('ZCARD', KEYS[1]) / 2, tonumber(most[1]), tonumber(most[2]), tonumber(most[3])}
+""")
 
 
 def member_of(record: Record) -> str:
