@@ -30,17 +30,17 @@ from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, serving
 
-from mcp_sessions._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
+from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Ended, Facts, Record, SessionStatus, status_of, status_with_idle
+from mcp_sessions.stores._base import Facts, Record, SessionStatus, status_of, status_with_idle
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_client import fault_of
 from mcp_sessions.stores._redis_scripts import TICK
-from mcp_sessions.testing._contract import revoke
+from mcp_sessions.testing._contract import ALICE, claim, revoke, session
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(redis_servers.shared(), redis_servers.shared().url)
 
 
-def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "sub") -> Claims:
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=jti,
-        issued_at=issued_at,
-        expires_at=issued_at + 3600,
-        subject=subject,
-    )
-
-
-LATER = claims("later", issued_at=START + 1)
+LATER = session("later", issued_at=START + 1)
 
 
 def shelf(owner: str = "one") -> Namespace:
@@ -135,10 +123,6 @@ def unavailable(reason: str) -> Iterator[None]:
     assert time.monotonic() - began < LONG
 
 
-async def claim(store: RedisStore, *, limit: int = 5) -> list[Ended]:
-    return await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=limit)
-
-
 # --- what it accepts -----------------------------------------------------------------------------
 
 
@@ -146,7 +130,7 @@ async def claim(store: RedisStore, *, limit: int = 5) -> list[Ended]:
 async def test_trio_is_refused_at_first_use(anyio_backend: str) -> None:
     """The driver would fail in the midst of a request, and not say why."""
     store = RedisStore("redis://localhost")
-    for use in (store.open, lambda: store.status(claims())):
+    for use in (store.open, lambda: store.status(session())):
         with pytest.raises(ConfigurationError, match="runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"):
             await use()
 
@@ -227,8 +211,8 @@ async def test_a_client_of_the_user_is_used_and_left_open(kind: Any) -> None:
     place = redis_servers.shared() if kind is Redis else redis_servers.shared_cluster()
     client = kind(host=HOST, port=place.port)
     async with opened(client) as store:
-        assert await revoke(store, claims())
-        assert await store.status(claims()) is ENDED
+        assert await revoke(store, session())
+        assert await store.status(session()) is ENDED
     assert await client.ping()
     await client.aclose()
 
@@ -246,8 +230,8 @@ async def test_deployments_that_differ_in_their_prefix_share_a_server() -> None:
     """And nothing else."""
     url = redis_servers.shared().url
     async with opened(url) as one, opened(url) as other:
-        assert await revoke(one, claims())
-        assert await other.status(claims()) is LIVE
+        assert await revoke(one, session())
+        assert await other.status(session()) is LIVE
 
 
 @pytest.mark.parametrize("user", ["", "app"])
@@ -256,14 +240,14 @@ async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplo
     with serving(requirepass=PASSWORD, user=f"app on >{PASSWORD} ~* +@all") as own:
         address = f"{HOST}:{own.port}"
         async with opened(f"redis://{user}:{PASSWORD}@{address}/3") as store:
-            assert await revoke(store, claims())
+            assert await revoke(store, session())
         assert b"db3:keys=" in own.command("INFO", "keyspace", password=PASSWORD)
         for wrong in (f"redis://{user}:not-{PASSWORD}@{address}", own.url):
             with pytest.raises(ConfigurationError, match="check the user and the password") as caught:
                 await RedisStore(wrong).open()
             assert PASSWORD not in str(caught.value)
             with unavailable("store_misconfigured"):
-                await RedisStore(wrong, timeout=LONG).status(claims())
+                await RedisStore(wrong, timeout=LONG).status(session())
     assert "cannot be used: Redis refuses this user" in caplog.text
     assert PASSWORD not in caplog.text
 
@@ -272,15 +256,15 @@ async def test_a_unix_socket_and_tls_are_ways_too(tmp_path: Path) -> None:
     """TLS with a cluster, too; a server that nobody vouches for is out of reach."""
     with serving(unixsocket=tmp_path / "socket") as own:
         async with opened(f"unix://{tmp_path}/socket") as store:
-            assert await revoke(store, claims())
+            assert await revoke(store, session())
         assert b"keys=" in own.command("INFO", "keyspace")
     with serving(tls=True) as own:
         async with opened(own.url) as store:
-            assert await revoke(store, claims())
+            assert await revoke(store, session())
         assert (await cause(own.url.partition("?")[0])).startswith("TLS: ")
     with serving(tls=True, cluster=True, tls_cluster="yes") as own:
         async with opened(own.url.replace("rediss://", "rediss+cluster://")) as store:
-            assert await revoke(store, claims())
+            assert await revoke(store, session())
 
 
 async def test_sentinels_name_the_server_and_get_the_credentials_of_the_url(
@@ -290,11 +274,11 @@ async def test_sentinels_name_the_server_and_get_the_credentials_of_the_url(
     with watching(server) as sentinel:
         assert "u:p" not in RedisStore(f"redis+sentinel://u:p@{HOST}:{sentinel.port},{HOST}:1/sessions").location
         async with opened(f"redis+sentinel://{HOST}:{sentinel.port},{HOST}:1/sessions/0") as store:
-            assert await revoke(store, claims())
+            assert await revoke(store, session())
         strange = make(f"redis+sentinel://{HOST}:{sentinel.port}/strange", clock=Clock(), timeout=1)
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                await strange.status(claims())
+                await strange.status(session())
         await strange.close()
     assert caplog.text.count(f"Redis 'strange' of the Sentinels {HOST}:{sentinel.port}, database 0") == 1
 
@@ -307,13 +291,13 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
     place.server.command("ACL", "SETUSER", "app", "on", f">{PASSWORD}", *rights)
     url = place.url.replace("://", f"://app:{PASSWORD}@")
     async with opened(url, prefix="mcp-sessions:") as store:
-        one = claims(uuid4().hex)
+        one = session(uuid4().hex)
         record = Record.of(one)
         await store.register_at_epoch(one)
         await store.register(record, max_sessions=5)
-        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == [await store.get(one.ref)]
+        assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == [await store.get(one.ref)]
         assert await store.count(audience=AUDIENCE) == 1
-        counted = Namespace(one.ref, one.expires_at, 100, "sub", 1000)
+        counted = Namespace(one.ref, one.expires_at, 100, ALICE, 1000)
         await store.write(counted, "key", b"1", expires_at=START + 5)
         assert await store.add(counted, "key", 1) == 2
         await store.copy(counted, counted)
@@ -321,7 +305,7 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         assert await store.read(counted, "key") == b"2"
         assert (await store.usage()).sessions == 1
         assert await store.touch(one, idle_timeout=600) is LIVE
-        await store.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + 60)
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=START + 60)
         assert await revoke(store, one)
         assert not await claim(store)
         await store.purge(one.ref)
@@ -334,7 +318,7 @@ async def cause(url: str) -> str:
     """Return what the log says of the first request."""
     store = RedisStore(url, timeout=5)
     with pytest.raises(StoreUnavailable) as caught:
-        await store.status(claims())
+        await store.status(session())
     await store.close()
     return caught.value.cause
 
@@ -374,10 +358,10 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again() -> None:
         own.kill9()
         store = RedisStore(own.cluster_url, clock=Clock(), timeout=LONG)
         with unavailable("store_unreachable"):
-            await store.status(claims())
+            await store.status(session())
         own.restart()
         with unavailable("store_cluster_down"):
-            await store.status(claims())
+            await store.status(session())
         own.wait_for_slots()
         assert await store.status(LATER) is LIVE
         await store.close()
@@ -386,7 +370,7 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again() -> None:
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
-    calls = (store.status(claims(str(n), issued_at=START + 1)) for n in range(20))
+    calls = (store.status(session(str(n), issued_at=START + 1)) for n in range(20))
     assert set(await asyncio.gather(*calls)) == {LIVE}
     await store.close()
 
@@ -442,25 +426,25 @@ async def test_an_outage_costs_each_request_its_time_and_then_one_connection(fau
 async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> None:
     """Not the driver's seven seconds of retries; waiting for a connection counts as well."""
     async with opened(place.url, timeout=0.5, connections=1) as store:
-        assert await revoke(store, claims())
+        assert await revoke(store, session())
         with frozen(place.server):
-            calls = [store.status(claims()), store.add(shelf(), "key", 1), revoke(store, claims("two"))]
+            calls = [store.status(session()), store.add(shelf(), "key", 1), revoke(store, session("two"))]
             failed = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), LONG)
         assert [getattr(error, "reason", None) for error in failed] == ["store_timeout"] * 3
-        assert await patiently(lambda: store.status(claims())) is ENDED
+        assert await patiently(lambda: store.status(session())) is ENDED
 
 
 async def test_connections_that_died_unused_cost_no_request(server: Server) -> None:
     """Not one, however many were open when Redis was restarted."""
     async with opened(server.url) as store:
         server.command("CLIENT", "PAUSE", 300, "ALL")  # so that they need a connection each
-        await asyncio.gather(*(store.status(claims(str(n))) for n in range(10)))
+        await asyncio.gather(*(store.status(session(str(n))) for n in range(10)))
         server.kill9()
         server.restart()
         for _ in range(2):  # the loop, which slept while the server was restarted here, sees that they are closed
             await asyncio.sleep(0)
         assert await store.add(shelf(), "key", 1) == 1
-        statuses = await asyncio.gather(*(store.status(claims(str(n))) for n in range(10)))
+        statuses = await asyncio.gather(*(store.status(session(str(n))) for n in range(10)))
         assert set(statuses) == {UNKNOWN}
 
 
@@ -482,8 +466,8 @@ async def cut_off_in_the_midst(own: Server, call: Any) -> Any:
 async def test_what_may_be_done_twice_is_tried_again_when_a_connection_breaks(place: Place) -> None:
     """A revocation is, and knows itself again; who revokes after it is the second."""
     async with opened(place.url) as store:
-        assert await cut_off_in_the_midst(place.server, revoke(store, claims()))
-        assert not await revoke(store, claims())
+        assert await cut_off_in_the_midst(place.server, revoke(store, session()))
+        assert not await revoke(store, session())
 
 
 async def test_an_increment_is_never_tried_again(place: Place) -> None:
@@ -524,13 +508,13 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
     for _ in range(before):
         await store.open()
     with frozen(place.server):
-        task = asyncio.ensure_future(store.status(claims()))
+        task = asyncio.ensure_future(store.status(session()))
         await asyncio.sleep(0)
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(task, LONG)
     with unavailable("store_closed"):
-        await store.status(claims())
+        await store.status(session())
 
 
 @contextmanager
@@ -545,7 +529,7 @@ def full(server: Server) -> Iterator[None]:
 async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place: Place) -> None:
     """What cannot be kept is refused; reading and removing go on."""
     async with opened(place.url) as store:
-        one, two = claims(), claims("two")
+        one, two = session(), session("two")
         assert await revoke(store, one)
         await store.register(Record.of(two))
         await store.write(shelf(), "key", b"1")
@@ -571,15 +555,15 @@ async def test_a_replica_is_not_believed(server: Server) -> None:
             other.command("REPLICAOF", HOST, server.port)
             copy = RedisStore(other.url, clock=Clock(), timeout=LONG)
             with unavailable("store_readonly"):
-                await copy.status(claims())
+                await copy.status(session())
             await copy.close()
             other.command("REPLICAOF", "NO", "ONE")
             server.command("REPLICAOF", HOST, other.port)
-            for call in (revoke(store, claims()), store.status(claims())):
+            for call in (revoke(store, session()), store.status(session())):
                 with unavailable("store_readonly"):
                     await call
             server.command("REPLICAOF", "NO", "ONE")
-            await store.status(claims())
+            await store.status(session())
 
 
 async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
@@ -592,7 +576,7 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
         await until(lambda: b"master_link_status:up" in second.command("INFO", "replication"))
         await until(lambda: b"slave" in first.command("CLUSTER", "NODES"))
         async with opened(second.cluster_url) as store:
-            one, two = claims(), claims("two")
+            one, two = session(), session("two")
             assert await revoke(store, one)
             await until(lambda: offset(second) >= offset(first))
             await until(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
@@ -604,19 +588,19 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place) -> None:
     """As after a restart, a failover, or an upgrade of this package."""
     async with opened(place.url) as store:
-        await store.register(Record.of(claims()))
+        await store.register(Record.of(session()))
         for total in (1, 2):
             place.server.command("SCRIPT", "FLUSH")
-            assert await store.touch(claims(), idle_timeout=600) is LIVE
+            assert await store.touch(session(), idle_timeout=600) is LIVE
             place.server.command("SCRIPT", "FLUSH")
             assert await store.add(shelf(), "key", 1) == total
 
 
 async def test_a_key_that_another_program_wrote_is_an_error_and_no_answer(store: RedisStore) -> None:
     """Never "not revoked"."""
-    redis_servers.shared().command("SET", store._keys.session(claims().ref), "text")
+    redis_servers.shared().command("SET", store._keys.session(session().ref), "text")
     with unavailable("store_error"):
-        await store.touch(claims(), idle_timeout=600)
+        await store.touch(session(), idle_timeout=600)
 
 
 # --- what it knows of a session ------------------------------------------------------------------
@@ -632,7 +616,7 @@ async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore
     made: list[tuple[Claims, Facts, bool]] = []
     for number in range(3000):
         issued_at = random.choice([START - 2 * DAY, START - DAY, START - 100])
-        one = claims(f"{number}", issued_at=issued_at, subject=f"sub{number}")
+        one = session(f"{number}", issued_at=issued_at, subject=f"sub{number}")
         ended, reason, cutoff = random.random() < 0.2, random.random() < 0.2, issued_at + random.choice([-1, 0, 1])
         registered = random.choice([None, b"another", epoch])
         seen = random.choice([None, START - idle_timeout - 10, START - idle_timeout - 9, START])
@@ -682,7 +666,7 @@ async def test_a_delete_without_an_answer_runs_its_on_end_once(
     """The worker goes on asking; who asks again is the second then. A full store has taken nothing, and says so."""
     own = RedisStore(server.url, timeout=5)
     await own.open()
-    one = claims(issued_at=int(time.time()))
+    one = session(issued_at=int(time.time()))
     losing(own, monkeypatch, answers=2)
     ran = list[str]()
 
@@ -718,15 +702,15 @@ async def test_a_worker_remembers_a_bounded_number_of_unknown_outcomes(
     losing(store, monkeypatch, answers=2)
     for name in ("one", "two"):
         with pytest.raises(StoreUnavailable):
-            await revoke(store, claims(name))
-    assert [*store._unsure] == [claims("two").ref]
+            await revoke(store, session(name))
+    assert [*store._unsure] == [session("two").ref]
 
 
 async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     store: RedisStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or its `on_end` would wait for the lease to run out."""
-    await store.register(Record.of(claims()))
+    await store.register(Record.of(session()))
     clock.now = START + 3600
     run, calls = store._client.run, 0
 
@@ -746,44 +730,12 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
 # --- data and lists ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", [1 << 63, -(1 << 63) - 1])
-async def test_no_more_than_64_bits_are_sent(store: RedisStore, by: int) -> None:
-    """Redis would refuse them in other words."""
-    with pytest.raises(DataNotInteger):
-        await store.add(shelf(), "key", by)
-
-
-async def test_data_of_a_session_that_is_long_over_cannot_be_changed(store: RedisStore, clock: Clock) -> None:
-    """Or Redis would be asked to keep it for less than no time."""
-    clock.now = START + 3659
-    await store.write(shelf(), "key", b"1")
-    clock.now = START + 3660
-    with pytest.raises(DataGone):
-        await store.write(shelf(), "key", b"2")
-
-
-async def test_what_is_full_of_values_whose_time_is_over_has_room(store: RedisStore, clock: Clock) -> None:
-    """They are dropped when room is needed, whether a value is written or grows."""
-    for key in ("a", "b"):
-        await store.write(shelf(), key, b'"%s"' % (b"x" * 40), expires_at=START + 5)
-    await store.write(shelf(), "n", b"9")
-    with pytest.raises(DataTooLarge):
-        await store.write(shelf(), "c", b'"%s"' % (b"x" * 40))
-    await store.write(shelf(), "pad", b"123456789")
-    with pytest.raises(DataTooLarge):
-        await store.add(shelf(), "n", 1)
-    assert await store.read(shelf(), "n") == b"9"
-    clock.now = START + 5
-    assert await store.add(shelf(), "n", 1) == 10
-    await store.write(shelf(), "c", b'"%s"' % (b"x" * 80))
-
-
 async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisStore, clock: Clock) -> None:
     """It outlives its session by a week, for a sweeper; no sweep runs its `on_end` after that."""
     shared, keys = redis_servers.shared(), store._keys
-    await store.register(Record.of(claims()))
-    shared.command("DEL", keys.session(claims().ref))
-    assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == []
+    await store.register(Record.of(session()))
+    shared.command("DEL", keys.session(session().ref))
+    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == []
     clock.now = START + 3600
     assert await claim(store) == []
     assert await store.count(audience=AUDIENCE) == 0
@@ -792,8 +744,8 @@ async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisSto
 
 async def test_a_lease_that_outlives_the_idle_timeout_is_looked_at_once(store: RedisStore) -> None:
     """A sweep looks at what was recorded under a longer timeout, and ends."""
-    await store.register(Record.of(claims()))
-    await store.revoke(Record.of(claims()), reason="deleted", lease=50)
+    await store.register(Record.of(session()))
+    await store.revoke(Record.of(session()), reason="deleted", lease=50)
     sweep = store.claim_ended(audience=AUDIENCE, idle_timeout=30, lease=30, limit=5)
     assert await asyncio.wait_for(sweep, LONG) == []
 
@@ -806,26 +758,26 @@ async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
 
     async with opened(server.url) as store:
         for number in range(500):
-            await store.register(Record.of(claims(f"{number:03}")))
-        new = Record.of(claims("new", issued_at=START + 2))
+            await store.register(Record.of(session(f"{number:03}")))
+        new = Record.of(session("new", issued_at=START + 2))
         await store.register(new)
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject="sub", expires_at=START + DAY)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, expires_at=START + DAY)
         before = read()
-        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5) == [new]
-        assert len(await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5, with_cut_off=True)) == 5
+        assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=5) == [new]
+        assert len(await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=5, with_cut_off=True)) == 5
         server.command("SET", store._keys.epoch, START + 100)
-        assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=5, with_cut_off=True) == []
+        assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=5, with_cut_off=True) == []
         assert read() - before <= 60
 
 
 async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
     """Each key but those of the epoch is collected by Redis, should everybody forget it."""
-    one, shared = claims(), redis_servers.shared()
+    one, shared = session(), redis_servers.shared()
     await store.register(Record.of(one))
     await store.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
-    await store.write(Namespace("unrecorded", START + 3600, 100, "sub", None), "key", b"1")
+    await store.write(Namespace("unrecorded", START + 3600, 100, ALICE, None), "key", b"1")
     for later in (3600, 7200, 60):
-        await store.revoke_before(START, audience=AUDIENCE, subject="sub", expires_at=START + later)
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=START + later)
     await revoke(store, one)
     tag = store._keys.epoch.partition("}")[0] + "}"
     ttls = {
@@ -837,7 +789,7 @@ async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
         "ended:ref": 3660,
         "session:ref": week + 3660,
         "session:unrecorded": 3660,
-        "cutoff:mcp-sessions:sub": 7260,
+        f"cutoff:mcp-sessions:{ALICE}": 7260,
         **dict.fromkeys(("index", "principals", "due:mcp-sessions", "usage", "sizes"), week + 3660),
         "epoch:5": -1,
         "servers": -1,

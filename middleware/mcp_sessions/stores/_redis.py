@@ -21,7 +21,6 @@ from . import _redis_data as data
 from . import _redis_scripts as scripts
 from ._base import (
     FIRST,
-    INT64,
     Ended,
     Facts,
     Forgotten,
@@ -359,8 +358,6 @@ class RedisStore:
         return bool(done == b"done")
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        if by not in INT64:
-            raise DataNotInteger(_REFUSED[b"not-integer"][1])
         _, total = await self._change(data.ADD, namespace, key, by)
         return int(total)
 
