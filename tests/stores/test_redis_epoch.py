@@ -240,23 +240,6 @@ def bring_epoch_along(server: Server) -> None:
     server.restart(appendonly="yes")
 
 
-async def test_a_file_that_was_switched_off_in_between_is_not_believed(clock: Clock) -> None:
-    """It comes back with what it held before: neither the run that wrote it nor the one that reads it is the last."""
-    with serving(**KEEPS) as server:
-        async with opened(server, clock) as store:
-            server.kill9()
-            server.restart(appendonly="no")
-            server.command("FLUSHALL")
-            await store.status(claims("any", clock))  # notices
-            clock.now += 10
-            one = claims("one", clock)
-            assert await store.status(one) is LIVE
-            server.kill9()
-            server.restart(appendonly="yes")
-            clock.now += 10
-            assert await store.status(one) is UNKNOWN
-
-
 async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) -> None:
     """By the name that it keeps."""
     with serving(cluster=True) as server:

@@ -190,7 +190,7 @@ class RedisStore:
         accept = self._accept_older
         return [status_of(one.issued_at, found, accept_older=accept) for one, found in zip(claims, facts, strict=True)]
 
-    def _keys_of_facts(self, one: Claims | Record) -> list[str]:
+    def _keys_of_facts(self, one: Claims) -> list[str]:
         cutoffs = [self._keys.cutoff(one.audience, subject) for subject in (None, one.subject)]
         return [self._keys.ended(one.ref), self._keys.registered(one.ref), *cutoffs]
 

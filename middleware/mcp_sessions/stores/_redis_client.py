@@ -170,30 +170,30 @@ class StandaloneClient:
     async def _attempt(
         self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...], *, idempotent: bool
     ) -> Any:
-        for may_retry in (idempotent, False):
-            if self._is_closed:
-                raise StoreUnavailable("store_closed", cause="the store was closed")
-            if self._is_stale:
-                self._is_stale = False
-                await self._drop_connections()
-            try:
-                if isinstance(command, Script):
-                    return await self._run_script(command, len(keys), *keys, *args)
-                return await self._redis.execute_command(command, *keys, *args)
-            except Exception as error:
-                reason, _ = fault_of(error)
-                self._is_stale = reason in _STALE
-                if not (may_retry and reason == "store_unreachable"):
-                    raise
-        raise AssertionError  # pragma: no cover  # the second attempt returns or raises
+        if self._is_closed:
+            raise StoreUnavailable("store_closed", cause="the store was closed")
+        if self._is_stale:
+            self._is_stale = False
+            await self._drop_connections()
+        try:
+            return await self._execute(command, keys, args)
+        except Exception as error:
+            reason, _ = fault_of(error)
+            self._is_stale = reason in _STALE
+            if not idempotent or reason != "store_unreachable":
+                raise
+        return await self._attempt(command, keys, args, idempotent=False)
 
-    async def _run_script(self, script: Script, *words: Word) -> Any:
+    async def _execute(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
         from redis.exceptions import NoScriptError
 
+        execute = self._redis.execute_command
+        if isinstance(command, str):
+            return await execute(command, *keys, *args)
         try:
-            return await self._redis.execute_command("EVALSHA", script.digest, *words)
+            return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
         except NoScriptError:  # it was not run
-            return await self._redis.execute_command("EVAL", script.source, *words)
+            return await execute("EVAL", command.source, len(keys), *keys, *args)
 
     async def _drop_connections(self) -> None:
         """Close connections that no call uses: what is wrong with one is likely wrong with all."""
