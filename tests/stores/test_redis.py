@@ -31,10 +31,8 @@ from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, serving
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions._server.lifecycle import Terminator
-from mcp_sessions._server.resumption import Streams
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Data, Namespace
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Facts, Record, SessionStatus, status_of, status_with_idle
 from mcp_sessions.stores._redis import RedisStore
@@ -330,26 +328,23 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
     assert await cause("redis://no-such-host.invalid") == "its host name is unknown"
     assert await cause(f"redis://{HOST}:1") == "Connection refused"
     assert "check the user" in await cause(url.replace("://", "://nobody:no@"))
-    assert fault_of(KeyError("a")) == ("store_error", "KeyError")
-    wrong = ssl.SSLError(1, "wrong")
-    assert fault_of(wrong) == ("store_unreachable", "TLS: the server does not speak it, or not correctly")
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "fault"),
     [
-        (exceptions.BusyLoadingError("Redis is loading the dataset in memory"), "store_loading"),
-        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), "store_cannot_save"),
-        (exceptions.ResponseError("NOAUTH Authentication required."), "store_forbidden"),
-        (exceptions.NoPermissionError("this user has no permissions"), "store_forbidden"),
-        (exceptions.ResponseError("WRONGTYPE Operation against a key"), "store_error"),
-        (ConnectionResetError(), "store_unreachable"),
-        (KeyError("key"), "store_error"),
+        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), ("store_cannot_save", "(MISCONF)")),
+        (exceptions.NoPermissionError("this user has no permissions"), ("store_forbidden", "check the user")),
+        (exceptions.ResponseError("WRONGTYPE Operation against a key"), ("store_error", "ResponseError")),
+        (ssl.SSLError(1, "wrong"), ("store_unreachable", "TLS: the server does not speak it")),
+        (KeyError("key"), ("store_error", "KeyError")),
     ],
 )
-def test_each_failure_has_a_name_for_logs(error: Exception, reason: str) -> None:
+def test_each_fault_has_a_reason_and_a_cause(error: Exception, fault: tuple[str, str]) -> None:
     """Those that the other tests do not make."""
-    assert fault_of(error)[0] == reason
+    reason, cause = fault_of(error)
+    assert reason == fault[0]
+    assert fault[1] in cause
 
 
 async def test_a_cluster_that_cannot_be_reached_is_found_again() -> None:
@@ -598,7 +593,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place)
 
 async def test_a_key_that_another_program_wrote_is_an_error_and_no_answer(store: RedisStore) -> None:
     """Never "not revoked"."""
-    redis_servers.shared().command("SET", store._keys.session(session().ref), "text")
+    redis_servers.shared().command("SET", store._keys("session", session().ref), "text")
     with unavailable("store_error"):
         await store.touch(session(), idle_timeout=600)
 
@@ -621,16 +616,16 @@ async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore
         registered = random.choice([None, b"another", epoch])
         seen = random.choice([None, START - idle_timeout - 10, START - idle_timeout - 9, START])
         values = {
-            keys.ended(one.ref): ended or None,
-            keys.cutoff(AUDIENCE, one.subject): cutoff,
-            keys.registered(one.ref): registered,
+            keys("ended", one.ref): ended or None,
+            keys("cutoff", AUDIENCE, one.subject or ""): cutoff,
+            keys("registered", one.ref): registered,
         }
         pipe.mset({name: int(value) if value is True else value for name, value in values.items() if value is not None})
         fields: dict[Any, Any] = {
             name: value for name, value in {"s": seen, "x": reason and "deleted"}.items() if value
         }
         if fields:
-            pipe.hset(keys.session(one.ref), mapping=fields)
+            pipe.hset(keys("session", one.ref), mapping=fields)
         made.append((one, Facts(ended, cutoff, float(epoch) + TICK, registered == epoch, seen), reason))
     pipe.execute()
     found = await store.statuses([one for one, *_ in made])
@@ -641,69 +636,23 @@ async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore
         assert await store.touch(one, idle_timeout=idle_timeout) is expected
 
 
-# --- what gets no answer -------------------------------------------------------------------------
-
-
-def losing(store: RedisStore, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
-    """Let the answers to the next revocations get lost."""
-    run = store._client.run
-    remaining = [True] * answers
-
-    async def losing_run(command: Any, *args: Any, **options: Any) -> Any:
-        result = await run(command, *args, **options)
-        if len(args) == 7 and remaining:
-            remaining.pop()
-            raise StoreUnavailable("store_timeout")
-        return result
-
-    monkeypatch.setattr(store._client, "run", losing_run)
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-async def test_a_delete_without_an_answer_runs_its_on_end_once(
-    is_full: bool, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker goes on asking; who asks again is the second then. A full store has taken nothing, and says so."""
-    own = RedisStore(server.url, timeout=5)
-    await own.open()
-    one = session(issued_at=int(time.time()))
-    losing(own, monkeypatch, answers=2)
-    ran = list[str]()
-
-    def data(owner: str, until: int) -> Data:
-        return Data(own, Namespace(owner, until, 100), clock=time.time, max_value_bytes=100)
-
-    terminator = Terminator(
-        own,
-        Streams(own),
-        on_end=lambda session, reason: ran.append(reason),
-        emit=lambda fact: None,
-        data=data,
-        clock=time.time,
-        pause=0.05,
-    )
-    if is_full:
-        with full(server), pytest.raises(StoreFull):
-            await terminator.end(one, "deleted")
-    else:
-        with pytest.raises(StoreUnavailable):
-            await terminator.end(one, "deleted")
-        await until(lambda: bool(ran))
-        await terminator.end(one, "deleted again")
-        assert ran == ["deleted"]
-    await own.close()
-
-
-async def test_a_worker_remembers_a_bounded_number_of_unknown_outcomes(
+async def test_a_revocation_without_an_answer_knows_itself_again(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest is forgotten first: its `on_end` is then not run by who asks again."""
+    """It may have been the first, whose caller runs `on_end`: asked again, it is. Of many, the oldest is forgotten."""
     monkeypatch.setattr("mcp_sessions.stores._redis._MAX_UNSURE", 1)
-    losing(store, monkeypatch, answers=2)
-    for name in ("one", "two"):
-        with pytest.raises(StoreUnavailable):
-            await revoke(store, session(name))
-    assert [*store._unsure] == [session("two").ref]
+    run = store._client.run
+
+    async def lose_answer(*args: Any, **options: Any) -> Any:
+        await run(*args, **options)
+        raise StoreUnavailable("store_timeout")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(store._client, "run", lose_answer)
+        for name in ("one", "two"):
+            with pytest.raises(StoreUnavailable):
+                await revoke(store, session(name))
+    assert [await revoke(store, session(name)) for name in ("one", "two", "two")] == [False, True, False]
 
 
 async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
@@ -734,12 +683,12 @@ async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisSto
     """It outlives its session by a week, for a sweeper; no sweep runs its `on_end` after that."""
     shared, keys = redis_servers.shared(), store._keys
     await store.register(Record.of(session()))
-    shared.command("DEL", keys.session(session().ref))
+    shared.command("DEL", keys("session", session().ref))
     assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == []
     clock.now = START + 3600
     assert await claim(store) == []
     assert await store.count(audience=AUDIENCE) == 0
-    assert shared.command("EXISTS", keys.index, keys.principals, keys.due(AUDIENCE)) == 0
+    assert shared.command("EXISTS", keys.index, keys.principals, keys("due", AUDIENCE)) == 0
 
 
 async def test_a_lease_that_outlives_the_idle_timeout_is_looked_at_once(store: RedisStore) -> None:

@@ -178,7 +178,7 @@ class RedisStore:
         return max(1, math.ceil(until + self._leeway - self._clock() + (_KEPT if recorded else 0)))
 
     async def register_at_epoch(self, claims: Claims) -> None:
-        keys, ttl = [self._keys.registered(claims.ref)], self._ttl(claims.expires_at)
+        keys, ttl = [self._keys("registered", claims.ref)], self._ttl(claims.expires_at)
         await self._run_in_epoch(scripts.REGISTER_AT_EPOCH, keys, repr(claims.issued_at), ttl)
 
     async def status(self, claims: Claims) -> SessionStatus:
@@ -191,8 +191,9 @@ class RedisStore:
         return [status_of(one.issued_at, found, accept_older=accept) for one, found in zip(claims, facts, strict=True)]
 
     def _keys_of_facts(self, one: Claims) -> list[str]:
-        cutoffs = [self._keys.cutoff(one.audience, subject) for subject in (None, one.subject)]
-        return [self._keys.ended(one.ref), self._keys.registered(one.ref), *cutoffs]
+        keys = self._keys
+        cutoffs = (keys.cutoff(one.audience), keys.cutoff(one.audience, one.subject))
+        return [keys("ended", one.ref), keys("registered", one.ref), *cutoffs]
 
     @staticmethod
     def _facts(epoch: bytes | None, found: Sequence[bytes | None], seen: bytes | None = None) -> Facts:
@@ -208,7 +209,7 @@ class RedisStore:
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         now = self._clock()
         self._note_idle_timeout(idle_timeout)
-        keys = [*self._keys_of_facts(claims), self._keys.session(claims.ref)]
+        keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
         times = (repr(now), repr(now - resolution(idle_timeout)), repr(idle_since(now, idle_timeout)))
         epoch, *found, seen, ended = await self._run_in_epoch(scripts.TOUCH, keys, *times)
         facts, accept = self._facts(epoch, found, seen), self._accept_older
@@ -220,7 +221,7 @@ class RedisStore:
         # The mark of a call without an answer is remembered: it may have been the first, and is asked again.
         mark = self._unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
         until = "" if lease is None else repr(self._clock() + lease)
-        named = [keys.ended(ref), keys.session(ref), keys.due(record.audience), *keys.of_all_sessions]
+        named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
         args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
         try:
             return bool(await self._run(scripts.REVOKE, named, *args))
@@ -236,19 +237,21 @@ class RedisStore:
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
         keys, until = self._keys, record.expires_at
-        named = [keys.registered(record.ref), keys.ended(record.ref), keys.session(record.ref)]
-        named += [keys.cutoff(record.audience, record.subject), keys.due(record.audience), keys.index, keys.principals]
+        named = [keys("registered", record.ref), keys("ended", record.ref), keys("session", record.ref)]
+        named += [
+            keys.cutoff(record.audience, record.subject),
+            keys("due", record.audience),
+            keys.index,
+            keys.principals,
+        ]
         look = min(until, record.seen_at + self._first_look)
-        fields: dict[str, Any] = {
-            "e": until,
-            "s": repr(record.seen_at),
-            "t": record.trace,
-            "p": record.principal_hashes,
-        }
-        words = [word for name, value in fields.items() if value is not None for word in (name, value)]
+        texts = {"t": record.trace, "p": record.principal_hashes}
+        words = [word for name, text in texts.items() if text is not None for word in (name, text)]
         args = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True), member_of(record))
         of = (record.audience, "" if max_sessions is None else max_sessions, repr(look))
-        _, fits = await self._run_in_epoch(scripts.REGISTER, named, *args, *of, *words)
+        _, fits = await self._run_in_epoch(
+            scripts.REGISTER, named, *args, *of, "e", until, "s", repr(record.seen_at), *words
+        )
         if not fits:
             raise refusal("sessions_full")
 
@@ -257,14 +260,12 @@ class RedisStore:
         self._first_look = math.inf if idle_timeout is None else idle_timeout + resolution(idle_timeout)
 
     async def get(self, ref: str) -> Record | None:
-        fields = await self._run("HMGET", [self._keys.session(ref)], "m", "e", "s", "a", "t", "p")
-        if fields[0] is None:
-            return None
-        record = record_of(*fields)
-        return next(iter(await self._live_records([(ref, record.subject)], audience=record.audience)), None)
+        name, audience = await self._run("HMGET", [self._keys("session", ref)], "m", "a")
+        found = [] if name is None else await self._live_records([name], audience=audience.decode())
+        return next(iter(found), None)
 
     async def count(self, *, audience: str) -> int:
-        cutoff = await self._run("GET", [self._keys.cutoff(audience, None)])
+        cutoff = await self._run("GET", [self._keys.cutoff(audience)])
         between = index_range(audience, None, (float(cutoff or 0), ""))
         return int(await self._run("ZLEXCOUNT", [self._keys.index], *between))
 
@@ -287,21 +288,18 @@ class RedisStore:
             size = min(limit - len(found), _PAGE)
             between = index_range(audience, subject, after)
             members = await self._run("ZRANGEBYLEX", [self._keys.index], *between, "LIMIT", 0, size)
-            listed = [scripts.listed(name) for name in members]
-            found += await self._live_records(
-                [(ref, of) for _, ref, of in listed], audience=audience, with_cut_off=with_cut_off
-            )
+            found += await self._live_records(members, audience=audience, with_cut_off=with_cut_off)
             if len(members) < size or len(found) >= limit:
                 return found
-            after = listed[-1][:2]
+            after = scripts.listed(members[-1])[:2]
 
     async def _live_records(
-        self, sessions: Sequence[tuple[str, str | None]], *, audience: str, with_cut_off: bool = False
+        self, members: Sequence[bytes], *, audience: str, with_cut_off: bool = False
     ) -> list[Record]:
-        """Return the records of live sessions, given by their `ref` and their subject."""
-        keys, named = self._keys, [self._keys.cutoff(audience, None)]
-        for ref, subject in sessions:
-            named += [keys.session(ref), keys.ended(ref), keys.registered(ref), keys.cutoff(audience, subject)]
+        """Return the records of live sessions, given what names them in a list."""
+        keys, named = self._keys, [self._keys.cutoff(audience)]
+        for _, ref, subject in map(scripts.listed, members):
+            named += [keys("session", ref), keys("ended", ref), keys("registered", ref), keys.cutoff(audience, subject)]
         epoch, cutoff, *rows = await self._run_in_epoch(scripts.RECORDS, named)
         now, live = self._clock(), list[Record]()
         for *fields, reason, ended, registered, own_cutoff in rows:
@@ -316,7 +314,7 @@ class RedisStore:
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
-        keys, due = self._keys, self._keys.due(audience)
+        keys, due = self._keys, self._keys("due", audience)
         self._note_idle_timeout(idle_timeout)
         idle = "" if idle_timeout is None else idle_timeout + resolution(idle_timeout)
         latest = self._clock() + self._first_look
@@ -328,7 +326,7 @@ class RedisStore:
                     break
                 latest = math.inf  # or what is looked at now for its deadline's sake would be looked at for ever
                 refs = [scripts.listed(name)[1] for name in members]
-                each = [key for ref in refs for key in (keys.session(ref), keys.ended(ref))]
+                each = [key for ref in refs for key in (keys("session", ref), keys("ended", ref))]
                 args = (repr(now), idle, repr(float(lease)), repr(float(self._leeway)), audience, *members)
                 # Not idempotent: a claim that was made would look like another's.
                 claim = self._run(scripts.CLAIM, [due, keys.index, keys.principals, *each], *args, idempotent=False)
@@ -339,11 +337,11 @@ class RedisStore:
         return taken
 
     async def purge(self, *refs: str) -> None:
-        each = [self._keys.session(ref) for ref in refs]
+        each = [self._keys("session", ref) for ref in refs]
         await self._run(scripts.PURGE, [*self._keys.of_all_sessions, *each], *refs)
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        value, ends = await self._run("HMGET", [self._keys.session(namespace.owner)], f":{key}", f"={key}")
+        value, ends = await self._run("HMGET", [self._keys("session", namespace.owner)], f":{key}", f"={key}")
         found: bytes | None = value if ends is None or self._clock() < float(ends) else None
         return found
 
@@ -362,7 +360,7 @@ class RedisStore:
         return int(total)
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        flat = await self._run("HGETALL", [self._keys.session(namespace.owner)])
+        flat = await self._run("HGETALL", [self._keys("session", namespace.owner)])
         fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
         values = [name[1:] for name in fields if name[:1] == b":"]
         items = [word for name in values for word in (name, fields[b":" + name], fields.get(b"=" + name, b""))]
@@ -373,7 +371,7 @@ class RedisStore:
         now, keys, until = self._clock(), self._keys, namespace.expires_at
         found: list[Any] = [b"gone"]
         if now < until + self._leeway:
-            named = [keys.ended(namespace.owner), keys.session(namespace.owner), keys.usage, keys.sizes]
+            named = [keys("ended", namespace.owner), keys("session", namespace.owner), keys.usage, keys.sizes]
             times = (repr(now), self._ttl(until), self._ttl(until, recorded=True))
             limit = "" if namespace.max_subject_bytes is None else namespace.max_subject_bytes
             counted = ("", "") if namespace.subject is None else (1, namespace.subject)

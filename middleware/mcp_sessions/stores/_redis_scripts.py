@@ -291,32 +291,22 @@ def index_range(audience: str, subject: str | None, after: tuple[float, str]) ->
 
 
 class Keys:
-    """The names under which one deployment keeps its sessions, all with one hash tag."""
+    """The names under which one deployment keeps its sessions, all with one hash tag.
+
+    There are those of a session (`ended`, whose value names the call that ended it, `registered`, `session`), those of
+    an audience (`due`, the sessions by when to look at them next, and `cutoff`), and those of all.
+    """
 
     def __init__(self, prefix: str) -> None:
-        self._tag = f"{{{prefix}}}"
-        self.epoch = f"{self._tag}epoch:5"  # with the number of the format
-        self.servers = f"{self._tag}servers"
-        self.index = f"{self._tag}index"
-        self.principals = f"{self._tag}principals"
-        self.usage = f"{self._tag}usage"
-        self.sizes = f"{self._tag}sizes"
+        self._prefix = prefix
+        self.epoch = self("epoch", "5")  # with the number of the format
+        self.servers = self("servers")
+        self.index, self.principals = self("index"), self("principals")
+        self.usage, self.sizes = self("usage"), self("sizes")
         self.of_all_sessions = [self.index, self.principals, self.usage, self.sizes]
 
-    def ended(self, ref: str) -> str:
-        """Return the key of a revocation, whose value names its call."""
-        return f"{self._tag}ended:{ref}"
+    def __call__(self, *parts: str) -> str:
+        return f"{{{self._prefix}}}{':'.join(parts)}"
 
-    def registered(self, ref: str) -> str:
-        return f"{self._tag}registered:{ref}"
-
-    def session(self, ref: str) -> str:
-        """Return the key of a session's record and data."""
-        return f"{self._tag}session:{ref}"
-
-    def due(self, audience: str) -> str:
-        """Return the key of a deployment's sessions by when to look at them next."""
-        return f"{self._tag}due:{audience}"
-
-    def cutoff(self, audience: str, subject: str | None) -> str:
-        return f"{self._tag}cutoff:{audience}:{subject or ''}"
+    def cutoff(self, audience: str, subject: str | None = None) -> str:
+        return self("cutoff", audience, subject or "")
