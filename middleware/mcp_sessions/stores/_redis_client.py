@@ -93,7 +93,6 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Stan
         "socket_timeout": max(timeout, _DRIVER_TIMEOUT),
         "socket_connect_timeout": max(timeout, _DRIVER_TIMEOUT),
         "retry": Retry(NoBackoff(), 0),
-        "max_connections": 2 * connections,  # those of callers that gave up may still be closing
         "protocol": 2,  # what every server speaks, with the fewest words at the beginning
     }
     scheme = url.partition("://")[0] if isinstance(url, str) else ""
