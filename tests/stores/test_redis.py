@@ -251,7 +251,7 @@ async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplo
 
 
 async def test_a_unix_socket_and_tls_are_ways_too(tmp_path: Path) -> None:
-    """TLS with a cluster, too; a server that nobody vouches for is out of reach."""
+    """TLS with a cluster, too; a server without a trusted certificate is out of reach."""
     with serving(unixsocket=tmp_path / "socket") as own:
         async with opened(f"unix://{tmp_path}/socket") as store:
             assert await revoke(store, session())
@@ -498,7 +498,7 @@ async def test_a_caller_that_gives_up_leaves_no_reply_for_the_next(place: Place)
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> None:
-    """A server that hangs does not keep a worker from stopping; nobody has cancelled who waits for it."""
+    """A server that hangs does not keep a worker from stopping; its callers are not cancelled."""
     store = RedisStore(place.url, timeout=1)
     for _ in range(before):
         await store.open()

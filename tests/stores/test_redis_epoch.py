@@ -299,7 +299,7 @@ FORGETS, EVICTS, LATE, UNSURE = (
 async def test_a_redis_that_may_forget_is_named_at_start(
     clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any], problems: list[str]
 ) -> None:
-    """With the remedy, once for each worker; or it is refused, or nobody minds."""
+    """With the remedy, once for each worker; or it is refused, or ignored."""
     with serving(**options) as server:
         async with opened(server, clock, durability="ignore") as careless:
             await careless.status(claims("one", clock))

@@ -213,7 +213,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2]
 )
 
 # due index principals {session ended}...; now idle-or-nothing lease leeway audience {member}...
-# -> of each that has ended and is nobody's: its record and its reason. All others are to be looked at later.
+# -> of each that has ended and is not claimed: its record and its reason. All others are to be looked at later.
 CLAIM: Final = Script(
     _INDEX,
     """
@@ -250,7 +250,6 @@ return taken
 PURGE: Final = Script(
     _PURGE, "for i, ref in ipairs(ARGV) do purge(KEYS[4 + i], ref, unpack(KEYS, 1, 4)) end return 1", allow_oom=True
 )
-
 
 # index principals usage -> recorded sessions, the most of one principal, the bytes of data, the most of one principal
 USAGE: Final = Script("""
