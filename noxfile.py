@@ -33,7 +33,6 @@ SLOW = (
     "tests/integrations/test_handle_types.py",
     "tests/server/test_workers.py",
     "tests/stores/test_loss.py",
-    "tests/stores/test_redis_durability.py",
     "tests/stores/test_tenants.py",
     "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_recipes.py",

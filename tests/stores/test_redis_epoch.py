@@ -1,40 +1,44 @@
-"""Redis forgets: how that is noticed, and what is still believed after.
+"""Redis forgets: how that is noticed, what is still believed after, and what is logged of a server that may.
 
 Every fault is a real one, on a server that is killed, emptied or set up badly.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from clients import Clock
-from redis_servers import Server, serving
+from redis_servers import HOST, Server, serving
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions.stores import _redis_durability as redis_durability
+from mcp_sessions.stores import _redis_epoch
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._redis_durability import ServerInfo
+from mcp_sessions.stores._redis_epoch import ServerInfo
 from mcp_sessions.testing._contract import revoke
 
-LIVE, ENDED, LOST = SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.UNKNOWN
+LIVE, ENDED, UNKNOWN = SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.UNKNOWN
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
+LOSS = "Redis lost its data, or may have: sessions from before are refused, since some of them may have ended"
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The driver knows asyncio alone."""
+    """The driver runs on asyncio alone."""
     return "asyncio"
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    """A clock that a test moves, and that begins at the time of the servers."""
+    return Clock(float(int(time.time())))
 
 
 def claims(jti: str, clock: Clock) -> Claims:
@@ -68,60 +72,71 @@ async def begun(store: RedisStore, jti: str, clock: Clock) -> Claims:
     return one
 
 
-def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelno == level]
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the beginnings of what is logged at WARNING, but for clocks: most tests move theirs."""
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [text.partition(";")[0] for text in texts if "clock is" not in text]
 
 
 # --- what is noticed -----------------------------------------------------------------------------
 
 
-async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
-    """Sessions that begin in the very second in which it is met live; older ones are vouched for by nobody."""
+async def test_an_empty_redis_is_a_beginning(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Sessions that begin in the very second in which it is met live; older ones are unknown."""
     old = claims("old", clock)
     clock.now += 1.5
-    with serving() as server:
+    with serving(**KEEPS) as server:
         async with opened(server, clock) as store:
-            assert await store.statuses([old, claims("other", clock)]) == [LOST, LOST]
-            assert await store.statuses([old, await begun(store, "new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([old, claims("other", clock)]) == [UNKNOWN, UNKNOWN]
+            assert await store.statuses([old, await begun(store, "new", clock)]) == [UNKNOWN, LIVE]
             assert await store.statuses([]) == []
-
-
-async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
-    """And so is a second worker that opens later."""
-    with serving() as server:
-        async with opened(server, clock) as store:
             one = await begun(store, "one", clock)
             clock.now += 60
             await store.open()
             async with opened(server, clock) as other:
-                assert await store.status(one) is LIVE
-                assert await other.status(one) is LIVE
+                assert [await store.status(one), await other.status(one)] == [LIVE, LIVE]
+    assert warnings(caplog) == []
 
 
-async def test_emptying_redis_at_runtime_ends_what_was_issued_before(clock: Clock) -> None:
-    """On every worker, whichever notices first; also in the very second of the loss."""
-    with serving() as server:
+async def test_emptying_redis_ends_what_was_issued_before(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """On every worker, whichever notices first, and in the very second of the loss; each worker warns once."""
+    with serving(**KEEPS) as server:
         async with opened(server, clock) as store, opened(server, clock) as other:
             ended, live = claims("ended", clock), claims("live", clock)
             assert await revoke(store, ended)
             server.command("FLUSHALL")
-            assert await store.statuses([ended, live]) == [LOST, LOST]
-            assert await other.status(ended) is LOST
-            assert await other.statuses([live, await begun(other, "new", clock)]) == [LOST, LIVE]
+            for _ in range(2):
+                assert await store.statuses([ended, live]) == [UNKNOWN, UNKNOWN]
+                assert await other.status(ended) is UNKNOWN
+            assert warnings(caplog) == [LOSS]
+            assert await other.statuses([live, await begun(other, "new", clock)]) == [UNKNOWN, LIVE]
+
+
+async def test_a_clock_that_steps_back_takes_the_epoch_nowhere(clock: Clock) -> None:
+    """What was unknown before the loss stays so after it: it may have ended."""
+    clock.now -= 50
+    old = claims("old", clock)
+    clock.now += 50
+    with serving(**KEEPS) as server:
+        async with opened(server, clock) as store:
+            assert await store.status(old) is UNKNOWN
+            clock.now -= 100
+            server.command("FLUSHALL")
+            assert await store.status(old) is UNKNOWN
+            assert await store.status(await begun(store, "new", clock)) is LIVE
 
 
 async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(clock: Clock) -> None:
-    """An old copy came back, with the moment of a worker that is a second ahead: whom that one admitted is LOST."""
+    """An old copy came back, with the moment of a worker that is a second ahead: what that one admitted is unknown."""
     with serving() as server:
-        ahead = Clock()
-        ahead.now = clock.now + 1
+        ahead = Clock(clock.now + 1)
         async with opened(server, ahead) as store:
             one = await begun(store, "one", ahead)
             server.command("SAVE")
         server.kill9()
         server.restart()
         async with opened(server, clock) as late:
-            assert await late.status(one) is LOST
+            assert await late.status(one) is UNKNOWN
             assert await late.status(await begun(late, "two", clock)) is LIVE
 
 
@@ -138,15 +153,15 @@ async def test_who_accepts_the_risk_keeps_sessions(clock: Clock) -> None:
             assert await store.statuses([ended, live]) == [ENDED, LIVE]
 
 
-@pytest.mark.parametrize("tells", [True, False])
-async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, tells: bool) -> None:
-    """What was acknowledged is there, and sessions live on; whether or not the server tells of itself."""
-    silence: dict[str, Any] = {} if tells else {"rename_command": "INFO ''"}
+@pytest.mark.parametrize("answers", [True, False])
+async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, answers: bool) -> None:
+    """What was acknowledged is there, and sessions live on; whether or not the server may be asked about itself."""
+    silence: dict[str, Any] = {} if answers else {"rename_command": "INFO ''"}
     with serving(**KEEPS, **silence) as server:
         async with opened(server, clock) as store:
             ended, live = claims("ended", clock), await begun(store, "live", clock)
             assert await revoke(store, ended)
-            await store.register(Record(live.ref, "sub", live.issued_at, live.expires_at, live.issued_at))
+            await store.register(Record.of(live))
             clock.now += 60
             server.kill9()
             server.restart()
@@ -156,99 +171,175 @@ async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, tells
             assert await later.statuses([ended, live]) == [ENDED, LIVE]
 
 
-async def test_kill_9_without_one_ends_what_was_issued_before(clock: Clock) -> None:
-    """Recorded or not; sessions that begin after live."""
+@pytest.mark.parametrize("saved", [True, False])
+async def test_kill_9_without_a_file_ends_what_was_issued_before(
+    clock: Clock, saved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A snapshot brings the past back: an old epoch, and records, but not what was revoked later. The run shows it."""
     with serving() as server:
-        async with opened(server, clock) as store:
-            ended, live = claims("ended", clock), claims("live", clock)
-            assert await revoke(store, ended)
-            server.kill9()
-            server.restart()
-            assert await store.statuses([ended, live]) == [LOST, LOST]
-            assert await store.touch(live, idle_timeout=3600) is LOST
-            clock.now += 1
-            assert await store.status(claims("new", clock)) is LIVE
-
-
-async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock) -> None:
-    """The epoch came back with it, and so did records; what was revoked after it did not. The run tells."""
-    with serving() as server:
-        async with opened(server, clock) as store:
+        async with opened(server, clock, durability="ignore") as store:
             one = claims("one", clock)
-            await store.register(Record(one.ref, "sub", one.issued_at, one.expires_at, one.issued_at))
-            server.command("SAVE")
+            await store.register(Record.of(one))
+            for _ in range(saved):
+                server.command("SAVE")
             assert await revoke(store, one)
             clock.now += 60
             server.kill9()
             server.restart()
-            assert await store.status(one) is LOST
-            assert await store.touch(one, idle_timeout=3600) is LOST
+            assert await store.status(one) is UNKNOWN
+            assert await store.touch(one, idle_timeout=3600) is UNKNOWN
             assert await store.get(one.ref) is None
             assert await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000) == []
             clock.now += 1
             assert await store.status(claims("new", clock)) is LIVE
+            async with opened(server, clock, durability="ignore") as fresh:
+                assert await fresh.status(one) is UNKNOWN
+    assert warnings(caplog) == [LOSS]
 
 
-async def test_a_file_that_was_switched_on_later_does_not_vouch_for_what_was_before(clock: Clock) -> None:
-    """What the run before it kept counts as well."""
-    with serving(**KEEPS) as server:
+async def test_a_fresh_worker_warns_of_a_loss_that_it_finds(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """All workers were replaced while the server restarted from an old snapshot."""
+    with serving() as server:
+        async with opened(server, clock, durability="ignore"):
+            server.command("SAVE")
+        server.kill9()
+        server.restart()
+        async with opened(server, clock, durability="ignore"):
+            assert warnings(caplog) == [LOSS]
+
+
+@pytest.mark.parametrize(("before", "after"), [("yes", "no"), ("no", "yes"), ("no", "no"), ("yes", "yes")])
+async def test_two_runs_in_a_row_have_to_keep_a_file(clock: Clock, before: str, after: str) -> None:
+    """A file that is switched on later does not hold what was before, nor one that is switched off what came after.
+
+    Here the run before left a snapshot with the epoch in it, so that nothing else shows the loss.
+    """
+    files: dict[str, Any] = {"appendfsync": "always"}
+    with serving(appendonly=before, **files) as server:
         async with opened(server, clock) as store:
-            server.kill9()
-            server.restart(appendonly="no")
-            server.command("FLUSHALL")
-            await store.status(claims("any", clock))  # notices
             clock.now += 10
-            one = claims("one", clock)
+            one = await begun(store, "one", clock)
+            server.command("SAVE")
             assert await store.status(one) is LIVE
             server.kill9()
-            server.restart(appendonly="yes")  # which brings back the file of the first run
+            if after == "yes" and before == "no":  # what an operator copies so that the file begins with something
+                bring_epoch_along(server)
+            else:
+                server.restart(appendonly=after)
             clock.now += 10
-            assert await store.status(one) is LOST
+            assert await store.status(one) is (LIVE if before == after == "yes" else UNKNOWN)
 
 
-# --- what is said --------------------------------------------------------------------------------
+def bring_epoch_along(server: Server) -> None:
+    """Start a server with an append-only file that holds its snapshot: by switching it on once, and restarting."""
+    server.restart()
+    server.command("CONFIG", "SET", "appendonly", "yes")
+    while b"aof_rewrite_in_progress:0" not in server.command("INFO", "persistence"):
+        """It writes its file."""
+    server.kill9()
+    server.restart(appendonly="yes")
+
+
+async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) -> None:
+    """By the name that it keeps."""
+    with serving(cluster=True) as server:
+        store = RedisStore(server.cluster_url, clock=clock, timeout=10)
+        one = await begun(store, "one", clock)
+        assert await store.status(one) is LIVE
+        server.command("SAVE")
+        assert await revoke(store, one)
+        server.kill9()
+        server.restart()
+        server.wait_for_slots()
+        assert await store.status(one) is UNKNOWN
+        await store.close()
+
+
+async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Clock) -> None:
+    """What it reports of itself meanwhile is not believed: a session lives on, and a deleted one does not."""
+    with serving(**KEEPS) as server:
+        async with opened(server, clock) as store:
+            clock.now += 1
+            one, two = claims("one", clock), claims("two", clock)
+            assert await revoke(store, one)
+            server.command("EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end", 0)
+            server.kill9()
+            starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=500))
+            reasons = set()
+            while not starting.done():
+                try:
+                    await store.status(one)
+                except StoreUnavailable as error:
+                    reasons.add(error.reason)
+                await asyncio.sleep(0.02)
+            await starting
+            assert "store_loading" in reasons
+            assert await store.statuses([one, two]) == [ENDED, LIVE]
+
+
+# --- what is logged ------------------------------------------------------------------------------
 
 FORGETS, EVICTS, LATE, UNSURE = (
-    getattr(redis_durability, name).partition(";")[0] for name in ("FORGETS", "EVICTS", "LATE", "UNSURE")
+    getattr(_redis_epoch, name).partition(";")[0] for name in ("FORGETS", "EVICTS", "LATE", "UNSURE")
 )
 
 
 @pytest.mark.parametrize(
-    ("options", "warnings"),
+    ("options", "problems"),
     [
         (KEEPS, []),
         ({"appendonly": "yes"}, [LATE]),
         ({**KEEPS, "rename_command": "CONFIG ''"}, [UNSURE]),
         ({}, [FORGETS]),
-        ({**KEEPS, "maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"}, [EVICTS]),
         ({**KEEPS, "maxmemory": "100mb", "maxmemory_policy": "volatile-ttl"}, [EVICTS]),
         ({**KEEPS, "maxmemory_policy": "allkeys-lru"}, []),
         ({"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"}, [FORGETS, EVICTS]),
     ],
 )
-async def test_a_redis_that_may_forget_is_told_at_start(
-    clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any], warnings: list[str]
+async def test_a_redis_that_may_forget_is_named_at_start(
+    clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any], problems: list[str]
 ) -> None:
-    """With the remedy, once for each worker; or it is refused, or nobody cares."""
+    """With the remedy, once for each worker; or it is refused, or ignored."""
     with serving(**options) as server:
         async with opened(server, clock, durability="ignore") as careless:
             await careless.status(claims("one", clock))
         assert not caplog.records
         async with opened(server, clock) as store:
             await store.status(claims("one", clock))
-        assert said(caplog, logging.WARNING) == warnings
+        assert warnings(caplog) == problems
         strict = RedisStore(server.url, clock=clock, timeout=10, durability="refuse")
-        for warning in warnings:
+        for problem in problems:
             with pytest.raises(ConfigurationError) as caught:
                 await strict.open()
-            assert warning in str(caught.value)
+            assert problem in str(caught.value)
             with pytest.raises(StoreUnavailable):
                 await strict.status(claims("one", clock))
         await strict.close()
 
 
+@pytest.mark.parametrize("durability", ["warn", "refuse", "ignore"])
+async def test_a_server_that_may_not_be_asked_is_a_risk(
+    durability: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names the rights that are missing, once; who wants to be certain is refused until they are given."""
+    with serving(user="app on >secret ~* +@all -info", **KEEPS) as own:
+        store = RedisStore(f"redis://app:secret@{HOST}:{own.port}?durability={durability}", clock=clock, timeout=10)
+        if durability == "refuse":
+            with pytest.raises(ConfigurationError, match=r"with 'ACL SETUSER app \+info \+config\|get'"):
+                await store.open()
+            with pytest.raises(StoreUnavailable):
+                await store.status(claims("one", clock))
+            own.command("ACL", "SETUSER", "app", "+info")
+        own.command("CLIENT", "KILL", "USER", "app")
+        assert await store.status(await begun(store, "one", clock)) is LIVE
+        await store.close()
+    found = warnings(caplog)
+    assert len(found) == (durability == "warn")
+    assert "'ACL SETUSER app +info +config|get'" in caplog.text or durability == "ignore"
+
+
 async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that comes back without its file is noticed by a worker that was told to refuse such."""
+    """A server that comes back without its file is noticed by a worker that refuses such."""
     with serving(**KEEPS) as server:
         async with opened(server, clock, durability="refuse") as store:
             one = await begun(store, "one", clock)
@@ -264,28 +355,26 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, cap
             assert await store.status(one) is LIVE
 
 
-def test_a_server_that_does_not_say_it_all_is_taken_for_one_that_says_nothing() -> None:
+def test_a_server_that_leaves_something_out_is_one_that_may_not_be_asked() -> None:
     """Such as a service that speaks Redis's protocol and is something else."""
-    told = "# Server|run_id:a:b|aof_enabled:1|maxmemory:0|maxmemory_policy:x|role:master|loading:0|".replace(
+    text = "# Server|run_id:a:b|aof_enabled:1|maxmemory:0|maxmemory_policy:x|role:master|loading:0|".replace(
         "|", "\r\n"
     )
-    found = ServerInfo.parse(told)
-    assert found is not None
-    assert (found.run, found.keeps, found.evicts, found.is_replica) == ("a:b", True, False, False)
+    assert ServerInfo.parse(text) == ServerInfo("a:b", keeps=True, evicts=False, is_replica=False, is_loading=False)
     for missing in ("run_id", "aof_enabled", "maxmemory", "maxmemory_policy", "role", "loading"):
-        assert ServerInfo.parse(told.replace(f"\n{missing}:", "\n#")) is None
+        assert ServerInfo.parse(text.replace(f"\n{missing}:", "\n#")) is None
 
 
-async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) -> None:
-    """By the name that it keeps."""
-    with serving(cluster=True) as server:
-        store = RedisStore(server.cluster_url, clock=clock, timeout=10)
-        one = await begun(store, "one", clock)
-        assert await store.status(one) is LIVE
-        server.command("SAVE")
-        assert await revoke(store, one)
-        server.kill9()
-        server.restart()
-        server.wait_for_slots()
-        assert await store.status(one) is LOST
+@pytest.mark.parametrize(("ahead", "expected"), [(0, []), (120, ["120 s ahead of"]), (-120, ["120 s behind"])])
+async def test_a_clock_that_differs_from_that_of_redis_is_named_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture, ahead: int, expected: list[str]
+) -> None:
+    """A worker behind accepts sessions that have expired elsewhere, and one ahead refuses live ones."""
+    with serving(**KEEPS) as server:
+        store = RedisStore(server.url, clock=lambda: time.time() + ahead, timeout=10)
+        await store.open()
+        await asyncio.gather(*(store.status(claims(str(number), clock)) for number in range(5)))
         await store.close()
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == len(expected)
+    assert all(f"this worker's clock is {what} that of {store.location}" in found[0] for what in expected)

@@ -1,8 +1,7 @@
 """A store in Redis or Valkey: for many machines that reach one server, Sentinels or one cluster.
 
-Nothing is kept for a live session, unless it is recorded or has data. Records are listed by principal and
-by when to look at them next. What spans slots is written first where it is looked for and then where it counts, so that
-a crash in between leaves a hint without a fact, never a fact that is not found.
+Nothing is kept for a live session, unless it is recorded or has data. Each call is one script or command, so one round
+trip; only a list needs two, since a script may only use keys that it is given.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
-from .._errors import ConfigurationError, StoreUnavailable
+from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from .._refusals import refusal
 from .._session.claims import Claims
+from .._session.data import Namespace
+from . import _redis_data as data
 from . import _redis_scripts as scripts
 from ._base import (
     FIRST,
@@ -27,39 +28,46 @@ from ._base import (
     Record,
     SessionStatus,
     StoreScope,
+    StoreUsage,
+    check_principal,
     idle_since,
+    logger,
     resolution,
     split_options,
     status_of,
     status_with_idle,
 )
 from ._freshness import checked_freshness
-from ._redis_clients import DENIED, TRIO, connect
-from ._redis_connection import RedisConnection, Values, or_unavailable
-from ._redis_data import DISCOUNT, KEPT, RedisData
-from ._redis_durability import Durability, DurabilityPolicy, Epoch
-from ._redis_scripts import DIGITS, Command, Keys, Word, member, record_of
+from ._redis_client import connect
+from ._redis_epoch import Durability, Epoch
+from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
 
+DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
+TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
+_KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
-_PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
-_TICK: Final = 1e-6  # seconds, by which a session must be younger than the epoch
+_REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
+    b"gone": (DataGone, "the session has ended"),
+    b"large": (DataTooLarge, "the session's data would exceed its limit"),
+    b"not-integer": (DataNotInteger, "the value or the sum is not a 64-bit integer"),
+}
 
 
-class RedisStore(RedisData):
+class RedisStore:
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
     With `noeviction` and an append-only file, acknowledged changes survive `kill -9`, and with `appendfsync always` a
     power failure; `everysec` may lose the last seconds. Without the file, the store detects a restart and refuses all
-    earlier sessions. A failover may lose the last changes. Two things go undetected: a cluster node that is emptied
-    while it runs and does not hold the epoch, and workers whose clocks disagree by more than a second.
+    earlier sessions. A failover may lose the last changes.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
             client, whose retries are turned off and which you close yourself. `durability` and `freshness` may
             also be query parameters; the arguments override them.
-        prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
+        prefix: The hash tag of all keys, which begin with it in braces. Give each deployment that shares a Redis its
+            own; on a cluster, each is on one node.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`, the
@@ -102,12 +110,12 @@ class RedisStore(RedisData):
         ):
             if not valid:
                 raise ConfigurationError(remedy)
-        keys = Keys(prefix)
-        self._epoch = Epoch(keys, DurabilityPolicy(durability))
-        client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
-        self.location: str = client.location  # for the log
-        connection = RedisConnection(client, timeout=timeout, connections=connections)
-        super().__init__(connection, keys, leeway=leeway, clock=clock)
+        self._keys = Keys(prefix)
+        self._epoch = Epoch(self._keys, durability, clock)
+        self._client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
+        self.location: str = self._client.location
+        self._leeway = leeway
+        self._clock = clock
         self._accept_older = forgotten == "accept"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
@@ -120,16 +128,16 @@ class RedisStore(RedisData):
         if self._opened:
             return
         try:
-            await self._connection.ping()
+            await self._client.run("GET", [self._keys.epoch])
         except StoreUnavailable as error:
             if error.reason == "store_forbidden":
                 raise ConfigurationError(DENIED) from None
             raise
-        await self._advance()
+        await self._epoch.advance(self._client.run)
         self._opened = True
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self._client.close()
 
     def _stay_on_loop(self) -> None:
         try:
@@ -140,143 +148,126 @@ class RedisStore(RedisData):
         if self._loop is not loop:
             raise ConfigurationError("store= is a Redis store of another event loop; create one for each loop")
 
-    async def _ready(self) -> float:
-        """Open at first use, and return the time."""
+    async def _run(self, command: str | Script, keys: Sequence[str], *args: Word, idempotent: bool = True) -> Any:
+        """Run a command or a script, opening the store at first use."""
         self._stay_on_loop()
         if not self._opened:
-            await or_unavailable(self.open)
-        return self._clock()
+            await self._or_unavailable(self.open)
+        return await self._client.run(command, keys, *args, idempotent=idempotent)
 
-    async def _advance(self) -> None:
-        async with self._advancing:  # many requests may notice at once
-            await self._epoch.advance(self._connection.run, self._clock())
+    async def _run_in_epoch(self, command: str | Script, keys: Sequence[str], *args: Word) -> Any:
+        """Run a command that first returns the epoch, once more if that had to be set or moved on."""
+        found = await self._run(command, [self._keys.epoch, *keys], *args)
+        if found[0] is None or not self._epoch.is_current:
+            async with self._advancing:  # many requests may notice at once
+                await self._or_unavailable(lambda: self._epoch.advance(self._client.run))
+            found = await self._run(command, [self._keys.epoch, *keys], *args)
+        return found
 
-    async def _read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
-        """Return the values of keys and the epoch, and what commands return, in one round trip unless it moves."""
-        await self._ready()
-        keys = (self._keys.epoch, *keys)
-        values, results = await self._connection.read(keys, *commands)
-        if values[self._keys.epoch] is None or not self._epoch.is_current:
-            await or_unavailable(self._advance)
-            values, results = await self._connection.read(keys, *commands)
-        return values, results
+    @staticmethod
+    async def _or_unavailable(set_up: Callable[[], Any]) -> None:
+        """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
+        try:
+            await set_up()
+        except ConfigurationError as error:
+            logger.error("the session store cannot be used: %s", error)
+            raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
-    # --- revocations --------------------------------------------------------------------------------
+    def _ttl(self, until: float, *, recorded: bool = False) -> int:
+        """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
+        return max(1, math.ceil(until + self._leeway - self._clock() + (_KEPT if recorded else 0)))
 
     async def register_at_epoch(self, claims: Claims) -> None:
-        values, _ = await self._read(())
-        epoch = values[self._keys.epoch]
-        if epoch is not None and not float(epoch) + _TICK <= claims.issued_at:
-            ttl = self._ttl(claims.expires_at, self._clock())
-            await self._connection.run(("SET", self._keys.registered(claims.ref), epoch, "EX", ttl))
+        keys, ttl = [self._keys("registered", claims.ref)], self._ttl(claims.expires_at)
+        await self._run_in_epoch(scripts.REGISTER_AT_EPOCH, keys, repr(claims.issued_at), ttl)
 
     async def status(self, claims: Claims) -> SessionStatus:
         return (await self.statuses([claims]))[0]
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        values, _ = await self._read([key for one in claims for key in self._keys_of_facts(one)])
-        facts = (self._facts(one, values) for one in claims)
+        epoch, *values = await self._run_in_epoch("MGET", [key for one in claims for key in self._keys_of_facts(one)])
+        facts = (self._facts(epoch, values[start : start + 4]) for start in range(0, len(values), 4))
         accept = self._accept_older
         return [status_of(one.issued_at, found, accept_older=accept) for one, found in zip(claims, facts, strict=True)]
 
-    def _keys_of_facts(self, one: Claims | Record) -> list[str]:
-        cutoffs = [self._keys.cutoff(one.audience, subject) for subject in (None, one.subject)]
-        return [self._keys.ended(one.ref), self._keys.registered(one.ref), *cutoffs]
+    def _keys_of_facts(self, one: Claims) -> list[str]:
+        keys = self._keys
+        cutoffs = (keys.cutoff(one.audience), keys.cutoff(one.audience, one.subject))
+        return [keys("ended", one.ref), keys("registered", one.ref), *cutoffs]
 
-    def _facts(self, one: Claims | Record, values: Values, seen: bytes = b"", reason: bytes = b"") -> Facts:
-        ended, registered, *cutoffs = (values[key] for key in self._keys_of_facts(one))
-        epoch = values[self._keys.epoch]
+    @staticmethod
+    def _facts(epoch: bytes | None, found: Sequence[bytes | None], seen: bytes | None = None) -> Facts:
+        ended, registered, *cutoffs = found
         return Facts(
-            ended=ended is not None or bool(reason),
+            ended=ended is not None,
             cutoff_time=max(float(cutoff or 0) for cutoff in cutoffs),
-            epoch=math.inf if epoch is None else float(epoch) + _TICK,
+            epoch=math.inf if epoch is None else float(epoch) + TICK,
             registered=registered is not None and registered == epoch,
-            seen_at=float(seen) if seen else None,
+            seen_at=None if seen is None else float(seen),
         )
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        now = await self._ready()
+        now = self._clock()
         self._note_idle_timeout(idle_timeout)
-        args = (repr(now), repr(now - resolution(idle_timeout)), repr(idle_since(now, idle_timeout)))
-        touch = scripts.TOUCH(self._keys.data_keys(claims.ref)[1], args=args)
-        values, (found,) = await self._read(self._keys_of_facts(claims), touch)
-        facts, accept = self._facts(claims, values, *found), self._accept_older
+        keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
+        times = (repr(now), repr(now - resolution(idle_timeout)), repr(idle_since(now, idle_timeout)))
+        epoch, *found, seen, ended = await self._run_in_epoch(scripts.TOUCH, keys, *times)
+        facts, accept = self._facts(epoch, found, seen), self._accept_older
+        facts = facts._replace(ended=facts.ended or ended is not None)
         return status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        now, ref = await self._ready(), record.ref
-        due, until = self._keys.due(record.audience), repr(now + (lease or 0))
+        keys, ref = self._keys, record.ref
         # The mark of a call without an answer is remembered: it may have been the first, and is asked again.
         mark = self._unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
-        args = (mark, self._ttl(record.expires_at, now), reason, until, "" if lease is not None else "purge")
-        revoke = scripts.REVOKE(*self._keys.data_keys(ref), args=args)
-        # First the deadline, where there is one: should this worker die right after, another looks in time. It
-        # moves even to later, so that a sweeper who looked before does not postpone it to the session's own end.
-        first: list[Command] = [("ZADD", due, "XX", until, ref)]
+        until = "" if lease is None else repr(self._clock() + lease)
+        named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
+        args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
         try:
-            _, (ended, leased, purged) = await self._connection.run_in_order(first, revoke)
+            return bool(await self._run(scripts.REVOKE, named, *args))
         except BaseException:
             while len(self._unsure) >= _MAX_UNSURE:
                 self._unsure.pop(next(iter(self._unsure)))
             self._unsure[ref] = mark
             raise
-        if leased and not ended:  # another's lease goes on as it was
-            await self._connection.run(scripts.POSTPONE(due, args=(ref, until, leased)))
-        await self._remove_from_indexes((ref, purged))
-        return bool(ended)
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        args = (repr(cutoff_time), self._ttl(expires_at, await self._ready()))
-        await self._connection.run(scripts.REVOKE_BEFORE(self._keys.cutoff(audience, subject), args=args))
-
-    # --- records ------------------------------------------------------------------------------------
+        args = (repr(cutoff_time), self._ttl(expires_at))
+        await self._run(scripts.REVOKE_BEFORE, [self._keys.cutoff(audience, subject)], *args)
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        ttl = self._ttl(record.expires_at, now := await self._ready(), recorded=True)
-        look = min(record.expires_at, record.seen_at + self._first_look)
-        entry: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, member(*record.position))
-        listings = scripts.listings(self._keys, record, entry, max_sessions)
-        due: Command = ("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)
-        times = (repr(record.created_at), record.expires_at, repr(record.seen_at))
-        texts = (text or "" for text in (record.subject, record.trace, record.principal_hashes))
-        args: tuple[Word, ...] = (ttl, *times, record.audience, *texts)
-        keys = self._keys.data_keys(record.ref)
-        first: list[Command] = [*listings, due, ("GET", self._keys.epoch)]
-        (_, fits, _, epoch), made = await self._connection.run_in_order(first, scripts.REGISTER(*keys, args=args))
-        if not made or not fits:
-            found = await self._connection.each(scripts.PURGE, [keys[1:]], idempotent=True) if not fits else []
-            removals = scripts.index_removals(
-                self._keys, record.audience, record.subject, record.created_at, record.ref
-            )
-            await self._connection.run(*removals)
-            assert len(found) <= 1
+        keys, until = self._keys, record.expires_at
+        named = [keys("registered", record.ref), keys("ended", record.ref), keys("session", record.ref)]
+        named += [
+            keys.cutoff(record.audience, record.subject),
+            keys("due", record.audience),
+            keys.index,
+            keys.principals,
+        ]
+        look = min(until, record.seen_at + self._first_look)
+        texts = {"t": record.trace, "p": record.principal_hashes}
+        words = [word for name, text in texts.items() if text is not None for word in (name, text)]
+        args = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True), member_of(record))
+        of = (record.audience, "" if max_sessions is None else max_sessions, repr(look))
+        _, fits = await self._run_in_epoch(
+            scripts.REGISTER, named, *args, *of, "e", until, "s", repr(record.seen_at), *words
+        )
         if not fits:
             raise refusal("sessions_full")
-        if epoch is None or not self._epoch.is_current or not float(epoch) + _TICK <= record.created_at:
-            await self._register_by_name(record)
-
-    async def _register_by_name(self, record: Record) -> None:
-        """Note a session of about the time of a loss by its name."""
-        values, _ = await self._read(())
-        epoch = values[self._keys.epoch]
-        if epoch is not None and not float(epoch) + _TICK <= record.created_at:
-            ttl = self._ttl(record.expires_at, self._clock())
-            await self._connection.run(("SET", self._keys.registered(record.ref), epoch, "EX", ttl))
 
     def _note_idle_timeout(self, idle_timeout: int | None) -> None:
         """Remember when to look at a new session first."""
         self._first_look = math.inf if idle_timeout is None else idle_timeout + resolution(idle_timeout)
 
     async def get(self, ref: str) -> Record | None:
-        await self._ready()
-        return next(iter(await self._live_records([ref])), None)
+        name, audience = await self._run("HMGET", [self._keys("session", ref)], "m", "a")
+        found = [] if name is None else await self._live_records([name], audience=audience.decode())
+        return next(iter(found), None)
 
     async def count(self, *, audience: str) -> int:
-        await self._ready()
-        values, _ = await self._read([cutoff := self._keys.cutoff(audience, None)])
-        begin = f"[{member(float(values[cutoff] or 0), '')}"
-        (count,) = await self._connection.run(("ZLEXCOUNT", self._keys.listed(audience), begin, "+"))
-        return int(count)
+        cutoff = await self._run("GET", [self._keys.cutoff(audience)])
+        between = index_range(audience, None, (float(cutoff or 0), ""))
+        return int(await self._run("ZLEXCOUNT", [self._keys.index], *between))
 
     async def list_sessions(
         self,
@@ -289,29 +280,32 @@ class RedisStore(RedisData):
     ) -> list[Record]:
         # What began before its subject was cut off, or before what Redis may have lost, need not be read.
         names = [self._keys.cutoff(audience, one) for one in (None, subject)]
-        values, _ = await self._read(names)
-        cutoffs = [] if with_cut_off else [float(values[name] or 0) for name in names]
-        epoch = 0 if self._accept_older else float(values[self._keys.epoch] or 0)
-        after = max(after, (max(epoch - self._leeway, *cutoffs, 0), ""))  # as clocks may differ
-        begin, found = f"({member(*after)}", list[Record]()
-        listed = self._keys.listed(audience, subject)
+        epoch, *cutoffs = (float(value or 0) for value in await self._run_in_epoch("MGET", names))
+        complete_since = 0 if self._accept_older else epoch - self._leeway  # clocks may differ
+        begin = max(0, complete_since, *([] if with_cut_off else cutoffs))
+        after, found = max(after, (begin, "")), list[Record]()
         while True:
             size = min(limit - len(found), _PAGE)
-            (members,) = await self._connection.run(("ZRANGEBYLEX", listed, begin, "+", "LIMIT", 0, size))
-            found += await self._live_records([each[DIGITS:].decode() for each in members], with_cut_off=with_cut_off)
+            between = index_range(audience, subject, after)
+            members = await self._run("ZRANGEBYLEX", [self._keys.index], *between, "LIMIT", 0, size)
+            found += await self._live_records(members, audience=audience, with_cut_off=with_cut_off)
             if len(members) < size or len(found) >= limit:
                 return found
-            begin = f"({members[-1].decode()}"
+            after = scripts.listed(members[-1])[:2]
 
-    async def _live_records(self, refs: Sequence[str], *, with_cut_off: bool = False) -> list[Record]:
-        keys = [self._keys.data_keys(ref)[1:2] for ref in refs]
-        # One text each: the driver takes longer to read ten words than Redis to find them.
-        found = await self._connection.each(scripts.RECORDS, keys, idempotent=True)
-        records = [record_of(ref, *text.split(b"\0", 6)) for ref, text in zip(refs, found, strict=True) if text]
-        values, _ = await self._read([key for record in records for key in self._keys_of_facts(record)])
+    async def _live_records(
+        self, members: Sequence[bytes], *, audience: str, with_cut_off: bool = False
+    ) -> list[Record]:
+        """Return the records of live sessions, given what names them in a list."""
+        keys, named = self._keys, [self._keys.cutoff(audience)]
+        for _, ref, subject in map(scripts.listed, members):
+            named += [keys("session", ref), keys("ended", ref), keys("registered", ref), keys.cutoff(audience, subject)]
+        epoch, cutoff, *rows = await self._run_in_epoch(scripts.RECORDS, named)
         now, live = self._clock(), list[Record]()
-        for record in records:
-            facts = self._facts(record, values)
+        for *fields, reason, ended, registered, own_cutoff in rows:
+            if fields[0] is None or reason is not None:
+                continue
+            record, facts = record_of(*fields), self._facts(epoch, (ended, registered, cutoff, own_cutoff))
             facts = facts._replace(cutoff_time=0) if with_cut_off else facts
             status = status_of(record.created_at, facts, accept_older=self._accept_older)
             if status is SessionStatus.LIVE and now < record.expires_at:
@@ -320,58 +314,76 @@ class RedisStore(RedisData):
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
-        due, left = self._keys.due(audience), 0
+        keys, due = self._keys, self._keys("due", audience)
         self._note_idle_timeout(idle_timeout)
-        idle = ("" if idle_timeout is None else idle_timeout, resolution(idle_timeout))
+        idle = "" if idle_timeout is None else idle_timeout + resolution(idle_timeout)
+        latest = self._clock() + self._first_look
         try:
-            for _ in range(_PAGES):
-                now = await self._ready()
-                latest = repr(now + self._first_look)
-                (flat,) = await self._connection.run(
-                    scripts.DUE(due, args=(repr(now), left, limit - len(taken), latest))
-                )
-                refs = flat[::2]
-                args = (repr(now), *idle, repr(float(lease)), repr(float(self._leeway)))
-                keys = [self._keys.data_keys(ref.decode())[:2] for ref in refs]
-                # Not idempotent: a claim that was made would look like another's.
-                texts = await self._connection.each(scripts.CLAIM, keys, *args, idempotent=False)
-                looked = [(*of, text.split(b"\0", 9)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
-                ours = [(ref, claim) for ref, _, claim in looked if claim[0] == b"taken"]
-                taken += [Ended(record_of(ref.decode(), *claim[2:9]), claim[9].decode()) for ref, claim in ours]
-                left += await self._postpone(due, looked, now)
-                if not refs or len(taken) == limit:
+            while len(taken) < limit:
+                now = self._clock()
+                members = await self._run(scripts.DUE, [due], repr(now), limit - len(taken), repr(latest))
+                if not members:
                     break
+                latest = math.inf  # or what is looked at now for its deadline's sake would be looked at for ever
+                refs = [scripts.listed(name)[1] for name in members]
+                each = [key for ref in refs for key in (keys("session", ref), keys("ended", ref))]
+                args = (repr(now), idle, repr(float(lease)), repr(float(self._leeway)), audience, *members)
+                # Not idempotent: a claim that was made would look like another's.
+                claim = self._run(scripts.CLAIM, [due, keys.index, keys.principals, *each], *args, idempotent=False)
+                taken += [Ended(record_of(*fields), reason.decode()) for *fields, reason in await claim]
         except StoreUnavailable:
             if not taken:  # what was taken must reach the caller, who runs its `on_end`
                 raise
         return taken
 
-    async def _postpone(self, due: str, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
-        """Set when to look next. Returns how many entries stay as they are: their records may be on the way."""
-        moves: list[Word] = []
-        for ref, score, claim in looked:
-            if claim[0] != b"gone":
-                moves += (ref, score, claim[1])
-            elif not now < float(score) + self._leeway:
-                moves += (ref, score, b"")
-        await self._connection.run(scripts.POSTPONE(due, args=tuple(moves)))
-        return len(looked) - len(moves) // 3
-
     async def purge(self, *refs: str) -> None:
-        await self._ready()
-        keys = [self._keys.data_keys(ref)[1:] for ref in refs]
-        found = await self._connection.each(scripts.PURGE, keys, idempotent=True)
-        await self._remove_from_indexes(*zip(refs, found, strict=True))
+        each = [self._keys("session", ref) for ref in refs]
+        await self._run(scripts.PURGE, [*self._keys.of_all_sessions, *each], *refs)
 
-    async def _remove_from_indexes(self, *purged: tuple[str, bytes]) -> None:
-        """Take sessions from the lists and accounts that they were on, given what their purge returned."""
-        now, commands = repr(self._clock()), list[Command]()
-        for ref, text in purged:
-            if not text:
-                continue
-            audience, subject, created_at, account = text.decode().split("\0")
-            if account:
-                commands.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
-            if created_at:  # it was recorded
-                commands += scripts.index_removals(self._keys, audience, subject or None, float(created_at), ref)
-        await self._connection.run(*commands)
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        value, ends = await self._run("HMGET", [self._keys("session", namespace.owner)], f":{key}", f"={key}")
+        found: bytes | None = value if ends is None or self._clock() < float(ends) else None
+        return found
+
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
+        ends = "" if expires_at is None else repr(float(expires_at))
+        await self._change(data.WRITE, namespace, "", key, value or b"", ends)
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        (done, *_) = await self._change(data.COMPARE_AND_SWAP, namespace, key, old or b"", new or b"")
+        return bool(done == b"done")
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        _, total = await self._change(data.ADD, namespace, key, by)
+        return int(total)
+
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        flat = await self._run("HGETALL", [self._keys("session", namespace.owner)])
+        fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        values = [name[1:] for name in fields if name[:1] == b":"]
+        items = [word for name in values for word in (name, fields[b":" + name], fields.get(b"=" + name, b""))]
+        await self._change(data.WRITE, target, "", *items)
+
+    async def _change(self, script: Script, namespace: Namespace, *args: Word) -> list[Any]:
+        """Change data, never twice: a first time may have succeeded, and be followed by another's change."""
+        now, keys, until = self._clock(), self._keys, namespace.expires_at
+        found: list[Any] = [b"gone"]
+        if now < until + self._leeway:
+            named = [keys("ended", namespace.owner), keys("session", namespace.owner), keys.usage, keys.sizes]
+            times = (repr(now), self._ttl(until), self._ttl(until, recorded=True))
+            limit = "" if namespace.max_subject_bytes is None else namespace.max_subject_bytes
+            counted = ("", "") if namespace.subject is None else (1, namespace.subject)
+            of = (namespace.owner, *times, namespace.max_bytes, *counted, limit)
+            found = await self._run(script, named, *of, *args, idempotent=False)
+        if found[0] == b"crowded":
+            check_principal(namespace, found[1], found[2])
+        if found[0] in _REFUSED:
+            error, text = _REFUSED[found[0]]
+            raise error(text)
+        return found
+
+    async def usage(self) -> StoreUsage:
+        """Return what fills this store."""
+        return StoreUsage(*await self._run(scripts.USAGE, [self._keys.index, self._keys.principals, self._keys.usage]))

@@ -1,7 +1,7 @@
 """The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
 
-Each script touches keys of one hash slot alone, since a cluster runs no other, and reads no clock. Above each stand its
-keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification" (hash tags).
+All keys of a deployment have one hash tag, hence one slot: each step is one script on a cluster, too. Scripts read no
+clock. Above each stand its keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification".
 """
 
 from __future__ import annotations
@@ -9,78 +9,77 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from ._base import Record
+from ._base import VALUE_COST, Record
 
-Word = str | int | bytes
-Command = tuple[Word, ...]
-DIGITS: Final = 15  # of a session's beginning in a list, in milliseconds
-_SOURCES: Final[dict[Word, str]] = {}  # of all scripts, by their digests
+Word = str | int | float | bytes
+_DIGITS: Final = 15  # of a session's beginning in the index, in milliseconds
+TICK: Final = 1e-6  # seconds by which a session must be younger than the epoch
 
 
 class Script:
-    """A Lua script, sent as its digest."""
+    """A Lua script, sent as its digest; `allow_oom` runs it on a full Redis, for steps that free memory later."""
 
-    def __init__(self, source: str) -> None:
-        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        _SOURCES[self._digest] = source
-
-    def __call__(self, *keys: str, args: tuple[Word, ...] = ()) -> Command:
-        return ("EVALSHA", self._digest, len(keys), *keys, *args)
+    def __init__(self, *sources: str, allow_oom: bool = False) -> None:
+        self.source = "#!lua flags=allow-oom\n" * allow_oom + "".join(sources)
+        self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-def allow_oom(source: str) -> Script:
-    """Make a script that a full Redis runs, too: the sweeper needs a little memory before it frees more."""
-    return Script("#!lua flags=allow-oom" + source)
+# A session's hash holds the fields of its record: member, expires, seen, audience, trace, principal hashes, reason of
+# its end (x), end of its lease; and its data: under ':' and a name the value, under '=' and a name when that is over,
+# under '#' the bytes and under 'n' the number of all values, under '$' the principal that they are counted for.
 
-
-def with_source(command: Command) -> Command:
-    """Return a script's command with its text in place of the digest, for a server that does not know it yet."""
-    return ("EVAL", _SOURCES[command[1]], *command[2:])
-
-
-# A record's fields: created, expires, seen, subject, trace, parts, audience, reason, and the end of its lease.
-
-# {session}... -> of each: its fields from `c` to `a`; nothing where it is gone or has ended; by NULs
-RECORDS: Final = Script("""
-local all = {}
-for i, session in ipairs(KEYS) do
-  local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 't', 'p', 'a', 'x')
-  local found = {r[1], r[2], r[3], r[4] or '', r[5] or '', r[6] or '', r[7]}
-  all[i] = r[1] and not r[8] and table.concat(found, '\\0') or ''
+KEEP: Final = """
+local function keep(key, ttl)
+  if redis.call('TTL', key) < tonumber(ttl) then redis.call('EXPIRE', key, ttl) end
 end
-return all
-""")
+"""
 
-# ended session data times; mark ttl reason lease-until purge-or-nothing -> 1 where this call (known by its mark) ended
-# it, the record's lease, and what was purged, as by PURGE
-REVOKE: Final = Script("""
-local mark, purged = redis.call('GET', KEYS[1]), ''
-if not mark then
-  mark = ARGV[1]
-  if redis.call('EXISTS', KEYS[2]) == 1 then
-    if redis.call('HSETNX', KEYS[2], 'x', ARGV[3]) == 0 then mark = '0'
-    else redis.call('HSET', KEYS[2], 'l', ARGV[4]) end
+# Every index member is the audience and a session's member; that among a principal's has the principal in between.
+_INDEX: Final = """
+local function members(audience, member)
+  local subject = string.match(member, '%z(.*)$')
+  return audience .. '\\0' .. member, audience .. '\\0=' .. subject .. '\\0' .. member, subject
+end
+local function unlist(index, principals, audience, member)
+  local of_all, own, subject = members(audience, member)
+  if redis.call('ZREM', index, of_all, own) > 0 and redis.call('ZINCRBY', principals, -1, subject) == '0' then
+    redis.call('ZREM', principals, subject)
   end
-  redis.call('SET', KEYS[1], mark, 'EX', ARGV[2])
 end
-if mark == ARGV[1] and ARGV[5] ~= '' then
-  local of, account = redis.call('HMGET', KEYS[2], 'a', 'u', 'c'), redis.call('HGET', KEYS[4], '$')
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-  purged = table.concat({of[1] or '', of[2] or '', of[3] or '', account or ''}, '\\0')
+"""
+
+# What the data of each principal takes: '*' is the sum of all. `sizes` names the session, its size and its principal.
+COUNT_USAGE: Final = """
+local function add(usage, subject, size)
+  for _, name in ipairs({subject, '*'}) do
+    if redis.call('ZINCRBY', usage, size, name) == '0' then redis.call('ZREM', usage, name) end
+  end
 end
-return {mark == ARGV[1] and 1 or 0, redis.call('HGET', KEYS[2], 'l') or '', purged}
-""")
+local function uncount(usage, sizes, entry)
+  local size, subject = string.match(entry, ' (%d+) (%S*)$')
+  if redis.call('ZREM', sizes, entry) == 1 then add(usage, subject, -size) end
+end
+"""
 
-# ended-before; moment ttl
-REVOKE_BEFORE: Final = Script("""
-local old = redis.call('GET', KEYS[1])
-if not old or tonumber(old) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL') end
-if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
-return 1
-""")
+_PURGE: Final = (
+    f"local VALUE_COST = {VALUE_COST}"
+    + _INDEX
+    + COUNT_USAGE
+    + """
+local function purge(session, ref, index, principals, usage, sizes)
+  local r = redis.call('HMGET', session, 'm', 'a', '#', 'n', '$')
+  redis.call('DEL', session)
+  if r[1] then unlist(index, principals, r[2], r[1]) end
+  if r[5] and r[3] then
+    uncount(usage, sizes, string.format('%s %d %s', ref, r[3] + VALUE_COST * r[4], r[5]))
+  end
+end
+"""
+)
 
-# epoch servers; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
-EPOCH: Final = allow_oom("""
+# epoch servers; moment remembered {server run keeps}... -> since when nothing was forgotten, and 1 for a loss
+EPOCH: Final = Script(
+    """
 local since, lost = redis.call('GET', KEYS[1]), false
 for i = 3, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
@@ -90,190 +89,223 @@ for i = 3, #ARGV, 3 do
   end
   if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
 end
+lost = lost or tonumber(since or 0) < tonumber(ARGV[2])
 if not since or tonumber(since) < tonumber(lost and ARGV[1] or ARGV[2]) then since = ARGV[1]
 elseif lost then since = string.format('%.6f', tonumber(since) + 1e-6) .. string.sub(ARGV[1], -6) end
 redis.call('SET', KEYS[1], since)
-return since
-""")
+return {since, lost and 1 or 0}
+""",
+    allow_oom=True,
+)
 
-# ended session; ttl created expires seen audience subject trace principal (the last three may be nothing)
-# -> 1 where it is recorded now
-REGISTER: Final = Script("""
-if redis.call('EXISTS', KEYS[2]) == 1 then return 1 end
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
-for i, field in ipairs({'u', 't', 'p'}) do
-  if ARGV[i + 5] ~= '' then redis.call('HSET', KEYS[2], field, ARGV[i + 5]) end
+_REGISTER_AT_EPOCH: Final = f"""
+local epoch = redis.call('GET', KEYS[1])
+if epoch and not (tonumber(epoch) + {TICK!r} <= tonumber(ARGV[1])) then
+  redis.call('SET', KEYS[2], epoch, 'EX', ARGV[2])
 end
-redis.call('EXPIRE', KEYS[2], ARGV[1])
-return 1
-""")
+"""
 
-# sessions, by their ends and by their beginnings, ended-before or nothing; now ttl expires position limit
-LIST: Final = Script("""
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
-  redis.call('ZREM', KEYS[1], old)
-  redis.call('ZREM', KEYS[2], old)
-end
-if ARGV[5] ~= '' and not redis.call('ZSCORE', KEYS[2], ARGV[4]) then
-  local from = KEYS[3] and redis.call('GET', KEYS[3])
-  from = from and string.format('[%015.0f', tonumber(from) * 1000) or '-'
-  if redis.call('ZLEXCOUNT', KEYS[2], from, '+') >= tonumber(ARGV[5]) then return 0 end
-end
-redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
-redis.call('ZADD', KEYS[2], 0, ARGV[4])
-for i = 1, 2 do
-  if redis.call('TTL', KEYS[i]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[i], ARGV[2]) end
-end
-return 1
-""")
+# epoch registered; created ttl -> epoch
+REGISTER_AT_EPOCH: Final = Script(_REGISTER_AT_EPOCH, "return {epoch}")
 
-# session; now touched-by idle-since -> the last use before this one, or nothing, and why it ended, or nothing
+# epoch registered ended session cutoff due index principals;
+# created ttl ttl-while-recorded member audience max look {field value}... -> epoch, and 0 where there are too many
+REGISTER: Final = Script(
+    KEEP,
+    _INDEX,
+    _REGISTER_AT_EPOCH,
+    """
+local ended, session, cutoff, due, index, principals = unpack(KEYS, 3)
+local ttl, member, audience, max = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'm') == 1 then return {epoch, 1} end
+local of_all, own, subject = members(audience, member)
+if max ~= '' then
+  local from = string.format('%015.0f', tonumber(redis.call('GET', cutoff) or 0) * 1000)
+  local prefix = audience .. '\\0=' .. subject .. '\\0'
+  if redis.call('ZLEXCOUNT', index, '[' .. prefix .. from, '(' .. prefix .. ':') >= tonumber(max) then
+    return {epoch, 0}
+  end
+end
+redis.call('HSET', session, 'm', member, 'a', audience, unpack(ARGV, 8))
+redis.call('ZADD', due, ARGV[7], member)
+redis.call('ZADD', index, 0, of_all, 0, own)
+redis.call('ZINCRBY', principals, 1, subject)
+for _, key in ipairs({session, due, index, principals}) do keep(key, ttl) end
+return {epoch, 1}
+""",
+)
+
+# epoch ended registered cutoff cutoff session; now touched-by idle-since
+# -> the first five, the last use before this one, and why it ended
 TOUCH: Final = Script("""
-local record = redis.call('HMGET', KEYS[1], 's', 'x')
+local found = redis.call('MGET', unpack(KEYS, 1, 5))
+local record = redis.call('HMGET', KEYS[6], 's', 'x')
 local seen = tonumber(record[1] or '')
 if seen and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < seen then
-  redis.call('HSET', KEYS[1], 's', ARGV[1])
+  redis.call('HSET', KEYS[6], 's', ARGV[1])
 end
-return {record[1] or '', record[2] or ''}
+found[6], found[7] = record[1], record[2]
+return found
 """)
 
-# due; now from count latest -> ref, score, ref, score ... What is to be looked at after the latest moment that the idle
-# timeout permits was recorded under a longer one: it is looked at now.
-DUE: Final = Script("""
-if ARGV[4] ~= 'inf' then
-  for _, ref in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[4], '+inf', 'LIMIT', 0, 500)) do
-    redis.call('ZADD', KEYS[1], 'XX', ARGV[1], ref)
+# ended session due index principals usage sizes; mark ttl reason lease-until-or-nothing member ref
+# -> 1 where this call, known by its mark, ended it; without a lease it is purged
+REVOKE: Final = Script(
+    _PURGE,
+    """
+local ended, session, due, index, principals, usage, sizes = unpack(KEYS)
+local mark, ttl, reason, lease, member, ref = unpack(ARGV)
+local found = redis.call('GET', ended)
+if not found then
+  found = mark
+  if redis.call('HEXISTS', session, 'm') == 1 then
+    if redis.call('HSETNX', session, 'x', reason) == 0 then found = '0'
+    elseif lease ~= '' then
+      redis.call('HSET', session, 'l', lease)
+      redis.call('ZADD', due, lease, member)
+    end
   end
+  redis.call('SET', ended, found, 'EX', ttl)
 end
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
-""")
-
-# {ended session}...; now idle resolution lease leeway
-# -> of each: gone | later, when | taken, when, fields..., reason; by NULs
-CLAIM: Final = allow_oom("""
-local function text(moment) return string.format('%.3f', moment) end
-local function claim(ended, session)
-local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'x', 'l', 't', 'a', 'p')
-if not r[1] then return 'gone' end
-local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
-local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
-if reason then
-  if now < tonumber(r[6]) then return 'later\\0' .. r[6] end
-elseif not (now < ends) then reason = 'expired'
-elseif not (now < idles) then reason = 'idle'
-else return 'later\\0' .. text(math.min(ends, idles)) end
-local lease = text(now + tonumber(ARGV[4]))
-redis.call('HSET', session, 'x', reason, 'l', lease)
-local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
-redis.call('SET', ended, '0', 'EX', string.format('%d', ttl), 'NX')
-local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[9] or '', r[8], reason}
-return table.concat(found, '\\0')
-end
-local all = {}
-for i = 1, #KEYS, 2 do all[#all + 1] = claim(KEYS[i], KEYS[i + 1]) end
-return all
-""")
-
-# due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
-POSTPONE: Final = allow_oom("""
-for i = 1, #ARGV, 3 do
-  local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
-  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
-    if ARGV[i + 2] == '' then redis.call('ZREM', KEYS[1], ARGV[i])
-    else redis.call('ZADD', KEYS[1], ARGV[i + 2], ARGV[i]) end
-  end
+if found ~= mark then return 0 end
+if lease == '' then
+  redis.call('ZREM', due, member)
+  purge(session, ref, index, principals, usage, sizes)
 end
 return 1
-""")
+""",
+)
 
-# {session data times}... -> of each: audience, subject, beginning, the data's account, or nothing; by NULs
-PURGE: Final = Script("""
-local all = {}
-for i = 1, #KEYS, 3 do
-  local of, account = redis.call('HMGET', KEYS[i], 'a', 'u', 'c'), redis.call('HGET', KEYS[i + 2], '$')
-  redis.call('DEL', KEYS[i], KEYS[i + 1], KEYS[i + 2])
-  all[#all + 1] = table.concat({of[1] or '', of[2] or '', of[3] or '', account or ''}, '\\0')
+# cutoff; moment ttl
+REVOKE_BEFORE: Final = Script(
+    KEEP,
+    """
+local old = redis.call('GET', KEYS[1])
+if not old or tonumber(old) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL') end
+keep(KEYS[1], ARGV[2])
+return 1
+""",
+)
+
+# epoch cutoff {session ended registered cutoff}... -> those two, and of each the record, its reason and the other three
+RECORDS: Final = Script("""
+local all = redis.call('MGET', KEYS[1], KEYS[2])
+for i = 3, #KEYS, 4 do
+  local found = redis.call('HMGET', KEYS[i], 'm', 'e', 's', 'a', 't', 'p', 'x')
+  for j, fact in ipairs(redis.call('MGET', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])) do found[7 + j] = fact end
+  all[#all + 1] = found
 end
 return all
 """)
 
+# due; now count latest -> members. What is to be looked at after the latest moment that the idle timeout permits was
+# recorded under a longer one: it is looked at now.
+DUE: Final = Script(
+    """
+if ARGV[3] ~= 'inf' then
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[3], '+inf', 'LIMIT', 0, 500)) do
+    redis.call('ZADD', KEYS[1], ARGV[1], member)
+  end
+end
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
+""",
+    allow_oom=True,
+)
 
-def record_of(ref: str, *fields: bytes) -> Record:
-    """Return a record from its fields, all but the last."""
-    created, expires, seen, *texts, audience = fields
-    subject, trace, principal_hashes = (text.decode() if text else None for text in texts)
-    times = (float(created), int(expires), float(seen))
-    return Record(ref, subject, *times, trace, audience.decode(), principal_hashes)
+# due index principals {session ended}...; now idle-or-nothing lease leeway audience {member}...
+# -> of each that has ended and is not claimed: its record and its reason. All others are to be looked at later.
+CLAIM: Final = Script(
+    _INDEX,
+    """
+local due, index, principals = unpack(KEYS, 1, 3)
+local now, idle, lease, leeway = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local function claim(session, ended, member)
+  local r = redis.call('HMGET', session, 'm', 'e', 's', 'a', 't', 'p', 'x', 'l')
+  if not r[1] then
+    redis.call('ZREM', due, member)
+    return unlist(index, principals, ARGV[5], member)
+  end
+  local ends, over = tonumber(r[2]), idle and tonumber(r[3]) + idle or math.huge
+  local later = r[7] and tonumber(r[8]) or math.min(ends, over)
+  if now < later then
+    redis.call('ZADD', due, later, member)
+    return
+  end
+  r[7] = r[7] or (now < ends and 'idle' or 'expired')
+  redis.call('HSET', session, 'x', r[7], 'l', now + lease)
+  redis.call('ZADD', due, now + lease, member)
+  local ttl = math.max(1, math.ceil(ends + leeway - now))
+  redis.call('SET', ended, '0', 'EX', string.format('%d', ttl), 'NX')
+  r[8] = nil
+  return r
+end
+local taken = {}
+for i = 6, #ARGV do taken[#taken + 1] = claim(KEYS[2 * i - 8], KEYS[2 * i - 7], ARGV[i]) end
+return taken
+""",
+    allow_oom=True,
+)
+
+# index principals usage sizes {session}...; {ref}...
+PURGE: Final = Script(
+    _PURGE, "for i, ref in ipairs(ARGV) do purge(KEYS[4 + i], ref, unpack(KEYS, 1, 4)) end return 1", allow_oom=True
+)
+
+# index principals usage -> recorded sessions, the most of one principal, the bytes of data, the most of one principal
+USAGE: Final = Script("""
+local sessions = redis.call('ZRANGE', KEYS[2], 0, 0, 'REV', 'WITHSCORES')
+local sizes = redis.call('ZRANGE', KEYS[3], 0, 1, 'REV', 'WITHSCORES')
+local most = {sessions[2] or 0, sizes[2] or 0, sizes[4] or 0}
+return {redis.call('ZCARD', KEYS[1]) / 2, tonumber(most[1]), tonumber(most[2]), tonumber(most[3])}
+""")
 
 
-def member(created_at: float, ref: str) -> str:
-    """Return a session's entry in a list, which is sorted as text."""
-    return f"{round(created_at * 1000):0{DIGITS}}{ref}"
+def member_of(record: Record) -> str:
+    """Return a session's name in lists, which are sorted as text."""
+    return f"{_at(record.created_at)}{record.ref}\0{record.subject or ''}"
+
+
+def listed(name: bytes) -> tuple[float, str, str | None]:
+    """Return what a name in a list holds: when the session began, its `ref` and its subject."""
+    *_, session, subject = name.split(b"\0")
+    return int(session[:_DIGITS]) / 1000, session[_DIGITS:].decode(), subject.decode() or None
+
+
+def record_of(member: bytes, expires: bytes, seen: bytes, audience: bytes, *texts: bytes | None) -> Record:
+    """Return a record from its fields."""
+    (created_at, ref, subject), times = listed(member), (int(expires), float(seen))
+    trace, principal_hashes = (None if text is None else text.decode() for text in texts)
+    return Record(ref, subject, created_at, *times, trace, audience.decode(), principal_hashes)
+
+
+def _at(moment: float) -> str:
+    return f"{round(moment * 1000):0{_DIGITS}}"
+
+
+def index_range(audience: str, subject: str | None, after: tuple[float, str]) -> tuple[str, str]:
+    """Return the first and the last that may be in a list, of all sessions or of a principal, after a position."""
+    prefix = f"{audience}\0" if subject is None else f"{audience}\0={subject}\0"
+    # A session that began then is after its own position, but for what follows its name.
+    return f"({prefix}{_at(max(after[0], 0))}{after[1]}" + "\1" * bool(after[1]), f"({prefix}:"
 
 
 class Keys:
-    """The names under which one deployment keeps its sessions.
+    """The names under which one deployment keeps its sessions, all with one hash tag.
 
-    Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`. Lists of sessions
-    are sorted by their ends, to be cleaned, and by their positions, to be read in pages; that of the due ones by when
-    to look at them next.
+    There are those of a session (`ended`, whose value names the call that ended it, `registered`, `session`), those of
+    an audience (`due`, the sessions by when to look at them next, and `cutoff`), and those of all.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.epoch: str = f"{prefix}{{all}}:epoch:4"  # with the number of the format
-        self.servers: str = f"{prefix}{{all}}:servers"
+        self.epoch = self("epoch", "5")  # with the number of the format
+        self.servers = self("servers")
+        self.index, self.principals = self("index"), self("principals")
+        self.usage, self.sizes = self("usage"), self("sizes")
+        self.of_all_sessions = [self.index, self.principals, self.usage, self.sizes]
 
-    def data_keys(self, ref: str) -> tuple[str, ...]:
-        """Return the keys of a session: its revocation, its record, its data and the times of that."""
-        return tuple(f"{self._prefix}{{{ref}}}:{part}" for part in ("ended", "session", "data", "times"))
+    def __call__(self, *parts: str) -> str:
+        return f"{{{self._prefix}}}{':'.join(parts)}"
 
-    def ended(self, ref: str) -> str:
-        """Return the key of a revocation, whose value names its call."""
-        return self.data_keys(ref)[0]
-
-    def account(self, name: str) -> tuple[str, str]:
-        """Return the keys of what the data of a principal's sessions takes, and of when each is over."""
-        return f"{self._prefix}{{{name}}}:account", f"{self._prefix}{{{name}}}:account-ends"
-
-    def all(self, part: str) -> str:
-        """Return the pattern of the keys of one kind."""
-        prefix = "".join(f"[{letter}]" if letter in "*?[\\^" else letter for letter in self._prefix)
-        return f"{prefix}{{*}}:{part}"
-
-    def registered(self, ref: str) -> str:
-        return f"{self._prefix}{{{ref}}}:registered"
-
-    def due(self, audience: str) -> str:
-        return f"{self._prefix}{{all}}:due:{audience}"
-
-    def cutoff(self, audience: str, subject: str | None) -> str:
-        return f"{self._prefix}{{{subject or 'all'}}}:cutoff:{audience}"
-
-    def lists(self, audience: str, subject: str | None) -> list[tuple[str, str]]:
-        """Return the keys of the lists that a session is on: that of all, and that of its principal, or of none."""
-        own = f"{{{subject}}}:sessions" if subject else "{all}:anonymous"
-        return [
-            (f"{self._prefix}{{all}}:recorded:ends:{audience}", self.listed(audience)),
-            (f"{self._prefix}{own}:ends:{audience}", f"{self._prefix}{own}:listed:{audience}"),
-        ]
-
-    def listed(self, audience: str, subject: str | None = None) -> str:
-        """Return the key of the list of all sessions, or of a principal's, in their order."""
-        own = f"{{{subject}}}:sessions" if subject else "{all}:recorded"
-        return f"{self._prefix}{own}:listed:{audience}"
-
-
-def listings(keys: Keys, record: Record, entry: tuple[Word, ...], max_sessions: int | None) -> list[Command]:
-    """Return what lists a record; the second refuses it where there are as many as there may be."""
-    of_all, own = keys.lists(record.audience, record.subject)
-    cutoff = keys.cutoff(record.audience, record.subject)
-    return [LIST(*of_all, args=(*entry, "")), LIST(*own, cutoff, args=(*entry, max_sessions or ""))]
-
-
-def index_removals(keys: Keys, audience: str, subject: str | None, created_at: float, ref: str) -> list[Command]:
-    """Return what takes a record from all lists."""
-    name = member(created_at, ref)
-    lists = keys.lists(audience, subject)
-    return [("ZREM", keys.due(audience), ref), *(("ZREM", key, name) for pair in lists for key in pair)]
+    def cutoff(self, audience: str, subject: str | None = None) -> str:
+        return self("cutoff", audience, subject or "")
