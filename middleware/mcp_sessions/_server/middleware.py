@@ -45,6 +45,7 @@ from .routing import Place, Routing
 from .runtime import Runtime, make_runtime
 from .startup_checks import log_start
 from .transport import call_upstream, handle_without_body
+from .workers import failing_once
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
@@ -105,6 +106,7 @@ class MCPSessionMiddleware:
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
+    @failing_once()
     def __init__(
         self,
         app: ASGIApp | ASGI3Application,

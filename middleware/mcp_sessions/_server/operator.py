@@ -26,6 +26,7 @@ from . import forms
 from .background import pages, start
 from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
+from .workers import failing_once
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
 PAGE: Final = 200  # sessions that are read at once
@@ -51,6 +52,7 @@ class Sessions:
     anything: `Principal(subject="alice")` is alice with any of her clients.
     """
 
+    @failing_once()
     def __init__(
         self,
         *,
