@@ -247,10 +247,12 @@ class Services:
     configuration_error: Callable[[], Awaitable[str | None]] = (
         anyio.lowlevel.checkpoint
     )  # why it must not serve what it has by then
+    has_lifespan: bool = field(default=False, init=False)  # whether one has reached us
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
         """Open the store before the application starts, which it does even if the store does not answer yet."""
+        self.has_lifespan = True
         try:
             await self.store.open()
         except StoreUnavailable as error:

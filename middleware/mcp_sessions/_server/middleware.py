@@ -171,6 +171,8 @@ class MCPSessionMiddleware:
             # Mounted ones, and servers without a lifespan, were not checked before.
             if (error := self.configuration_error) is not None:
                 raise ConfigurationError(error)
+            if not self.services.has_lifespan:
+                startup_checks.log_unstarted(self.app, self.path)
             self._is_checked = True
         self.services.started()
 

@@ -47,6 +47,11 @@ TEMPLATED: Final = (
     "resources"
 )
 LISTING: Final = 5.0  # seconds that a server may take to list its templates
+UNSTARTED: Final = (
+    "no lifespan has reached this middleware, so the MCP server behind it may not have started, and would answer HTTP "
+    "500. A server starts the outermost application alone: pass on the lifespan of what is mounted in it, as in "
+    "FastAPI(lifespan=lifespan_of(mcp_app)), with lifespan_of from mcp_sessions.integrations"
+)
 _log: Final = logging.getLogger("mcp_sessions")
 
 # In all of these, `app` is the wrapped application, and `endpoint` the MCP path without a trailing slash, or None for
@@ -126,6 +131,11 @@ def _pattern(template: str) -> re.Pattern[str]:
         for text in texts
     ]
     return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
+def log_unstarted(app: object, endpoint: str | None) -> None:
+    """Log that nothing has started what needs it: a Starlette application, or a server of the SDK or FastMCP."""
+    found = list(reachable(app, endpoint))
+    if any(isinstance(part, Router) for part in found) or any(managers(found)):
+        _log.warning(UNSTARTED)
 
 
 def managers(parts: Iterable[object]) -> Iterator[Any]:
