@@ -17,8 +17,7 @@ from clients import SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
-
-from cluster import Nginx, Program, Redis, Replica, free_port
+from programs import Nginx, Program, Redis, free_port
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent
@@ -42,8 +41,8 @@ def gunicorn() -> str:
 class Server(Program):
     """The recipe's server, by one of its commands, with two workers on a free port."""
 
-    is_ready = Replica.is_ready
-    is_failing = Replica.is_failing
+    is_ready = b"Application startup complete"
+    is_failing = b"] died"  # a worker, which is then replaced
     processes = 2
 
     def __init__(self, folder: Path, command: str, store: str) -> None:

@@ -1,14 +1,13 @@
-"""The programs of a cluster, each in a process of its own: a store, servers with several workers, a balancer.
+"""Programs in processes of their own, for the recipes: a store, servers with several workers, nginx.
 
-A program is ready when its log says so, and is ended by the signal that lets it finish what it is doing. What one says
-while it runs is not shown; it is part of the error where it never gets ready.
+A program is ready when its log says so, and is ended by the signal that lets it finish what it is doing. Its log is
+part of the error if it never gets ready.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,11 +18,9 @@ from typing import Final
 import anyio
 from anyio.abc import Process
 
-from server_process import DidNotStart
-
 POLL: Final = 0.02  # seconds between looks at a log
 PATIENCE: Final = 5.0  # seconds that a program may take to finish
-SITE: Final = Path(__file__).parent / "deployment" / "nginx.conf"
+SITE: Final = Path(__file__).parents[2] / "examples" / "deployment" / "nginx.conf"
 MAIN: Final = """\
 daemon off;
 worker_processes 1;
@@ -50,6 +47,10 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class DidNotStart(Exception):
+    """A program ended before it was ready; the message is its log."""
 
 
 class Program:
@@ -160,20 +161,6 @@ class Redis(Program):
     def url(self) -> str:
         """The `store=` option of the servers."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-
-class Replica(Program):
-    """A server under Uvicorn, with several workers on one port."""
-
-    is_ready = b"Application startup complete"
-    is_failing = b"] died"  # a worker, which is then replaced
-
-    def __init__(self, name: str, folder: Path, servers: Path, workers: int, **environment: str) -> None:
-        port = free_port()
-        command: list[str | Path] = [sys.executable, "-m", "uvicorn", "--app-dir", servers, "cluster_counter:app"]
-        command += ["--workers", str(workers), "--port", str(port), "--no-access-log", "--no-use-colors"]
-        super().__init__(name, folder, command, port, **environment)
-        self.processes = workers
 
 
 class Nginx(Program):
