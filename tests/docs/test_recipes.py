@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from clients import SECRET
 from environments import needs
@@ -20,8 +22,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys are in the environment, as on the page."""
+def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Run in an empty folder with the keys in the environment, as a reader does."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 

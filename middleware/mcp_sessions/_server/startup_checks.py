@@ -131,6 +131,8 @@ def _pattern(template: str) -> re.Pattern[str]:
         for text in texts
     ]
     return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
+
+
 def log_unstarted(app: object, endpoint: str | None) -> None:
     """Log that nothing has started what needs it: a Starlette application, or a server of the SDK or FastMCP."""
     found = list(reachable(app, endpoint))
