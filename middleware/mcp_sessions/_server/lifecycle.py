@@ -98,7 +98,7 @@ class Terminator:
     async def finish(self, *batch: Ended) -> None:
         """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them.
 
-        Plain functions run in turn, and cost no task; all others run side by side. What is over is purged together.
+        Plain functions run in turn, and cost no task; all others run side by side. Expired entries are purged together.
         """
         over: list[str] = []
         running, ran = 0, anyio.Event()

@@ -96,7 +96,7 @@ class Streams:
             asked = claims[first : first + BATCH]
             try:
                 statuses = await self._store.statuses(asked)
-            except StoreUnavailable:  # what is no answer goes on until the store says otherwise
+            except StoreUnavailable:  # without an answer the stream stays open
                 self.store_unavailable = True
                 continue
             self.store_unavailable = False

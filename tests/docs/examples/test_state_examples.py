@@ -111,7 +111,7 @@ class TestSandbox:
         """A path in place of a plain file name is refused."""
         async with connected("sandbox") as client:
             session = await HeldSession.create(client)
-            with pytest.raises(ToolFailed, match="is no plain file name"):
+            with pytest.raises(ToolFailed, match="is not a plain file name"):
                 await session.call("write", name=name, text="out")
 
 
