@@ -1,9 +1,9 @@
 """A server whose `count` tool counts the calls of each session.
 
-The number travels with the client, sealed in the session's state: nothing is stored here, so any worker with the same
-keys can answer the next call, also after a restart. Such a state is last-write-wins: two calls of one session at the
-same moment carry the same state, and both answer with the same number. A count that must not miss a call belongs on
-the server. Source: the example of issue 984, Clarifications on the intent/use-case for sessions.
+The number is in `session.state`. A client that speaks the draft (`mcp_sessions.client`) carries it, sealed, so any
+worker with the same keys can answer, also after a restart. For all other clients it is in the store, here `memory:`:
+in this process, and lost with it. State is last-write-wins: of two calls at the same moment, one is not counted. A
+count that must not miss a call belongs into `session.data`.
 
     MCP_SESSIONS_KEYS=... uvicorn --app-dir examples counter:app
 """

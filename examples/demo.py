@@ -1,171 +1,132 @@
-"""`make demo`: two real servers, the official SDK's own client, and what sessions do for them, as a timeline.
+"""`make demo`: a server on two workers, and a client that holds two conversations with it.
 
-The servers are the examples `counter` and `notebook`, each in a process of its own. Every answer is compared with what
-the story says: the first that differs ends the demo with a non-zero exit status. Sessions are called A, B, C and so on;
-their ids are credentials, so they are never printed.
+Each answer names the process that gave it. The server is restarted in between: other processes continue the sessions,
+since they have the same keys and the same store. The program ends with an error if a cart is not as it should be.
 
-    python examples/demo.py [--servers FOLDER]      other versions of counter.py and notebook.py
+    python examples/demo.py
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
+import secrets
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server import MCPServer
 
-from server_process import DidNotStart, ServerProcess, serving
-from stage import NOBODY, Differs, Server, together
-from timeline import Timeline
+from mcp_sessions import MCPSessionMiddleware, require_session
+from mcp_sessions.client import ClientSessions, with_sessions
 
-HERE = Path(__file__).resolve().parent
-NAMES_OF_SESSIONS = ("mcp_sessions", "MCPSessionMiddleware", "current_session", "require_session")
-NOT_FOUND = "refused: -32043 Session not found"
-
-
-async def ready(process: ServerProcess, timeline: Timeline) -> None:
-    """Wait until a process serves."""
-    await process.ready()
-    timeline.event(process.name, f"process {process.pid} serves {process.url}")
+mcp = MCPServer("shop", log_level="WARNING")
 
 
-async def restart(process: ServerProcess, timeline: Timeline) -> None:
-    """End a process and start another in its place; its client stays as it is."""
-    timeline.event(process.name, f"process {process.pid} is ended")
-    await process.end()
-    await process.launch()
-    await ready(process, timeline)
+@mcp.tool()
+def add(item: str) -> dict[str, Any]:
+    """Add an item to this session's cart; return the cart, and the process that answers."""
+    state = require_session().state
+    state["cart"] = [*state.get("cart", []), item]
+    return {"cart": state["cart"], "process": os.getpid()}
 
 
-# --- the story -----------------------------------------------------------------------------------
+def server() -> MCPSessionMiddleware:
+    """Return the application, with its keys and its store from the environment."""
+    return MCPSessionMiddleware.from_env(mcp.streamable_http_app(stateless_http=True))
 
 
-def show_source(path: Path, timeline: Timeline) -> None:
-    """Show what a server has to say to get sessions, out of its own file."""
-    lines = [line for line in path.read_text("utf-8").splitlines() if any(name in line for name in NAMES_OF_SESSIONS)]
-    timeline.title(f"The {len(lines)} lines of {path.name} that give it sessions")
-    for line in lines:
-        timeline.source(line.strip())
+def start(port: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the server with two workers, and wait until its port is open."""
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(__file__).parent), "--factory", "demo:server"]
+    command += ["--workers", "2", "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            break
+    return process
 
 
-async def side_by_side(notebook: Server) -> None:
-    """Two sessions on one server do not see each other, and a call without one is refused."""
-    notebook.check(NOBODY, "server/discover", json.dumps(notebook.advertised["required"]), '"some"')
-    await notebook.create("A")
-    await notebook.create("B")
-    await notebook.call("A", "append", note="milk", expected='["milk"]')
-    await notebook.call("B", "append", note="call Ada", expected='["call Ada"]')
-    await notebook.call("A", "append", note="eggs", expected='["milk", "eggs"]')
-    await notebook.call("B", "read", expected='["call Ada"]')
-    await notebook.call_without("read", expected="[]")  # which is in the session of this client's cookie
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server, which finishes what it is doing first."""
+    process.terminate()
+    process.wait()
 
 
-async def many_at_once(counter: Server, sessions: str) -> None:
-    """Sessions that are used at the same time do not disturb each other."""
-    for session in sessions:
-        await counter.create(session)
-    answers = await together([counter.repeat(session, "count", 5) for session in sessions])
-    for session, came_back in zip(sessions, answers, strict=True):
-        counter.check(session, "count() five times", came_back, "[1, 2, 3, 4, 5]")
+class Conversations:
+    """Two carts in two sessions over one connection."""
+
+    def __init__(self, client: Client, sessions: ClientSessions) -> None:
+        self._client = client
+        self._sessions = sessions
+        self._carts: dict[str, list[str]] = {"A": [], "B": []}
+        self.is_right = True
+
+    async def add(self, name: str, item: str) -> None:
+        """Add an item in a conversation, print the answer, and compare it with what was added there."""
+        with self._sessions.use(self._sessions.open(name)):
+            result = await self._client.call_tool("add", {"item": item})
+        answer = result.structured_content or {}
+        self._carts[name].append(item)
+        print(f'  {name}  add("{item}") -> {answer["cart"]}, process {answer["process"]}')
+        if answer["cart"] != self._carts[name]:
+            print(f"     expected {self._carts[name]}")
+            self.is_right = False
+
+    async def delete(self, name: str) -> None:
+        """End a session; the next call of its conversation begins another one."""
+        await self._sessions.delete(self._sessions.open(name))
+        self._carts[name].clear()
 
 
-async def twice_in_one(counter: Server, session: str) -> None:
-    """Calls of one session at the same moment carry the same state, so that both count from the same number."""
-    answers = await together([counter.repeat(session, "count", 1), counter.repeat(session, "count", 1)])
-    for came_back in answers:
-        counter.check(session, "count() at the same moment", came_back, "[6]")
-    await counter.call(session, "count", expected="7")
-
-
-async def after_restart(notebook: Server) -> None:
-    """A new process with the same keys knows the sessions of the old one."""
-    await notebook.call("A", "read", expected='["milk", "eggs"]')
-    await notebook.call("B", "read", expected='["call Ada"]')
-
-
-async def delete_one(notebook: Server) -> None:
-    """A deleted session is refused, and the other goes on."""
-    await notebook.delete("A")
-    await notebook.call("A", "read", expected=NOT_FOUND)
-    await notebook.call("B", "append", note="call Bob", expected='["call Ada", "call Bob"]')
-
-
-async def tell(notebook: Server, counter: Server, process: ServerProcess, timeline: Timeline) -> None:
-    """The whole story, in which the notebook's process is replaced."""
-    timeline.title("Two sessions side by side: neither sees the other's notes")
-    await side_by_side(notebook)
-    timeline.title("Six sessions at the same time: each counts for itself")
-    await many_at_once(counter, "CDEFGH")
-    timeline.title("One session twice at the same moment: state is last-write-wins, so one call is not counted")
-    await twice_in_one(counter, "C")
-    timeline.title("A new server process with the same keys: both sessions live on")
-    await restart(process, timeline)
-    await after_restart(notebook)
-    timeline.title("A deleted session is refused; the other one lives")
-    await delete_one(notebook)
-
-
-async def play(folder: Path, timeline: Timeline) -> None:
-    """Start the servers, connect to them and tell the story.
-
-    Raises:
-        Differs: An answer is not what the story says.
-        DidNotStart: A server did not start.
-    """
-    difference: Differs | None = None
-    async with serving("notebook", folder) as one, serving("counter", folder) as other:
-        timeline.title("Two servers, each in a process of its own")
-        await ready(one, timeline)
-        await ready(other, timeline)
-        async with Client(one.url) as first, Client(other.url) as second:
-            notebook, counter = Server(one.name, first, timeline), Server(other.name, second, timeline)
-            try:
-                await tell(notebook, counter, one, timeline)
-            except Differs as found:  # raised outside of the clients, whose task groups would wrap it
-                difference = found
-    if difference:
-        raise difference
-
-
-async def problem_of(folder: Path, timeline: Timeline, limit: float) -> str:
-    """What went wrong, or an empty text."""
+async def play(port: int, settings: Mapping[str, str]) -> bool:
+    """Run the whole demo, and return whether each cart was right."""
+    process = start(port, settings)
     try:
-        with anyio.fail_after(limit):
-            await play(folder, timeline)
-    except (Differs, DidNotStart) as problem:
-        return str(problem)
-    except TimeoutError:
-        return f"not at the end of the story after {limit} seconds"
-    return ""
+        sessions = with_sessions(streamable_http_client(f"http://127.0.0.1:{port}/mcp"))
+        async with Client(sessions) as client:
+            conversations = Conversations(client, sessions)
+            print("Two conversations, each with its own cart")
+            for name, item in (("A", "milk"), ("B", "socks"), ("A", "eggs"), ("B", "a hat")):
+                await conversations.add(name, item)
+            print("The server is restarted: other processes, the same sessions")
+            stop(process)
+            process = start(port, settings)
+            await conversations.add("A", "bread")
+            await conversations.add("B", "tickets")
+            print("One session is deleted with its cart, and the other one lives")
+            await conversations.delete("A")
+            await conversations.add("A", "tea")
+            await conversations.add("B", "a map")
+        return conversations.is_right
+    finally:
+        stop(process)
 
 
-def main(arguments: Sequence[str] | None = None, *, limit: float = 50.0) -> int:
-    """Run the demo.
-
-    Args:
-        arguments: The command line's; None takes the process's own.
-        limit: Seconds after which it gives up.
-
-    Returns:
-        The exit status: 0 where everything was as the story says, else 1.
-    """
-    parser = argparse.ArgumentParser(description="Two servers with sessions, and a client that uses them.")
-    parser.add_argument("--servers", type=Path, default=HERE, metavar="FOLDER", help="where their files are")
-    folder: Path = parser.parse_args(arguments).servers
-    timeline = Timeline(sys.stdout)
-    show_source(folder / "counter.py", timeline)
-    return conclude(timeline, anyio.run(problem_of, folder, timeline, limit))
-
-
-def conclude(timeline: Timeline, problem: str) -> int:
-    """Print the outcome, and return the exit status."""
-    timeline.end(problem or "Everything came back as it should.", good=not problem)
-    return 1 if problem else 0
+def main() -> None:
+    """Run the demo with new keys, a free port and a temporary store."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    with TemporaryDirectory() as folder:
+        settings = {
+            "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32),
+            "MCP_SESSIONS_STORE": f"sqlite:{folder}/sessions.db",
+        }
+        is_right = anyio.run(play, port, settings)
+    sys.exit(None if is_right else "a cart was not as it should be")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

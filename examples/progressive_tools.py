@@ -1,8 +1,8 @@
-"""Tools that a session has to unlock: first `unlock`, then `restart`.
+"""A tool that a session must unlock first.
 
-In the modern era a list of tools is the same for everybody (so that it can be cached), and the call decides: who is too
-early is told what to call first, in words that a model can act on. Clients of the legacy era expect lists to change
-with what they did, so theirs is filtered by their session. Either way it is the call that guards, and never the list.
+In the modern era, a list of tools is the same for all clients, so that it can be cached, and the call decides: an early
+one fails with a message that says what to call first. Clients of the legacy era expect lists to change, so theirs is
+filtered by their session. Either way the call is the guard, never the list.
 
     MCP_SESSIONS_KEYS=... uvicorn --app-dir examples progressive_tools:app
 """

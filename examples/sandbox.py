@@ -30,7 +30,7 @@ mcp = MCPServer("sandbox")
 def place(session: Session, name: str) -> Path:
     """Return the path of a file; only plain names are allowed."""
     if re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII) is None:
-        raise ToolError(f"{name!r} is no plain file name")
+        raise ToolError(f"{name!r} is not a plain file name")
     return SANDBOXES / session.ref / name
 
 

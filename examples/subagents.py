@@ -1,120 +1,90 @@
-"""An orchestrator and its helpers share a cart and have a browser each, as a timeline.
+"""An orchestrator and its sub-agents: they share a cart and have a browser each.
 
-A session that is the whole conversation's cannot serve helpers that work side by side: either they share everything, or
-they share nothing. So the orchestrator forks its session, once for each thing that a helper has: a fork that shares for
-the cart, a fresh one for the browser. Which of a helper's sessions a call goes in is decided by the tool. The server is
-the example `shop`, in a process of its own; nothing of this is known to it.
+One session for the whole conversation cannot serve sub-agents that work side by side: they would share everything. So
+a sub-agent uses two sessions, its orchestrator's for the cart and a new one for the browser, and the tool decides which
+one a call is made in. To try something out, it gets a fork: a session that begins with a copy.
 
+    MCP_SESSIONS_KEYS=... uvicorn --app-dir examples --factory subagents:server     # in another terminal
     python examples/subagents.py
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import anyio
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server import MCPServer
 
-from mcp_sessions.client import ClientSession, ClientSessions, SessionNotFound, with_sessions
-from server_process import serving
-from timeline import Timeline
+from mcp_sessions import MCPSessionMiddleware, require_session
+from mcp_sessions.client import ClientSession, ClientSessions, with_sessions
 
-HERE = Path(__file__).resolve().parent
+mcp = MCPServer("shop")
+
+
+@mcp.tool()
+async def put(item: str) -> list[str]:
+    """Add an item to the cart of this session, and return the cart."""
+    data = require_session().data  # parallel calls lose nothing
+    cart: list[str] = await data.update("cart", lambda cart: sorted([*cart, item]), default=[])
+    return cart
+
+
+@mcp.tool()
+async def visit(page: str) -> list[str]:
+    """Open a page in the browser of this session, and return its history."""
+    pages: list[str] = await require_session().data.update("browser", lambda pages: [*pages, page], default=[])
+    return pages
+
+
+def server() -> MCPSessionMiddleware:
+    """Return the application of a server that knows nothing of agents."""
+    return MCPSessionMiddleware(
+        mcp.streamable_http_app(stateless_http=True),
+        keys="env:MCP_SESSIONS_KEYS",
+        require={"tools/call": ["put", "visit"]},
+    )
 
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that calls tools.
+    """An agent that buys: the session of its cart, and that of its browser."""
 
-    Args:
-        letter: What the timeline calls it.
-        client: The connection, which all agents share.
-        sessions: What chooses the session of a call.
-        tools: The session that each tool is called in.
-        timeline: Where its calls are told.
-    """
-
-    letter: str
+    name: str
     client: Client
     sessions: ClientSessions
-    tools: Mapping[str, ClientSession]
-    timeline: Timeline
+    cart: ClientSession
+    browser: ClientSession
 
-    async def call(self, tool: str, argument: str) -> None:
-        """Call a tool with its argument, and print the result."""
-        name = {"put": "item", "visit": "page"}[tool]
-        came_back = await _outcome(self._call(tool, {name: argument}))
-        self.timeline.exchange("shop", self.letter, f"{tool}({json.dumps(argument)})", came_back)
-
-    async def _call(self, tool: str, arguments: dict[str, str]) -> str:
-        with self.sessions.use(self.tools[tool]):
-            result = await self.client.call_tool(tool, arguments)
-        return json.dumps((result.structured_content or {})["result"])
-
-    def helper(self, letter: str) -> Agent:
-        """Return a helper with this agent's cart and its own browser."""
-        tools = {"put": self.tools["put"], "visit": self.sessions.new()}
-        return Agent(letter, self.client, self.sessions, tools, self.timeline)
-
-    async def trial(self, letter: str) -> Agent:
-        """Return a helper with a copy of all that this agent has."""
-        copy = await self.sessions.fork(self.tools["put"])
-        return Agent(letter, self.client, self.sessions, {"put": copy, "visit": copy}, self.timeline)
+    async def buy(self, item: str) -> None:
+        """Look an item up, and put it into the cart."""
+        for session, tool, arguments in (
+            (self.browser, "visit", {"page": f"/{item}"}),
+            (self.cart, "put", {"item": item}),
+        ):
+            with self.sessions.use(session):
+                result = await self.client.call_tool(tool, arguments)
+            print(f"{self.name}: {tool} -> {(result.structured_content or {})['result']}")
 
 
-async def _outcome(call: Any) -> str:
-    try:
-        return str(await call)
-    except SessionNotFound as error:
-        return f"refused: {error}"
-
-
-async def fetch(helper: Agent, item: str) -> None:
-    """Run a helper: browse, and buy."""
-    await helper.call("visit", "/search")
-    await helper.call("visit", f"/{item}")
-    await helper.call("put", item)
-
-
-async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> None:
+async def main(url: str = "http://127.0.0.1:8000/mcp") -> None:
     """Run the orchestrator."""
-    root = sessions.new()
-    orchestrator = Agent("O", client, sessions, {"put": root, "visit": root}, timeline)
-    timeline.title("The orchestrator begins")
-    await orchestrator.call("visit", "/basket")
-    await orchestrator.call("put", "bread")
-
-    timeline.title("Two helpers at the same time: one cart, two browsers")
-    first, second = orchestrator.helper("A"), orchestrator.helper("B")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(fetch, first, "milk")
-        tasks.start_soon(fetch, second, "tea")
-
-    timeline.title("A third tries something out, on a copy")
-    await (await orchestrator.trial("C")).call("put", "caviar")
-    await orchestrator.call("put", "salt")
-    await orchestrator.call("visit", "/checkout")
-
-    timeline.title("The orchestrator is done, and so are its helpers")
-    await sessions.delete(root)
-    timeline.event("program", "deletes the shared session")
-    await first.call("put", "wine")
-
-
-async def tell(timeline: Timeline) -> None:
-    """Run the whole timeline."""
-    async with serving("shop", HERE) as server:
-        await server.ready()
-        sessions = with_sessions(streamable_http_client(server.url))
-        async with Client(sessions) as client:
-            await plan(client, sessions, timeline)
+    sessions = with_sessions(streamable_http_client(url))
+    async with Client(sessions) as client:
+        own = sessions.new()
+        orchestrator = Agent("orchestrator", client, sessions, cart=own, browser=own)
+        await orchestrator.buy("bread")
+        async with anyio.create_task_group() as tasks:
+            for item in ("milk", "tea"):
+                helper = Agent(f"{item} agent", client, sessions, cart=own, browser=sessions.new())
+                tasks.start_soon(helper.buy, item)
+        copy = await sessions.fork(own)
+        await Agent("trial", client, sessions, cart=copy, browser=copy).buy("caviar")
+        await orchestrator.buy("salt")
 
 
 if __name__ == "__main__":
-    anyio.run(tell, Timeline(sys.stdout))
+    asyncio.run(main(*sys.argv[1:]))

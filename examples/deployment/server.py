@@ -47,6 +47,7 @@ async def ready(_request: Request) -> PlainTextResponse:
 
 app = mcp.streamable_http_app(
     stateless_http=True,
+    json_response=True,  # a restart cuts streams of events, and waits for answers in JSON
     transport_security=TransportSecuritySettings(
         allowed_hosts=[HOST, f"{HOST}:*"], allowed_origins=[f"https://{HOST}"]
     ),

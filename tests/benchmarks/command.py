@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from . import instructions, page, races, stores
+from . import capacity, instructions, page, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
@@ -18,11 +18,12 @@ SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
     "sdk-json": races.sdk_json,
     "sdk-sse": races.sdk_sse,
     "stores": stores.stores,
+    "capacity": capacity.capacity,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }
 SIZES: Final = {
-    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=5, counted=5),
+    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=20, counted=5),
     "quick": Size(rounds=61, store_requests=300),
     "full": Size(),
 }

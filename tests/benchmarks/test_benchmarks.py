@@ -19,6 +19,12 @@ def test_the_trivial_race_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ours, session, tracked" in capsys.readouterr().out
 
 
+def test_the_capacity_of_each_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sessions are created in each, and take room there."""
+    assert command.main(["--size", "tiny", "capacity"]) == 0
+    assert "postgresql://" in capsys.readouterr().out
+
+
 async def test_a_contestant_that_does_something_else_is_not_timed() -> None:
     """Errors are fast, so each answer must hold what no other answer does."""
     impostor = Row("impostor", Visits.of(apps.trivial, message()), timing.ECHOED)

@@ -19,7 +19,7 @@ from mcp.types import TextContent
 
 from integrations.test_explicit_handles import held
 from mcp_sessions._session.claims import Principal
-from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles, make_id
+from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -73,6 +73,7 @@ async def test_the_server_of_fastmcp_mints_and_verifies_handles(run: Callable[..
 def test_verifying_by_hand_prints_the_error(
     run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The output is the comment on the page."""
     run(FASTMCP, BY_HAND)
     assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
 
@@ -131,19 +132,3 @@ def test_every_error_is_on_the_page() -> None:
     table = {row[2]: row[1].strip("`") for row in rows("Error messages")}
     assert table.pop("the same message") == "unknown"
     assert table == refusals()
-
-
-def test_the_chances_are_computed() -> None:
-    """The probabilities on the page follow from the widths in the code."""
-    misquote = 2 / 2 ** (BITS * LAYOUT["tag"])
-    assert misquote == 2**-64
-    assert f"2^-64, or {misquote:.1e}." in PAGE
-    assert f"with a chance of {misquote * 1e6 * 365.25 * 1000:.1e}." in PAGE
-    assert f"with a chance of {1e24 / 2 / 2 ** (BITS * LAYOUT['id']):.1e}, once there are 10^12" in PAGE
-    assert len(ALPHABET) ** len(make_id()) == 2 ** (BITS * LAYOUT["id"])
-
-
-def test_the_page_states_its_limits() -> None:
-    """The page states the two limits that a reader must not miss."""
-    assert "A mix-up of two handles of one type and one user is not detected." in PAGE
-    assert "No evaluation with models was run." in PAGE

@@ -199,8 +199,8 @@ def test_every_page_has_code() -> None:
 
 
 def test_every_example_is_named() -> None:
-    """`docs/examples.md` names every program and server, and nothing that does not exist."""
-    page = (ROOT / "docs" / "examples.md").read_text("utf-8")
-    examples = {path.name: path.read_text("utf-8") for path in (ROOT / "examples").glob("*.py")}
-    runs = {name for name, code in examples.items() if re.search(r"^app = |__main__", code, re.MULTILINE)}
-    assert runs <= set(re.findall(r"\w+\.py", page)) <= set(examples)
+    """The README of `examples/` names every file and folder there, and nothing that does not exist."""
+    page = (ROOT / "examples" / "README.md").read_text("utf-8")
+    named = re.findall(r"`([\w.]+/?)`", "".join(re.findall(r"^\|(.*?)\|", page, re.MULTILINE)))
+    found = [f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "examples").iterdir()]
+    assert sorted(set(named)) == sorted({*found} - {"README.md", "__pycache__/"})

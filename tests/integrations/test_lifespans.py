@@ -70,6 +70,22 @@ async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any]
         assert len({await client.call("whoami", await client.create()) for _ in range(2)} | {"nobody"}) == 3
 
 
+@pytest.mark.parametrize("place", [with_sessions, wrapped])
+async def test_a_lifespan_that_is_not_passed_on_is_named_at_the_first_request(
+    place: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server behind it answers 500, in words of its own that name no remedy."""
+    mcp = place(made(SDK))
+    app = FastAPI()
+    app.mount("/api", mcp)
+    async with lifespan(app):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="Task group is not initialized"):
+                await call(app, http(path="/api/mcp"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+    (line,) = [text for text in caplog.messages if text.startswith("no lifespan has reached")]
+    assert "FastAPI(lifespan=lifespan_of(mcp_app))" in line
+
+
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
 async def test_sessions_may_come_later(outer: Any) -> None:
     """What the outer application is given is looked up at its start."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from starlette.applications import Starlette
 from started import start
 
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Sessions, add_sessions, from_env
 from mcp_sessions._server import startup_checks
-from mcp_sessions._server.startup_checks import workers, workers_error
+from mcp_sessions._server.startup_checks import workers_error
+from mcp_sessions._server.workers import workers
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ APPS = """
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from mcp_sessions import MCPSessionMiddleware, add_sessions
+from mcp_sessions import MCPSessionMiddleware, Sessions, add_sessions
 
 async def answer(request):
     return PlainTextResponse("")
@@ -69,6 +73,36 @@ def test_uvicorn_with_two_workers_stops_over_random_keys(app: str, tmp_path: Pat
     assert "2 worker processes" in ended.stdout
     assert 'keys="env:MCP_SESSIONS_KEYS"' in ended.stdout
     assert "Application startup complete" not in ended.stdout
+
+
+def test_a_wrong_option_ends_all_workers_of_uvicorn_with_one_line_each(tmp_path: Path) -> None:
+    """Such as a driver that is not installed. Uvicorn would start new workers for ever, with a traceback each."""
+    source = f"import sys\nsys.modules['redis.asyncio.retry'] = None\n{APPS}\nSessions(store='redis://127.0.0.1')"
+    ended = start(tmp_path, source, "placed", "--workers", "2")
+    assert 'needs a driver: pip install "redis' in ended.stdout
+    assert "Traceback" not in ended.stdout
+    assert "stopping the parent process" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MCPSessionMiddleware(Starlette(), keys="env:NOT_SET"),
+        lambda: add_sessions(Starlette(), path="/mcp"),
+        from_env,
+        lambda: Sessions(store="memory:"),
+    ],
+)
+def test_one_process_raises_the_error_and_several_end(
+    make: Callable[[], object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A traceback shows which line of the application to mend; once is enough."""
+    monkeypatch.setenv("MCP_SESSIONS_LIFETIME", "soon")
+    with pytest.raises(ConfigurationError) as raised:
+        make()
+    with patch("mcp_sessions._server.workers.workers", lambda: 2), pytest.raises(SystemExit, match="3"):
+        make()
+    assert caplog.messages == [str(raised.value)]
 
 
 IN_CODE = {

@@ -98,7 +98,7 @@ def test_a_url_that_cannot_be_read_is_refused_and_not_repeated() -> None:
 def test_without_the_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """What to install."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=re.escape('pip install "mcp-sessions[postgres]"')):
+    with pytest.raises(ConfigurationError, match=re.escape('pip install "psycopg[binary,pool]>=3.2"')):
         PostgresStore("postgresql://host/database")
 
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 import generated
@@ -480,24 +479,24 @@ CASES = [
 
 def errors_page() -> str:
     """Return `docs/errors.md`."""
-    lines = [_ERRORS]
-    for begins, (code, usual) in _MALFORMED.items():
-        cases = {case.refusal.reason: case for case in reversed(CASES) if case.client_message.startswith(begins)}
-        rows = [_malformed(case, begins, usual) for case in reversed(cases.values())]
-        lines.append(f'\n## `{code}`: "{begins} ..."\n\nHTTP {usual}, unless noted otherwise.\n')
-        lines += [f"- {reason}: {message}" for reason, message in rows]
-    others = [case for case in CASES if not case.client_message.startswith(tuple(_MALFORMED))]
-    coded = [
-        (f"`{case.code}`", _http(case), f"`{case.refusal.reason}`", case.when, case.client_message) for case in others
-    ]
-    lines += ["\n## Other codes\n", generated.table(("code", "HTTP", "reason", "when", "message"), coded)]
-    return "\n".join([*lines, _REASONS, *_reasons(), _ENDS, *(f"- `{why}`: {ENDS[why]}" for why in ENDS), ""])
+    answers: dict[int, list[tuple[str, str]]] = {}
+    for case in sorted(CASES, key=lambda case: case.code):
+        answers.setdefault(case.code, []).append((_http(case), _text(case)))
+    table = generated.table(
+        ("code", "HTTP", "message"),
+        [
+            (f"`{code}`", *("; ".join(dict.fromkeys(column)) for column in zip(*rows, strict=True)))
+            for code, rows in answers.items()
+        ],
+    )
+    ends = "\n".join(f"- `{why}`: {meaning}" for why, meaning in ENDS.items())
+    return "\n".join([_ERRORS, table, _REASONS, *_reasons(), _ENDS, ends, ""])
 
 
-def _malformed(case: Case, begins: str, usual: str) -> tuple[str, str]:
-    """Return the reason, and the message's end with the HTTP status where it is not the usual one."""
-    http = "" if _http(case) == usual else f" (HTTP {_http(case)})"
-    return f"`{case.refusal.reason}`", f"{case.client_message.removeprefix(begins).strip()}{http}"
+def _text(case: Case) -> str:
+    """Return the message, and its beginning where each reason has an end of its own."""
+    begins, colon, _ = case.client_message.partition(":")
+    return f"{begins}: ..." if colon else begins
 
 
 def _http(case: Case) -> str:
@@ -509,16 +508,15 @@ def _http(case: Case) -> str:
 
 
 def _reasons() -> list[str]:
-    """Return the table of all reasons, and below it what to do, by letter."""
-    listed = {name: reason for name, reason in REFUSALS.items() if "token_claim_" not in name}
-    letters = dict(zip(dict.fromkeys(reason.remedy for reason in listed.values()), ascii_uppercase, strict=False))
-    rows = [
-        (f"`{name}`", reason.meaning, reason.origin, _SUSPICION[reason.suspicion], letters[reason.remedy])
-        for name, reason in listed.items()
-    ]
-    head = ("reason", "what it means", "origin", "attack?", "do")
-    table = ["|".join(("", *row, "")) for row in (head, ("---",) * len(head), *rows)]
-    return ["", *table, "", *(f"- **{letter}**: {remedy}" for remedy, letter in letters.items())]
+    """Return the reasons by what to do."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, reason in REFUSALS.items():
+        if "token_claim_" not in name:
+            groups.setdefault((reason.remedy, _SUSPICION[reason.suspicion]), []).append(f"`{name}`: {reason.meaning}")
+    lines = []
+    for (remedy, suspicion), reasons in groups.items():
+        lines += [f"\n**{remedy[0].upper()}{remedy[1:]}.**{suspicion}\n", *(f"- {reason}" for reason in reasons)]
+    return lines
 
 
 def decisions() -> str:
@@ -547,34 +545,29 @@ def _outcome(action: Action | str) -> str:
 _ERRORS = """\
 # Refusals
 
-Every refusal that can reach a client, by JSON-RPC code. The tests provoke each of them in both eras.
+What a client gets, by JSON-RPC code. The tests provoke each of them in both eras.
+"""
 
-- "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that is over also gets
-  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets the
-  same error.
-- A refused notification or posted response is answered with HTTP 400 or above and the id `null`, as is a body that
-  cannot be read as one message.
-- 429 and 503 carry `Retry-After`. After a 503 the session may still be alive: keep it.
-- State that cannot be stored raises an exception in the application. If a value is changed in place
-  and becomes too large, the answer is `-32603`, with the size and the limit."""
-
-_MALFORMED = {
-    "Parse error:": (-32700, "400"),
-    "Invalid request:": (-32600, "400"),
-    "Invalid params:": (-32602, "200 legacy, 400 modern"),
-    "Header mismatch:": (-32020, "400"),
+_SUSPICION = {
+    "no": "",
+    "in numbers": " May indicate an attack if many come within a minute.",
+    "yes": " May be an attack.",
 }
-"""How the messages of these codes begin, and their usual HTTP status."""
-
-_SUSPICION = {"no": "", "in numbers": "if many", "yes": "**yes**"}
 
 _REASONS = """
+- "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that has ended also gets
+  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets the
+  same error.
+- A refused notification or posted response gets HTTP 400 or above and the id `null`. So does a body that cannot be read
+  as one message.
+- 429 and 503 carry `Retry-After`. After a 503 the session may still be alive: keep it.
+- State that cannot be stored raises an exception in the application. If a value is changed in place and becomes too
+  large, the answer is `-32603`, with the size and the limit.
+
 ## Reasons
 
-Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed token
-claim is named, as in `token_claim_exp`, and treated like `token_claims`. The origin is the program that sends
-(`client`), its user (`caller`), the keys, the deployment, the application, the store, or nowhere. Reasons marked
-*if many* suggest an attack when many come within a minute. Below the table is what to do, by letter."""
+Logs, spans and metrics have the exact reason, as `mcp_sessions.reason`; clients do not get it. A malformed token claim
+is named, as in `token_claim_exp`, and treated like `token_claims`. The reasons are grouped by what to do."""
 
 _ENDS = """
 ## Ends

@@ -23,7 +23,17 @@ from mcp_sessions._server.options import GROUPS, SETTINGS, variable
 COMMAND = "python tests/support/settings_page.py"
 PAGE = generated.DOCS / "settings.md"
 UNITS = {"d": 86400, "h": 3600, "m": 60}
-FIRST = ("keys", "store", "lifetime", "idle_timeout", "require", "tracked", "audience", "path")
+FIRST = {
+    "keys": "file:/run/secrets/session-keys",
+    "store": "redis://cache.internal:6379/0",
+    "lifetime": "12h",
+    "idle_timeout": "30m",
+    "require": '{"tools/call": ["checkout"]}',
+    "tracked": "true",
+    "audience": "shop",
+    "path": "/api/mcp",
+}
+"""Common settings, with an example each."""
 WORDS = {
     DURATION.help: " A duration.",
     "a whole number": "",
@@ -73,19 +83,22 @@ def default(setting: str, form: OptionType) -> str:
 
 
 def entry(setting: str, known: dict[str, str]) -> str:
-    """Return a setting as a term with its default, and what it is and how it is written."""
+    """Return a setting as a term with its default or an example, and what it is and how it is written."""
     form, value = SETTINGS[setting], default(setting, SETTINGS[setting])
     written = WORDS.get(form.help, f" Written as {form.help}.")
     if set(re.findall(r"\w+", form.help)) - {"or"} <= set(re.findall(r"\w+", known[setting])):
         written = ""  # the description has the choices
+    if setting in FIRST:
+        usual = f" Default: {value}." if value else ""
+        return f"`{variable(setting)}={FIRST[setting]}`\n: {known[setting]}.{written}{usual}"
     return f"`{variable(setting)}`{f' = {value}' if value else ''}\n: {known[setting]}.{written}"
 
 
 def settings_list() -> str:
-    """Return definition lists: the settings that matter first, the other options, then each group."""
+    """Return definition lists: common settings, the other options, then each group."""
     known = descriptions()
     plain = [setting for setting in SETTINGS if "." not in setting and setting not in FIRST]
-    parts = {"The eight that matter first": FIRST, "Behavior": plain}
+    parts = {"Common settings": [*FIRST], "Behavior": plain}
     for group, kind in GROUPS.items():
         fields = [setting for setting in SETTINGS if setting.startswith(f"{group}.")]
         parts[f"`{group}={kind.__name__}(...)`"] = fields

@@ -97,7 +97,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     @property
     def modern_version(self) -> str | None:
-        """The version that a request of the modern era states, told as by the official SDK: by this header alone."""
+        """The version that a request of the modern era states: by this header alone, as in the official SDK."""
         version = self.first(VERSION)
         return None if version in HANDSHAKE_VERSIONS else version
 

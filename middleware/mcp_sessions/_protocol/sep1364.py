@@ -206,7 +206,7 @@ class Sep1364:
         return b"{}" if self.creates is None else join({"required": self.creates.required})
 
     def begins_session(self, message: Message, *, modern: bool) -> bool:
-        """Whether the answer to a message names a session that it begins or goes on with."""
+        """Whether the answer to a message names a session that it begins or continues."""
         speaks = self.initializes is not None and not self.is_sessionless
         is_handshake = message.method == INITIALIZE and message.kind is REQUEST and not modern
         return speaks and is_handshake and not speaks_draft(message)

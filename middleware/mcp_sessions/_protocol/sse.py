@@ -62,7 +62,7 @@ class Event(RedactedRepr, msgspec.Struct):
 class EventStream(RedactedRepr, msgspec.Struct):
     """One response's event stream, split as it passes; an event that is too long passes in pieces without data."""
 
-    max_event_bytes: int  # that are held at the most, the blank line not counted
+    max_event_bytes: int  # that are buffered at most, without the blank line
     held: bytearray = msgspec.field(default_factory=bytearray)  # the event that is not complete yet
     last: bytes = LF  # the byte before the next chunk; a stream begins where a line begins
     opening: bool = True  # whether a byte order mark may come next

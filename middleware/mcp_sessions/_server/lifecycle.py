@@ -207,10 +207,12 @@ class Services:
     background_services: Sequence[Background]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     on_start: Callable[[], Awaitable[None]]  # called once the application has started, or raises `ConfigurationError`
+    has_lifespan: bool = field(default=False, init=False)  # whether one has reached us
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
         """Open the store before the application starts, which it does even if the store does not answer yet."""
+        self.has_lifespan = True
         try:
             await self.store.open()
         except StoreUnavailable as error:

@@ -41,6 +41,7 @@ from .routing import Place, Routing
 from .runtime import Runtime
 from .startup_checks import log_start
 from .transport import call_upstream, handle_without_body
+from .workers import failing_once
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
@@ -101,6 +102,7 @@ class MCPSessionMiddleware:
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
+    @failing_once()
     def __init__(
         self,
         app: ASGIApp | ASGI3Application,
@@ -159,6 +161,8 @@ class MCPSessionMiddleware:
             # Mounted ones, and servers without a lifespan, were not checked before.
             if (error := self.configuration_error) is not None:
                 raise ConfigurationError(error)
+            if not self.services.has_lifespan:
+                startup_checks.log_unstarted(self.app, self.path)
             self._is_checked = True
             self.services.started()
 

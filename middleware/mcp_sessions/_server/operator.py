@@ -24,6 +24,7 @@ from . import option_types
 from .background import start
 from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
+from .workers import failing_once
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
 PAGE: Final = 200  # sessions that are read at once
@@ -49,6 +50,7 @@ class Sessions:
     anything: `Principal(subject="alice")` is alice with any of her clients.
     """
 
+    @failing_once()
     def __init__(
         self,
         *,

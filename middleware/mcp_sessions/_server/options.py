@@ -26,6 +26,7 @@ from ..telemetry import Redact, Spans, Trace, User
 from . import option_types
 from .option_types import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
+from .workers import failing_once
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -320,6 +321,7 @@ VARIABLES: Final[Mapping[str, str]] = {variable(setting): setting for setting in
 """Every variable that is read, and the setting in it."""
 
 
+@failing_once()
 def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
     """Return the options in environment variables, for anything that takes the middleware's options.
 

@@ -81,7 +81,7 @@ class Streams:
             asked = claims[first : first + BATCH]
             try:
                 statuses = await self._store.statuses(asked)
-            except StoreUnavailable:  # streams go on until the store answers otherwise
+            except StoreUnavailable:  # without an answer the stream stays open
                 self.store_unavailable = True
                 continue
             self.store_unavailable = False

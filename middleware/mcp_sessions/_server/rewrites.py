@@ -244,7 +244,7 @@ def _naming(
     """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
     if message.method != INITIALIZE:
         return _set_cookie if ctx.accepts_cookies and not speaks_draft(message) else None
-    if ctx.bridge is not None:  # it resumes a session
+    if ctx.bridge is not None:  # it continues a session that it has
         return None
     if ctx.runtime.transport.bridges:
         ctx.bridge = BridgedInitialize()

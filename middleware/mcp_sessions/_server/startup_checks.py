@@ -1,7 +1,7 @@
 """What is checked and logged before the first request: where the middleware is placed, and what several workers share.
 
 Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
-same endpoint. The number of workers is read from the settings of Uvicorn, Gunicorn or Hypercorn.
+same endpoint.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FrameType
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -24,6 +22,7 @@ from .._protocol.jsonrpc import TARGETS
 from . import option_types
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
 from .runtime import Runtime
+from .workers import workers
 
 MISPLACED: Final = (
     "MCPSessionMiddleware is outside of the application's authentication, where it cannot see who the caller is. Use "
@@ -48,6 +47,11 @@ TEMPLATED: Final = (
     "resources"
 )
 LISTING: Final = 5.0  # seconds that a server may take to list its templates
+UNSTARTED: Final = (
+    "no lifespan has reached this middleware, so the MCP server behind it may not have started, and would answer HTTP "
+    "500. A server starts the outermost application alone: pass on the lifespan of what is mounted in it, as in "
+    "FastAPI(lifespan=lifespan_of(mcp_app)), with lifespan_of from mcp_sessions.integrations"
+)
 _log: Final = logging.getLogger("mcp_sessions")
 
 # In all of these, `app` is the wrapped application, and `endpoint` the MCP path without a trailing slash, or None for
@@ -129,6 +133,13 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
 
 
+def log_unstarted(app: object, endpoint: str | None) -> None:
+    """Log that nothing has started what needs it: a Starlette application, or a server of the SDK or FastMCP."""
+    found = list(reachable(app, endpoint))
+    if any(isinstance(part, Router) for part in found) or any(managers(found)):
+        _log.warning(UNSTARTED)
+
+
 def managers(parts: Iterable[object]) -> Iterator[Any]:
     """Yield what serves Streamable HTTP for the official SDK and for FastMCP, among what a request may reach."""
     for part in parts:
@@ -202,27 +213,6 @@ def workers_error(*, random_keys: bool, memory_store: bool, keeps_state: bool) -
     elif memory_store and not random_keys:
         _log.warning(MEMORY_IS_VOLATILE)
     return None
-
-
-# Where a worker process has its server's settings: module and function, and the variable there.
-_SETTINGS: Final[Mapping[tuple[object, str], str]] = {
-    ("uvicorn._subprocess", "subprocess_started"): "config",
-    ("gunicorn.workers.base", "init_process"): "self.cfg",
-    ("hypercorn.asyncio.run", "asyncio_worker"): "config",
-    ("hypercorn.asyncio.run", "uvloop_worker"): "config",
-    ("hypercorn.trio.run", "trio_worker"): "config",
-}
-
-
-def workers() -> int:
-    """Return how many worker processes there are, by the settings of the server below us on the stack."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
-    while frame is not None:
-        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
-            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
-            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
-        frame = frame.f_back
-    return 1
 
 
 def log_start(path: str | None, runtime: Runtime) -> None:

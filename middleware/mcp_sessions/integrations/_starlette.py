@@ -21,6 +21,7 @@ from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
 from .._server.startup_checks import MISPLACED
+from .._server.workers import failing_once
 from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 App = TypeVar("App")
 
 
+@failing_once()
 def add_sessions(app: App, *, path: str | None = None, **options: Unpack[EndpointOptions]) -> App:
     """Add sessions to the MCP endpoint of an application, inside of its authentication.
 

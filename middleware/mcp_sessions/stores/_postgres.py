@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Durability = Literal["warn", "refuse", "ignore"]
 logger: Final = logging.getLogger("mcp_sessions")
 
-INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"mcp-sessions[postgres]\""
+INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary,pool]>=3.2\""
 NOT_A_URL: Final = (
     "store= is not a valid PostgreSQL URL, which looks like 'postgresql://USER:PASSWORD@HOST:5432/DATABASE', with "
     "'?sslmode=verify-full&sslrootcert=FILE' for TLS"

@@ -19,7 +19,7 @@ from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._redis_epoch import Epoch
 from ._redis_scripts import Script, Word
 
-INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
+INSTALL: Final = "store='redis://...' needs a driver: pip install \"redis>=5.2\""
 NOT_A_URL: Final = (
     "store= is not a valid Redis URL, which looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'; a database is a "

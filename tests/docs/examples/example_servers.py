@@ -12,12 +12,14 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
+import anyio
+from clients import SESSION_KEY
 from environments import require
 
 require("mcp>=2")
@@ -25,6 +27,7 @@ require("mcp>=2")
 import httpx2  # not installed with an older SDK
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import EmptyResult, Request, RequestParams, RequestParamsMeta, Result, TextContent
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integration.wire import lifespan
@@ -94,6 +97,67 @@ async def call_without_session(http: httpx2.AsyncClient, tool: str, **arguments:
     return (await http.post("/mcp", json=call, headers=accept)).text
 
 
+class ToolFailed(Exception):
+    """The tool ran and failed; the message is the tool's own."""
+
+
+class Created(Result):
+    """The result of `sessions/create`."""
+
+    session: dict[str, Any]
+
+
+class HeldSession:
+    """A session by the draft, held with the official SDK's client."""
+
+    def __init__(self, client: Client, metadata: dict[str, Any]) -> None:
+        self._client = client
+        self.metadata = metadata
+
+    @classmethod
+    async def create(cls, client: Client) -> HeldSession:
+        """Ask the server for a new session."""
+        return cls(client, (await client.session.send_request(_request("sessions/create"), Created)).session)
+
+    @property
+    def meta(self) -> RequestParamsMeta:
+        """The `_meta` of a request in this session."""
+        carried = {name: self.metadata[name] for name in ("sessionId", "state") if name in self.metadata}
+        return cast("RequestParamsMeta", {SESSION_KEY: carried})
+
+    async def call(self, tool: str, **arguments: Any) -> Any:
+        """Call a tool in this session, and return its value."""
+        result = await self._client.call_tool(tool, arguments, meta=self.meta)
+        self.metadata |= (result.meta or {})[SESSION_KEY]
+        if result.is_error:
+            raise ToolFailed(" ".join(part.text for part in result.content if isinstance(part, TextContent)))
+        content = result.structured_content or {}
+        return content["result"] if content.keys() == {"result"} else content  # objects come as they are
+
+    async def delete(self) -> None:
+        await self._client.session.send_request(_request("sessions/delete", self.meta), EmptyResult)
+
+
+def _request(method: str, meta: RequestParamsMeta | None = None) -> Request[RequestParams, str]:
+    return Request[RequestParams, str](method=method, params=RequestParams(_meta=meta))
+
+
+async def together(calls: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Return the results of calls that run at the same time, and the message of one that fails."""
+    results: list[Any] = [None] * len(calls)
+
+    async def run(place: int) -> None:
+        try:
+            results[place] = await calls[place]
+        except ToolFailed as failure:
+            results[place] = str(failure)
+
+    async with anyio.create_task_group() as group:
+        for place in range(len(calls)):
+            group.start_soon(run, place)
+    return results
+
+
 def printed_by(name: str) -> str:
     """Run an example that must end well, and return its output with single spaces; no id may be in it."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
@@ -101,10 +165,3 @@ def printed_by(name: str) -> str:
     assert (done.returncode, done.stderr) == (0, "")
     assert not re.search(r"eyJ|\x1b", done.stdout)
     return re.sub(r" +", " ", done.stdout)
-
-
-def assert_in_order(text: str, steps: Sequence[str]) -> None:
-    """Check that all steps stand in a text, in order."""
-    places = [text.find(step) for step in steps]
-    assert -1 not in places
-    assert places == sorted(places)

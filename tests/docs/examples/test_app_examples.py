@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from clients import Clock
-from example_servers import call_without_session, client_of, connected, http_of, running
+from example_servers import (
+    HeldSession,
+    ToolFailed,
+    call_without_session,
+    client_of,
+    connected,
+    http_of,
+    running,
+    together,
+)
 from mcp import Client, MCPError
-
-from session_client import HeldSession, ToolFailed
-from stage import together
 
 
 async def listed(client: Client, session: HeldSession | None = None) -> set[str]:
@@ -98,29 +102,6 @@ class TestFastMCPApp:
         async with connected("fastmcp_app") as client:
             asked = {tool.name: sorted(tool.input_schema["properties"]) for tool in (await client.list_tools()).tools}
             assert asked == {"choose_language": ["language"], "say": ["word"], "history": []}
-
-
-class TestTwoWorkers:
-    """The example `two_workers`: any worker takes any call."""
-
-    async def test_calls_may_go_to_any_worker(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Parallel votes on both workers all count, and a session deleted on one is refused by the other."""
-        monkeypatch.setenv("POLL_DB", str(tmp_path / "poll.db"))
-        keys = secrets.token_urlsafe(32)
-        async with (
-            running("two_workers", keys) as one,
-            running("two_workers", keys) as other,
-            client_of(one) as here,
-            client_of(other) as there,
-        ):
-            session = await HeldSession.create(here)
-            elsewhere = HeldSession(there, session.metadata)
-            await together([worker.call("vote", option="yes") for worker in (session, elsewhere) for _ in range(4)])
-            await elsewhere.call("vote", option="no")
-            assert await session.call("result") == {"no": 1, "yes": 8}
-            await session.delete()
-            with pytest.raises(MCPError, match="Session not found"):
-                await elsewhere.call("result")
 
 
 class TestAuditLog:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from configparser import ConfigParser
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
-from clients import SECRET
+from clients import LEGACY, SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
+from programs import Nginx, Program, Redis, free_port
 
-from cluster import Nginx, Program, Redis, Replica, free_port
+from integration.wire import INITIALIZE
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent
@@ -28,7 +31,7 @@ def service() -> str:
     """Return the command that systemd starts."""
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # the way to keep the case
-    unit.read(RECIPE / "mcp-server.service", "utf-8")
+    unit.read(RECIPE / "mcp-server@.service", "utf-8")
     return unit["Service"]["ExecStart"]
 
 
@@ -42,15 +45,15 @@ def gunicorn() -> str:
 class Server(Program):
     """The recipe's server, by one of its commands, with two workers on a free port."""
 
-    is_ready = Replica.is_ready
-    is_failing = Replica.is_failing
+    is_ready = b"Application startup complete"
+    is_failing = b"] died"  # a worker, which is then replaced
     processes = 2
 
     def __init__(self, folder: Path, command: str, store: str) -> None:
         port = free_port()
-        command = command.replace("8000", str(port)).replace("--workers 4", "--workers 2")
-        program, *arguments = shlex.split(command)
+        program, *arguments = shlex.split(command.replace("%i", str(port)))
         environment = {"MCP_SESSIONS_KEYS": SECRET, "MCP_SESSIONS_STORE": store, "MCP_SERVER_HOST": "127.0.0.1"}
+        environment["MCP_SESSIONS_LIMITS_STORE_TIMEOUT"] = "30"  # no test depends on speed
         environment["PYTHONPATH"] = os.pathsep.join([str(RECIPE), *sys.path])
         super().__init__("server", folder, [BIN / Path(program).name, *arguments], port, **environment)
 
@@ -87,8 +90,8 @@ async def test_servers_of_the_recipe_serve_and_tell_their_health(
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     """`systemd-analyze verify` finds nothing to say, with a program that exists."""
-    unit = tmp_path / "mcp-server.service"
-    text = (RECIPE / "mcp-server.service").read_text("utf-8")
+    unit = tmp_path / "mcp-server@8000.service"
+    text = (RECIPE / "mcp-server@.service").read_text("utf-8")
     unit.write_text(
         text.replace("/opt/mcp-server/.venv/bin", str(BIN)).replace("User=mcp-server", "User=root"), "utf-8"
     )
@@ -108,5 +111,86 @@ def test_the_container_runs_what_systemd_runs() -> None:
     last = (RECIPE / "Containerfile").read_text("utf-8").splitlines()[-1]
     words = [word for word in last.removeprefix("CMD ").strip("[]").replace('"', "").split(", ") if word]
     assert [word for word in words if word not in {"--host", "0.0.0.0"}] == [
-        word for word in shlex.split(service().partition("bin/")[2]) if word not in {"--workers", "4"}
+        word.replace("%i", "8000")
+        for word in shlex.split(service().partition("bin/")[2])
+        if word not in {"--workers", "2"}
     ]
+
+
+SYSTEMCTL = """#!/bin/sh
+# What the page's script asks of systemd, for processes of this test.
+set -eu
+cd "{folder}"
+case "$1" in
+reload) kill -HUP "$(cat nginx.pid)" ;;
+restart)
+    port=${{2#*@}}
+    if [ -f "$port.pid" ]; then
+        old=$(cat "$port.pid")
+        kill "$old"
+        while kill -0 "$old" 2> /dev/null; do sleep 0.1; done
+    fi
+    {command} > "$port.log" 2>&1 &
+    echo $! > "$port.pid"
+    ;;
+esac
+"""
+
+
+async def call_until(stopped: anyio.Event, url: str, answers: list[httpx.Response]) -> None:
+    """Call a tool again and again in sessions of 20 notes each, on a new connection each time, and keep the answers."""
+    unkept = httpx.Limits(max_keepalive_connections=0)
+    accept = {"accept": "application/json, text/event-stream", "mcp-protocol-version": LEGACY}
+    async with httpx.AsyncClient(headers=accept, limits=unkept, timeout=60) as http:
+        while not stopped.is_set():
+            begun = await http.post(url, json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE})
+            session = {"mcp-session-id": begun.headers["mcp-session-id"]}
+            for number in range(1, 21):
+                call = {"name": "note", "arguments": {"text": "x"}}
+                message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
+                answer = await http.post(url, json=message, headers=session)
+                answers.append(answer)
+                assert answer.status_code == 200, answer.text
+                assert answer.json().get("result", {}).get("structuredContent") == {"result": ["x"] * number}, (
+                    answer.text
+                )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_rolling_restart_loses_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers are replaced by the page's script while 20 clients call; every call is answered, and counts once."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+    servers = [Server(tmp_path, service(), f"sqlite:{tmp_path / 'sessions.db'}") for _ in range(2)]
+    ports = [str(server.port) for server in servers]
+    nginx = Nginx(program("nginx"), tmp_path, servers)
+    command = shlex.join(servers[0].command).replace(ports[0], "$port")
+    script = (RECIPE / "restart.sh").read_text("utf-8").replace("8000 8001", " ".join(ports))
+    script = script.replace("/etc/nginx/conf.d/mcp-server.conf", str(tmp_path / "site.conf"))
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(SYSTEMCTL.format(folder=tmp_path, command=command), "utf-8")
+    systemctl.chmod(0o755)
+    environment = {**servers[0].environment, "PATH": f"{systemctl.parent}:{os.environ['PATH']}"}
+    stopped, answers = anyio.Event(), list[httpx.Response]()
+
+    def processes() -> list[str]:
+        return [(tmp_path / f"{port}.pid").read_text() for port in ports]
+
+    try:
+        for port in ports:
+            await anyio.run_process([str(systemctl), "restart", f"mcp-server@{port}"], env=environment)
+            wait = ["curl", "-sf", "--retry", "60", "--retry-connrefused", f"http://127.0.0.1:{port}/ready"]
+            await anyio.run_process(wait)
+        before = processes()
+        async with nginx.running(), anyio.create_task_group() as clients:
+            await nginx.ready()
+            for _ in range(20):
+                clients.start_soon(call_until, stopped, nginx.url, answers)
+            await anyio.run_process(["sh", "-c", script], env=environment, stdout=None, stderr=None)
+            stopped.set()
+    finally:
+        for process in processes():
+            os.kill(int(process), signal.SIGTERM)
+    assert not {*before} & {*processes()}
+    assert len(answers) > 100

@@ -18,8 +18,8 @@ require("mcp>=2")
 
 from example_servers import fresh
 from mcp import Client
+from programs import free_port
 
-from cluster import free_port
 from integration.javascript import packages
 from integration.javascript import serving as serving_javascript
 from integration.serving import serving

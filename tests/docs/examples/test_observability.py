@@ -19,8 +19,7 @@ from clients import SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
-
-from cluster import Program, free_port
+from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"
 PAGE = EXAMPLES.parent / "docs" / "on-call.md"

@@ -15,8 +15,8 @@ from clients import SECRET
 from environments import program
 from example_servers import EXAMPLES, fresh
 from mcp import Client
+from programs import Program, free_port
 
-from cluster import Program, free_port
 from integration.serving import serving
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
-from example_servers import call_without_session, client_of, connected, http_of, running
-from mcp import Client
-
-from session_client import HeldSession, ToolFailed
-from stage import together
-
-
-async def delegated(client: Client, session: HeldSession, context: str | None) -> dict[str, Any]:
-    """Return the next agent's message for a call that names a context."""
-    named = {} if context is None else {"a2a/contextId": context}
-    meta = cast("Any", {**session.meta, **named})
-    result = await client.call_tool("delegate", {"task": "look"}, meta=meta)
-    return cast("dict[str, Any]", result.structured_content)
+from example_servers import (
+    HeldSession,
+    ToolFailed,
+    call_without_session,
+    connected,
+    http_of,
+    running,
+    together,
+)
 
 
 def kept(sandboxes: Path) -> list[str]:
@@ -84,83 +76,6 @@ class TestNotebook:
             assert asked == {"append": ["note"], "read": []}
 
 
-class TestShop:
-    """The example `shop`: a cart and a browser in each session."""
-
-    async def test_every_session_has_its_own_cart_and_browser(self) -> None:
-        """The server keeps a cart and a browser for each session, which other sessions do not see."""
-        async with connected("shop") as client:
-            a, b = await HeldSession.create(client), await HeldSession.create(client)
-            assert await a.call("put", item="tea") == ["tea"]
-            assert await a.call("put", item="bread") == ["bread", "tea"]
-            assert await a.call("visit", page="/") == ["/"]
-            assert await b.call("put", item="milk") == ["milk"]
-            assert await b.call("visit", page="/milk") == ["/milk"]
-            assert await a.call("visit", page="/tea") == ["/", "/tea"]
-
-
-class TestShoppingCart:
-    """The example `shopping_cart`: carts in the state that clients hold."""
-
-    async def test_each_session_has_a_cart(self) -> None:
-        """Items are added and removed, and a checkout empties the cart of its session."""
-        async with connected("shopping_cart") as client:
-            a, b = await HeldSession.create(client), await HeldSession.create(client)
-            assert await a.call("add", item="pen", quantity=2) == {"pen": 2}
-            assert await a.call("add", item="book") == {"pen": 2, "book": 1}
-            assert await a.call("add", item="pen", quantity=-2) == {"book": 1}
-            assert await b.call("show") == {}
-            assert await a.call("checkout") == "order 1: 1 items"
-            assert sys.modules["shopping_cart"].orders == [{"book": 1}]
-            with pytest.raises(ToolFailed, match="the cart is empty"):
-                await a.call("checkout")
-
-    async def test_any_server_with_the_keys_continues_a_cart(self) -> None:
-        """A server that never saw the session continues from the state that the client holds."""
-        keys = secrets.token_urlsafe(32)
-        async with running("shopping_cart", keys) as app, client_of(app) as client:
-            session = await HeldSession.create(client)
-            await session.call("add", item="pen")
-        async with running("shopping_cart", keys) as app, client_of(app) as client:
-            assert await HeldSession(client, session.metadata).call("add", item="book") == {"pen": 1, "book": 1}
-
-    async def test_an_item_beyond_the_limit_is_refused(self) -> None:
-        """An item that does not fit is refused with the limit, and the cart is unchanged."""
-        async with connected("shopping_cart") as client:
-            session = await HeldSession.create(client)
-            await session.call("add", item="pen")
-            with pytest.raises(ToolFailed, match=r"the cart is full: .* the limit is 4096"):
-                await session.call("add", item="long" * 2000)
-            assert await session.call("show") == {"pen": 1}
-
-
-class TestA2AContext:
-    """The example `a2a_context`: a foreign context id is passed on."""
-
-    async def test_the_context_is_passed_on_and_the_data_is_the_sessions(self) -> None:
-        """A call counts in its session, whatever context it names."""
-        async with connected("a2a_context") as client:
-            a, b = await HeldSession.create(client), await HeldSession.create(client)
-            calls = [(a, "ctx-1"), (a, "ctx-2"), (b, "ctx-1"), (b, None)]
-            messages = [await delegated(client, session, context) for session, context in calls]
-        assert [message.get("contextId") for message in messages] == ["ctx-1", "ctx-2", "ctx-1", None]
-        assert [message["metadata"]["number"] for message in messages] == [1, 2, 1, 2]
-        assert len({message["metadata"]["session"] for message in messages}) == 2
-        assert messages[0]["parts"] == [{"kind": "text", "text": "look"}]
-
-
-class TestBaggage:
-    """The example `baggage`: the session is in the baggage of what a tool sends."""
-
-    async def test_the_session_of_the_call_is_carried(self) -> None:
-        """Each session's calls carry its own public name."""
-        async with connected("baggage") as client:
-            sessions = [await HeldSession.create(client) for _ in range(2)]
-            carried = [await session.call("carried") for session in (*sessions, sessions[0])]
-        assert carried[0] == carried[2] != carried[1]
-        assert all(name.startswith("ses_") for name in carried)
-
-
 class TestSandbox:
     """The example `sandbox`: a folder for each session, removed when the session ends."""
 
@@ -196,7 +111,7 @@ class TestSandbox:
         """A path in place of a plain file name is refused."""
         async with connected("sandbox") as client:
             session = await HeldSession.create(client)
-            with pytest.raises(ToolFailed, match="is no plain file name"):
+            with pytest.raises(ToolFailed, match="is not a plain file name"):
                 await session.call("write", name=name, text="out")
 
 
@@ -239,7 +154,7 @@ class TestTransaction:
             await session.call("begin")
             await session.call("write", name="color", value="red")
             outcomes = await together([session.call("commit") for _ in range(2)])
-            made, refused = sorted(outcomes)
+            made, refused = sorted(map(str, outcomes))
             assert made == "1"
             assert refused.endswith("no transaction is open; call begin first")
 
@@ -251,44 +166,16 @@ class TestTransaction:
                 await session.call(tool, **arguments)
 
 
-class TestClusterCounter:
-    """The example `cluster_counter`: a count without a missing call."""
-
-    @pytest.fixture(autouse=True)
-    def store(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Use the store in memory."""
-        monkeypatch.setenv("MCP_SESSIONS_STORE", "memory:")
-
-    async def test_parallel_calls_all_count(self) -> None:
-        """Parallel calls return different numbers, and another session counts for itself."""
-        async with connected("cluster_counter") as client:
-            session, other = await HeldSession.create(client), await HeldSession.create(client)
-            assert sorted(await together([session.call("count") for _ in range(8)])) == list("12345678")
-            assert await other.call("count") == 1
-
-    async def test_a_session_lists_the_processes_that_served_it(self) -> None:
-        """The list is empty before the first call, and has this process afterwards."""
-        async with connected("cluster_counter") as client:
-            session = await HeldSession.create(client)
-            assert await session.call("workers") == []
-            await session.call("count")
-            assert await session.call("workers") == [os.getpid()]
-
-
 @pytest.mark.parametrize(
     ("name", "tool"),
     [
         ("counter", "count"),
         ("notebook", "append"),
         ("notebook", "read"),
-        ("shop", "put"),
-        ("shop", "visit"),
-        ("cluster_counter", "count"),
     ],
 )
-async def test_a_tool_that_needs_a_session(name: str, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_that_needs_a_session(name: str, tool: str) -> None:
     """A call without one gets the protocol's error: before the tool sees it, or from the tool."""
-    monkeypatch.setenv("MCP_SESSIONS_STORE", "memory:")
     async with running(name) as app, http_of(app) as http:
         answer = await call_without_session(http, tool)
     assert "Session required" in answer

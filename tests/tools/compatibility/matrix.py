@@ -22,7 +22,7 @@ from integration import javascript
 from .visit import UNCHANGED, Result
 
 ROOT: Final = generated.DOCS.parent
-PAGE: Final = generated.DOCS / "compatibility.md"
+PAGE: Final = generated.DOCS / "clients.md"
 COMMAND: Final = "python -m tests.tools.compatibility"
 PYTHONS: Final = (ROOT / ".nox/legacy/bin/python", ROOT / ".venv/bin/python")
 JAVASCRIPT: Final = {
@@ -80,18 +80,20 @@ async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str])
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return a table of clients by servers, default settings first; a cell has what works with JSON and SSE answers."""
-    marks: dict[tuple[str, str, str], dict[str, str]] = {}
+    """Return the servers, and what works of each client, default settings first, with JSON and SSE answers."""
+    marks: dict[str, dict[str, dict[str, str]]] = {}
     for result in results:
         server, mode, form = result.server.split("|")
-        marks.setdefault((result.client, server, mode), {})[form] = result.works
-    columns = list(dict.fromkeys((server, mode) for _, server, mode in marks))
-    head = ("client", *(f"{server}, {mode}" for server, mode in columns))
-    rows = [
-        (client, *(_cell(marks[client, server, mode]) for server, mode in columns))
-        for client in sorted(dict.fromkeys(result.client for result in results), key=lambda client: "`" in client)
-    ]
-    return generated.table(head, rows)
+        marks.setdefault(result.client, {}).setdefault(f"{server}, {mode}", {})[form] = result.works
+    servers = list(dict.fromkeys(server for by_server in marks.values() for server in by_server))
+    rows = []
+    for client in sorted(marks, key=lambda client: "`" in client):
+        where: dict[str, list[str]] = {}
+        for server, by_form in marks[client].items():
+            where.setdefault(_cell(by_form), []).append(server)
+        every = "every server" if len(where) == 1 else None
+        rows += [(client, cell, every or "; ".join(found)) for cell, found in where.items()]
+    return f"Servers: {'; '.join(servers)}.\n\n{generated.table(('client', 'works', 'on'), rows)}"
 
 
 def _cell(by_form: Mapping[str, str]) -> str:

@@ -30,7 +30,6 @@ import generated
 HERE: Final = Path(__file__).parent
 ROOT: Final = generated.DOCS.parent
 PROGRAMS: Final = generated.DOCS / "clients.md"
-PAGE: Final = generated.DOCS / "compatibility.md"
 COMMAND: Final = "python -m tests.tools.frameworks"
 ADDRESS: Final = "http://127.0.0.1:8000/mcp"
 BLOCK: Final = re.compile(r"<!-- client: (.*?) \| (.*?) \| (.*?) -->\n```python\n(.*?)```", re.DOTALL)
@@ -142,7 +141,7 @@ def main() -> None:
     parser.add_argument("--client", default="", help="only those whose name begins so")
     parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "clients", help="where environments are made")
     parser.add_argument("--uv", default=shutil.which("uv", path=Path(sys.executable).parent) or "uv")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PROGRAMS, help="where the table is written")
     options = parser.parse_args()
     found = [program for program in programs(PROGRAMS) if program.client.startswith(options.client)]
     generated.replace(options.page, COMMAND, table(found, options.cache, options.uv))

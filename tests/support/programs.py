@@ -1,14 +1,14 @@
-"""The programs of a cluster, each in a process of its own: a store, servers with several workers, a balancer.
+"""Programs in processes of their own, for the recipes: a store, servers with several workers, nginx.
 
-A program is ready when its log says so, and is ended by the signal that lets it finish what it is doing. What one says
-while it runs is not shown; it is part of the error where it never gets ready.
+A program is ready when its log says so, and is ended by the signal that lets it finish what it is doing. Its log is
+part of the error if it never gets ready.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,11 +19,9 @@ from typing import Final
 import anyio
 from anyio.abc import Process
 
-from server_process import DidNotStart
-
 POLL: Final = 0.02  # seconds between looks at a log
 PATIENCE: Final = 5.0  # seconds that a program may take to finish
-SITE: Final = Path(__file__).parent / "deployment" / "nginx.conf"
+SITE: Final = Path(__file__).parents[2] / "examples" / "deployment" / "nginx.conf"
 MAIN: Final = """\
 daemon off;
 worker_processes 1;
@@ -37,8 +35,6 @@ http {
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
-    # A client must not send on a kept connection just as a reload closes it; nor can it know what became of that.
-    keepalive_timeout 0;
     include site.conf;
 }
 """  # what surrounds a site, for a folder that anyone may write to
@@ -50,6 +46,10 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class DidNotStart(Exception):
+    """A program ended before it was ready; the message is its log."""
 
 
 class Program:
@@ -80,8 +80,8 @@ class Program:
         self.name = name
         self.port = port
         self._log = folder / f"{name}.log"
-        self._command = [str(part) for part in command]
-        self._environment = {**os.environ, **environment}
+        self.command = [str(part) for part in command]
+        self.environment = {**os.environ, **environment}
 
     @property
     def pid(self) -> int:
@@ -94,7 +94,7 @@ class Program:
             self._read = log.tell()
             # In a group of its own, so that what it starts itself can be ended with it.
             self._process = await anyio.open_process(
-                self._command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=self._environment, start_new_session=True
+                self.command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=self.environment, start_new_session=True
             )
 
     async def ready(self) -> None:
@@ -162,52 +162,20 @@ class Redis(Program):
         return f"redis://127.0.0.1:{self.port}/0"
 
 
-class Replica(Program):
-    """A server under Uvicorn, with several workers on one port."""
-
-    is_ready = b"Application startup complete"
-    is_failing = b"] died"  # a worker, which is then replaced
-
-    def __init__(self, name: str, folder: Path, servers: Path, workers: int, **environment: str) -> None:
-        port = free_port()
-        command: list[str | Path] = [sys.executable, "-m", "uvicorn", "--app-dir", servers, "cluster_counter:app"]
-        command += ["--workers", str(workers), "--port", str(port), "--no-access-log", "--no-use-colors"]
-        super().__init__(name, folder, command, port, **environment)
-        self.processes = workers
-
-
 class Nginx(Program):
-    """nginx with the site of the deployment recipe, which hands each request to the next server in use.
-
-    To replace a server without losing a request: mark it `down`, reload, wait until the old nginx workers have exited
-    (then nothing is under way to it), end it, start the new one, take `down` away, reload. A server that is ended in
-    use takes requests down with it that it has accepted and not read yet, and nginx cannot know whether those were
-    carried out.
-    """
+    """nginx with the site of the deployment recipe, in `site.conf` of a folder, in front of programs."""
 
     is_ready = b"start worker process "
 
-    def __init__(self, program: Path, folder: Path, replicas: Sequence[Program]) -> None:
-        self._site = folder / "site.conf"
-        self._replicas = replicas
-        main = folder / "nginx.conf"
+    def __init__(self, program: Path, folder: Path, servers: Sequence[Program]) -> None:
+        main, port = folder / "nginx.conf", free_port()
         main.write_text(MAIN, "utf-8")
-        command: list[str | Path] = [program, "-p", folder, "-e", "stderr", "-c", main]
-        super().__init__("nginx", folder, command, free_port())
-        self._configure(None)
+        lines = "\n".join(f"    server 127.0.0.1:{server.port} max_fails=0;" for server in servers)
+        site = re.sub(r"( +server 127.*\n)+", f"{lines}\n", SITE.read_text("utf-8"), count=1)
+        (folder / "site.conf").write_text(site.replace("listen 80;", f"listen 127.0.0.1:{port};"), "utf-8")
+        super().__init__("nginx", folder, [program, "-p", folder, "-e", "stderr", "-c", main], port)
 
     @property
     def url(self) -> str:
         """The address of the MCP endpoint."""
         return f"http://127.0.0.1:{self.port}/mcp"
-
-    async def take_out(self, replica: Program | None) -> None:
-        """Send nothing more to a server; None puts all into use. Returns when nothing is under way to it."""
-        self._configure(replica)
-        os.kill(self.pid, signal.SIGHUP)
-        await self.says(b"exited with code 0")  # the worker with the former configuration, after its last request
-
-    def _configure(self, out: Program | None) -> None:
-        lines = [f"server 127.0.0.1:{each.port}{' down' if each is out else ''};" for each in self._replicas]
-        text = SITE.read_text("utf-8").replace("server 127.0.0.1:8000;", "\n    ".join(lines))
-        self._site.write_text(text.replace("listen 80;", f"listen 127.0.0.1:{self.port};"), "utf-8")
