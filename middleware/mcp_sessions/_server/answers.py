@@ -25,7 +25,6 @@ from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._session.claims import Claims, RedactedRepr
-from .._session.events import RequestRefused
 from ..telemetry import is_traced
 from .active import ActiveSession
 from .body import replay
@@ -112,7 +111,7 @@ def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
     """Record that a request without a message is refused, and return the JSON-RPC code."""
     runtime = ctx.runtime
     code = refusal.code
-    runtime.telemetry.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
+    ctx.record_refused(refusal, label)
     if runtime.telemetry.is_recording():
         runtime.telemetry.recorder().refuse_request(refusal, code, claims, ctx.scope)
     return code
@@ -127,7 +126,7 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
     """Record that a message is refused, and return the error as JSON."""
     code = refusal.code
-    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+    ctx.record_refused(refusal, message.label)
     if ctx.telemetry is not None:
         ctx.telemetry.refuse(refusal, code)
     return rewrite.error(message.id, code, refusal.client_message, _data(ctx, message, refusal))

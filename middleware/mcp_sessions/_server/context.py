@@ -6,6 +6,7 @@ The scope is the request's own copy of the facts that the wrapped application se
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,11 +20,14 @@ from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHe
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
+from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry import attributes_of
 from .active import ActiveSession, Bridged
+from .logs import caller_of
 
 if TYPE_CHECKING:
+    from .._errors import Refusal
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
 
@@ -105,6 +109,11 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
             retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
             self.scope["extensions"] = retained
+
+    def record_refused(self, refusal: Refusal, method: str | None) -> None:
+        """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
+        event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
+        self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
 
     def carry_trace(self, body: bytes) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""

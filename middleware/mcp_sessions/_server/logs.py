@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from starlette.types import Scope
 
 from .._refusals import REFUSALS, Reason
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.session import find_session
 from ..telemetry import START_TRACE, running_hook
 from .background import start
+from .principal import ReadPrincipal
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 SESSION_ID: Final = "session.id"
 MINUTE: Final = 60.0  # seconds between two warnings of one kind
 MANY: Final = 20  # refusals within a minute that are a flood
+FEW: Final = 3  # addresses and users that a warning names
 _MAX_METHOD: Final = 64  # characters of a client's method name
+Caller = tuple[str | None, str | None]  # address and user
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -40,6 +45,15 @@ def _join(record: logging.LogRecord) -> bool:
     if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
         setattr(record, SESSION_ID, of.ref)
     return True
+
+
+def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
+    """Return the address that a request came from, and the user that it is authenticated as, each None if unknown."""
+    found, address = None, scope.get("client")
+    with suppress(Exception):  # a `principal=` that fails does so where its answer counts
+        found = principal(scope)
+    user = None if found is None else found.subject or found.client_id
+    return (None if address is None else str(address[0])), user
 
 
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
@@ -65,7 +79,8 @@ class EventSink:
         self._seconds: Final = seconds
         self._floods: Final[dict[str, _Flood]] = {}
 
-    def __call__(self, event: SessionEvent) -> None:
+    def __call__(self, event: SessionEvent, caller: Callable[[], Caller] = lambda: (None, None)) -> None:
+        """Take an event; `caller` returns who sent a request that is refused."""
         if isinstance(event, RequestRefused):
             if _log.isEnabledFor(logging.INFO):  # formatting is expensive
                 of, extra = ("", None) if event.ref is None else (f" of session {event.ref}", {SESSION_ID: event.ref})
@@ -73,7 +88,7 @@ class EventSink:
                 _log.info("refused %s%s: %s (%d)", method, of, event.reason, event.code, extra=extra)
             reason = REFUSALS.get(event.reason)
             if reason is not None and reason.suspicion != "no":
-                self._track_suspicious(event, reason)
+                self._track_suspicious(event, reason, caller())
         elif isinstance(event, SessionCreated):
             _log.info("session %s created", event.ref, extra={SESSION_ID: event.ref})
         elif isinstance(event, SessionDeleted):
@@ -83,13 +98,14 @@ class EventSink:
         if self._listen is not None:
             self._listen(event)
 
-    def _track_suspicious(self, event: RequestRefused, reason: Reason) -> None:
+    def _track_suspicious(self, event: RequestRefused, reason: Reason, caller: Caller) -> None:
         flood = self._floods.get(reason.remedy)
         if flood is None:
             flood = self._floods[reason.remedy] = _Flood(reason.remedy)
             start(partial(self._watch, flood))
         flood.counts[event.reason] = flood.counts.get(event.reason, 0) + 1
-        flood.refs.add(event.ref if len(flood.refs) < MANY else None)
+        for seen, one in ((flood.refs, event.ref), (flood.addresses, caller[0]), (flood.users, caller[1])):
+            seen.add(one if len(seen) < MANY else None)
         if not flood.is_warned and (reason.suspicion == "yes" or sum(flood.counts.values()) >= MANY):
             flood.warn()
 
@@ -111,14 +127,24 @@ class _Flood:
         self.is_warned = False
         self.counts: Final[dict[str, int]] = {}
         self.refs: Final[set[str | None]] = set()
+        self.addresses: Final[set[str | None]] = set()
+        self.users: Final[set[str | None]] = set()
 
     def warn(self) -> None:
-        ref = self.refs.pop() if len(self.refs) == 1 else None
-        of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
+        ref, requests = next(iter(self.refs)) if len(self.refs) == 1 else None, sum(self.counts.values())
+        of = "" if ref is None else f" of session {ref}"
+        senders = f"{_listed('from', self.addresses)}{_listed('by', self.users)}"
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())
-        text = "refused %d request%s%s that may indicate an attack (%s): %s"
+        text = "refused %d request%s%s%s that may indicate an attack (%s): %s"
         plural = "" if requests == 1 else "s"
-        _log.warning(text, requests, plural, of, reasons, self.remedy, extra=log_extra(ref))
+        _log.warning(text, requests, plural, of, senders, reasons, self.remedy, extra=log_extra(ref))
         self.is_warned = True
-        self.counts.clear()
-        self.refs.clear()
+        for seen in (self.counts, self.refs, self.addresses, self.users):
+            seen.clear()
+
+
+def _listed(word: str, seen: set[str | None]) -> str:
+    """Return who or where requests came from, a few by name: text of theirs cannot forge a line."""
+    names = sorted(ascii(name[:_MAX_METHOD]) for name in seen if name is not None)
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f" {word} {', '.join(names[:FEW])}{more}" if names else ""

@@ -25,7 +25,6 @@ from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT, Kind
-from .._session.events import RequestRefused
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext
@@ -104,7 +103,7 @@ async def _name_transport(ctx: RequestContext, message: Message, response: Respo
     try:
         response.name((await initialize_session(ctx, message, TRANSPORT)).token)
     except Refusal as refusal:
-        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, INITIALIZE))
+        ctx.record_refused(refusal, INITIALIZE)
 
 
 async def _name_bridged(ctx: RequestContext, message: Message, response: Response) -> None:
@@ -291,7 +290,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     try:
         session = await initialize_session(ctx, message, COOKIE)
     except Refusal as refusal:
-        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label))
+        ctx.record_refused(refusal, message.label)
         return None
     return _header(ctx, session.token)
 
