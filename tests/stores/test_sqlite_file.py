@@ -298,7 +298,8 @@ def test_a_folder_that_may_not_be_written_is_told() -> None:
 def test_a_folder_in_the_files_place_is_refused(case: Case) -> None:
     """Nothing in it is touched."""
     case.path.mkdir()
-    assert refused(case.file().open) == "store_cannot_open"
+    with pytest.raises(ConfigurationError, match="the store needs a file"):
+        case.file().open()
 
 
 def test_a_place_that_cannot_be_looked_at_is_refused(case: Case) -> None:
