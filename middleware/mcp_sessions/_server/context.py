@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
 
+_UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 # ASGI extensions by which a body would leave without passing here
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
@@ -67,7 +69,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         headers, name = self.headers, self.runtime.transport.cookie_name
         if name is not None and COOKIE in headers.by_name:
             value, self.scope["headers"] = cookies.pop_session_cookie(
-                self.scope["headers"], name, secure=self.is_secure
+                self.scope["headers"], name, path=self.client_path, secure=self.is_secure
             )
             if self.accepts_cookies:
                 headers.cookie = value
@@ -86,6 +88,13 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def is_secure(self) -> bool:
         return self.scope.get("scheme") == "https"
+
+    @property
+    def client_path(self) -> str:
+        """The path of the request as its client writes it, without a slash at the end."""
+        path, root = self.scope["path"], self.scope.get("root_path", "")
+        whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
+        return quote(whole.rstrip("/") or "/", safe=_UNESCAPED, errors="replace")
 
     @property
     def has_upstream_session(self) -> bool:

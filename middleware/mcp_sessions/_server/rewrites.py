@@ -12,9 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar, Final
-from urllib.parse import quote
 
-from starlette.types import Scope
 
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
@@ -34,7 +32,6 @@ from .resumption import StreamGuard, StreamRequest
 from .sessions import open_session
 
 INTERNAL_ERROR: Final = -32603
-_UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -309,11 +306,4 @@ async def _is_live(ctx: RequestContext, cookie: str) -> bool:
 def _header(ctx: RequestContext, value: str) -> Header:
     name = ctx.runtime.transport.cookie_name
     assert name is not None
-    return cookies.set_cookie(name, value, path=_path(ctx.scope), secure=ctx.is_secure)
-
-
-def _path(scope: Scope) -> str:
-    """Return the path of the request as its client writes it, without a slash at the end."""
-    path, root = scope["path"], scope.get("root_path", "")
-    whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
-    return quote(whole.rstrip("/") or "/", safe=_UNESCAPED)
+    return cookies.set_cookie(name, value, path=ctx.client_path, secure=ctx.is_secure)
