@@ -45,7 +45,7 @@ def client_of(message: Message) -> str | None:
     text = f"{client.name} {client.version}".strip()
     # No session id is as short as what is kept of a name, so most need no such look.
     is_name = text.isprintable() and (len(text) <= MAX_CLIENT_CHARS or not looks_like_session_id(text))
-    return text if text and is_name else None
+    return text[:MAX_CLIENT_CHARS] if text and is_name else None
 
 
 MAX_CHARS: Final = 256
