@@ -234,6 +234,7 @@ async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest
         raise LookupError
 
     event = RequestRefused("token_principal", -32043, "ping")
+    assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
     EventSink(None, bool, pytest.fail)(event, lambda: caller_of({"client": None}, fails))
     (line,) = warnings(caplog)
     assert line == "refused 1 request that may indicate an attack (token_principal 1"

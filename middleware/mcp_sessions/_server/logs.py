@@ -30,6 +30,7 @@ MINUTE: Final = 60.0  # seconds between two warnings of one kind
 MANY: Final = 20  # refusals within a minute that are a flood
 FEW: Final = 3  # addresses and users that a warning names
 _MAX_METHOD: Final = 64  # characters of a client's method name
+_MAX_NAME: Final = 64  # characters of an address or a user
 Caller = tuple[str | None, str | None]  # address and user
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -53,7 +54,8 @@ def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
     with suppress(Exception):  # a `principal=` that fails does so where its answer counts
         found = principal(scope)
     user = None if found is None else found.subject or found.client_id
-    return (None if address is None else str(address[0])), user
+    names = (None if address is None else str(address[0]), user)
+    return names[0] and names[0][:_MAX_NAME], names[1] and names[1][:_MAX_NAME]
 
 
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
@@ -145,6 +147,6 @@ class _Flood:
 
 def _listed(word: str, seen: set[str | None]) -> str:
     """Return who or where requests came from, a few by name: text of theirs cannot forge a line."""
-    names = sorted(ascii(name[:_MAX_METHOD]) for name in seen if name is not None)
+    names = sorted(ascii(name) for name in seen if name is not None)
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return f" {word} {', '.join(names[:FEW])}{more}" if names else ""
