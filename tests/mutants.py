@@ -82,9 +82,11 @@ MUTANTS: Final = {
     "key-length": Mutant(KEYS, "MIN_SECRET_BYTES: Final = 32", "MIN_SECRET_BYTES: Final = 31", KEY_TESTS),
     "key-bytes": Mutant(KEYS, "len(set(secret)) < MIN_DISTINCT", "len(set(secret)) + 1 < MIN_DISTINCT", KEY_TESTS),
     "key-repeats": Mutant(KEYS, " or secret in (secret + secret)[1:-1]", "", KEY_TESTS),
-    "key-lookalike": Mutant(KEYS, "lookalike = secret.startswith(_NEVER_SECRET) or", "lookalike = ", KEY_TESTS),
+    "key-lookalike": Mutant(
+        KEYS, "lookalike = secret.startswith(_NEVER_SECRET) or", "lookalike =", "test_advisories.py"
+    ),
     # messages
-    "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", RPC_TESTS),
+    "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),
     "nesting-limit": Mutant(JSON, "return levels > limit", "return levels > limit + 1", f"{JSON_TESTS} {RPC_TESTS}"),
     "duplicate-members": Mutant(JSON, 'raise refusal("duplicate_member")', "return", f"{RPC_TESTS} {JSON_TESTS}"),
     "member-case": Mutant(JSON, 'raise refusal("member_case")', "return", RPC_TESTS),
@@ -94,15 +96,15 @@ MUTANTS: Final = {
     "id-type": Mutant(RPC, 'raise refusal("id_not_string_or_integer")', "return raw", RPC_TESTS),
     "method-type": Mutant(RPC, 'raise refusal("method_not_string")', 'method = ""', RPC_TESTS),
     "header-count": Mutant(
-        "_protocol/headers.py", "if len(copies) > 1:", "if len(copies) > 2:", "protocol/test_headers.py"
+        "_protocol/headers.py", "if len(copies) > 1:", "if len(copies) > 2:", "server/test_middleware.py"
     ),
     "body-size": Mutant(BODY, "if len(whole) > max_bytes:", "if len(whole) > max_bytes + 1:", INTAKE),
     "body-pieces": Mutant(BODY, "if body.tell() > max_bytes:", "if body.tell() > max_bytes + 1:", INTAKE),
     "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", "server/test_limits.py"),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", INTAKE),
     "mirror": Mutant(
-        *("_protocol/draft.py", '"session_header_alone" if metadata is None', '"session_header_alone" if True'),
-        f"{DECISIONS} protocol/test_draft_metadata.py server/test_exchange.py",
+        *("_protocol/draft.py", " and header == metadata.session_id:", ":"),
+        f"{DECISIONS} server/test_exchange.py",
     ),
     "envelope-version": Mutant(DECISION, "if stated != version:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
     "envelope-method": Mutant(DECISION, "if methods != [message.method]:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
