@@ -10,7 +10,7 @@ STAMP := .venv/.made-with-$(shell $(PYTHON) -c 'import platform; print(platform.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers test test-all test-lowest check format lint types docs demo bench bench-check bench-docs nightly clean
+.PHONY: help setup servers test test-all test-lowest check format lint types docs demo bench bench-check bench-docs mutants nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -65,10 +65,14 @@ bench-check: setup  ## count instructions, and fail if they exceed the budgets
 bench-docs: setup  ## measure, and put the summary into docs/performance.md
 	@$(VENV)/python -m tests.benchmarks --write-docs trivial sdk-json sdk-sse stores
 
-nightly: servers  ## the slow tests, crash trials, ten minutes of fuzzing each parser, and the conformance suite
+mutants: servers  ## take each defence away in a copy; its tests must notice (ARGS="expiry" runs some)
+	@$(VENV)/python tests/mutants.py $(ARGS)
+
+nightly: servers  ## the slow tests, mutants, crash trials, ten minutes of fuzzing each parser, the conformance suite
 	@$(NOX) -s main -- -m nightly
 	@$(VENV)/python -m tests.tools.crash --cycles 200 && $(VENV)/python -m tests.tools.crash --faults
 	@$(VENV)/python -m tests.tools.fuzz $(ARGS)
+	@$(VENV)/python tests/mutants.py
 	@$(VENV)/python -m tests.tools.conformance
 
 clean:  ## remove what was built, and the virtual environments

@@ -38,7 +38,7 @@ from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
-from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
+from mcp_sessions._tokens.keys import _NEVER_SECRET, KeyRing, base64url, from_base64url
 
 NOW: Final = 1_800_000_000
 NOT_FOUND: Final = -32043
@@ -203,6 +203,13 @@ def test_cve_2026_102271_a_public_key_in_der() -> None:
     form passed for a secret.
     """
     public_keys_are_not_secrets(PUBLIC_DER, base64.b64encode(PUBLIC_DER))
+
+
+@pytest.mark.parametrize("begins", _NEVER_SECRET)
+def test_what_begins_as_a_public_key_is_not_a_secret(begins: bytes) -> None:
+    """A part of one is public, too, where PyJWT sees no key in it."""
+    with pytest.raises(ConfigurationError, match="or a part of one"):
+        KeyRing([begins + b"aLkq83mZx0Wp-4TbYh_5NvCr6Gd2SfEj"])
 
 
 def test_cve_2026_102273_a_nested_jwk() -> None:

@@ -17,6 +17,7 @@ from mcp_sessions._protocol.members import CLIENT_INFO_KEY
 WIRE = {"name": "wire", "version": "1.2"}
 TEXTS: list[tuple[Any, str | None]] = [
     (WIRE, "wire 1.2"),
+    ({"name": "w" * 1000}, "w" * 64),
     ({"name": "wire", "title": "Wire"}, "wire"),
     ({"name": "", "version": ""}, None),
     ({"name": "two\nlines"}, None),

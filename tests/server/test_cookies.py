@@ -85,6 +85,19 @@ async def test_its_attributes(scope: dict[str, Any], path: str, secure: bool) ->
     assert (morsel["secure"], morsel["max-age"], morsel["expires"], morsel["domain"]) == (secure or "", "", "", "")
 
 
+async def test_at_the_root_of_a_host_no_other_host_of_the_site_can_plant_one() -> None:
+    """Under https the name begins with `__Host-`; what another host could set is neither read nor passed on."""
+    app = Server(count=count)
+    client = Client(sessions(app, path="/"), path="/", scheme="https")
+    own = cookie_of(answer := await client.send(DISCOVER))
+    assert own[1].startswith(b"__Host-mcp-session-")
+    assert set_cookies(answer)[0].endswith(b"; Path=/; HttpOnly; SameSite=Strict; Secure")
+    assert [await counted(client, own) for _ in range(2)] == [1, 2]
+    for prefix in (b"", b"__Secure-"):
+        assert await counted(client, (b"cookie", own[1].replace(b"__Host-", prefix))) == 0
+        assert b"cookie" not in app.last.headers
+
+
 # --- who gets none -------------------------------------------------------------------------------
 
 

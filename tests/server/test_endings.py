@@ -102,6 +102,8 @@ async def test_everything_happens_in_its_order() -> None:
         seen.append((session.ref, session.created_at, session.expires_at, reason))
         seen.append((await store.status(CLAIMS), stream.is_cut, await session.data.get("browser")))
         seen.extend(worker.facts)
+        # No other worker may run it as long as this one's lease lasts.
+        seen.extend(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10))
 
     store = Store()
     worker = await Worker(store, on_end).recorded()

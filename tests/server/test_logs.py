@@ -22,7 +22,7 @@ from started import start
 
 from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.logs import MANY, EventSink
+from mcp_sessions._server.logs import MANY, EventSink, caller_of
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionLogFilter
@@ -193,7 +193,8 @@ async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture
     caller[0] = "mallory"
     for _ in range(3):
         await client.tool(session=held)
-    assert warnings(caplog) == [f"refused 1 request of session {ref} that may indicate an attack (token_principal 1"]
+    (line,) = warnings(caplog)
+    assert line == f"refused 1 request of session {ref} by 'mallory' that may indicate an attack (token_principal 1"
     (record,) = of(caplog, "may indicate an attack")
     assert extras(record)[0] == ref
     assert record.getMessage().endswith("find out where its id leaked")
@@ -209,6 +210,34 @@ async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pyt
     half = MANY // 2
     (line,) = warnings(caplog)
     assert line == f"refused {MANY} requests that may indicate an attack (token_signature {half}, token_shape {half}"
+
+
+async def test_a_warning_names_where_the_requests_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    """A few addresses and users, in ASCII: what a proxy passes on may be a client's own words."""
+    client = Client(sessions(Server(), principal=lambda scope: dict(scope["headers"])[b"x-user"].decode()))
+    held = (await client.send("sessions/create", None, (b"x-user", b"ann"))).result["session"]
+    for number in range(MANY + 5):
+        client.scope["client"] = (f"203.0.113.{number}\n", 5)
+        await client.tool(
+            "whoami", (b"x-user", b"m%d" % number), session={"sessionId": held["sessionId"][:-8] + "A" * 8}
+        )
+    (line,) = warnings(caplog)
+    addresses = r"'203.0.113.0\n', '203.0.113.10\n', '203.0.113.11\n'"
+    some = f"from {addresses} and {MANY - 3} more by 'm0', 'm1', 'm10' and {MANY - 3} more"
+    assert line == f"refused {MANY} requests {some} that may indicate an attack (token_signature {MANY}"
+
+
+async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """`principal=` may fail, and a server may give no address: the warning goes without."""
+
+    def fails(scope: Any) -> Principal | None:
+        raise LookupError
+
+    event = RequestRefused("token_principal", -32043, "ping")
+    assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
+    EventSink(None, bool, pytest.fail)(event, lambda: caller_of({"client": None}, fails))
+    (line,) = warnings(caplog)
+    assert line == "refused 1 request that may indicate an attack (token_principal 1"
 
 
 async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(

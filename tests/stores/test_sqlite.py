@@ -434,7 +434,8 @@ def test_a_fork_has_connections_of_its_own(path: Path) -> None:
 
 def on_disk(size: str, mode: str, folder: Path) -> list[str]:
     """Return what a worker prints whose store lies on a small disk of its own."""
-    command = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && exec "{sys.executable}" "{WORKER}" {mode} "{folder}"'
+    mount = f'mount -t tmpfs -o size={size},mode=700 tmpfs "{folder}"'
+    command = f'{mount} && exec "{sys.executable}" "{WORKER}" {mode} "{folder}"'
     told = subprocess.run(  # in a name space of its own, with which the disk is gone
         ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
     )

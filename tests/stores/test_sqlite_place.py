@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions.stores import _sqlite_file as sqlite_file
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 
 @pytest.fixture
@@ -124,3 +126,55 @@ def test_a_file_that_was_made_meanwhile_is_not_replaced(path: str, monkeypatch: 
     monkeypatch.undo()
     assert Path(path).read_bytes() == Path(path + "-wal").read_bytes() == b"another's"
     assert "sessions.db-new" not in beside(path)
+
+
+# --- other users of the machine -------------------------------------------------------------------
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+def foreign_log(path: Path) -> None:
+    (log := Path(f"{path}-wal")).touch(mode=0o600)
+    os.chown(log, 4711, -1)
+
+
+OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a folder that all may write to": (lambda path: path.parent.chmod(0o777), "mkdir -m 700"),
+    "as /tmp is": (lambda path: path.parent.chmod(0o1777), "mkdir -m 700"),
+    "a link": (link, "follows no link"),
+    "a link in place of the log": (lambda path: Path(f"{path}-wal").symlink_to(path), "follows no link"),
+    "a folder in place of the index": (lambda path: Path(f"{path}-shm").mkdir(), "follows no link"),
+    "a file that all may write to": (lambda path: path.chmod(0o602), "chmod o-w"),
+    "a file of another user": (lambda path: os.chown(path, 4711, -1), "chmod o-w"),
+    "a log of another user": (foreign_log, "chmod o-w"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(("change", "remedy"), OTHERS.values(), ids=OTHERS)
+async def test_what_another_user_could_change_is_not_opened(
+    change: Callable[[Path], object], remedy: str, tmp_path: Path
+) -> None:
+    """Nor is anything of it deleted or followed."""
+    folder = tmp_path / "sessions"
+    folder.mkdir(mode=0o700)
+    (path := folder / "sessions.db").touch(mode=0o600)
+    change(path)
+    before = beside(str(path))
+    with pytest.raises(ConfigurationError, match=remedy):
+        await SQLiteStore(path).open()
+    assert beside(str(path)) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_the_owner_of_the_folder_may_own_the_file(tmp_path: Path) -> None:
+    """As where an administrator looks at a service's sessions: that user could replace the file anyway."""
+    (path := tmp_path / "sessions.db").touch(mode=0o640)
+    for one in (tmp_path, path):
+        os.chown(one, 4711, -1)
+    store = SQLiteStore(path)
+    await store.open()
+    await store.close()

@@ -124,7 +124,7 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield request, "Session", lambda session, *_: recorder.text("repr of a session", repr(session))
     yield request, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
     yield draft, "parse_metadata", lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
-    yield EventSink, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
+    yield EventSink, "__call__", lambda _, facts, fact, *more: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
         yield logger, level, logged
 

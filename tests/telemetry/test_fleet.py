@@ -197,16 +197,19 @@ def test_the_replicas_of_each_kind_share_a_session(one: Visit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "user", "reason", "severities"),
-    [("stolen", "bob", "token_principal", [9, 13]), ("ended", "ann", "ended", [9])],
+    ("step", "caller", "reason", "severities"),
+    [("stolen", ["bob", None], "token_principal", [9, 13]), ("ended", ["ann", "kitchen 2"], "ended", [9])],
 )
 def test_a_refusal_is_in_its_session_and_so_are_its_lines(
-    one: Visit, step: str, user: str, reason: str, severities: list[int]
+    one: Visit, step: str, caller: list[str | None], reason: str, severities: list[int]
 ) -> None:
-    """With who sent it and a link to the session's start; its lines in the log have the same session and trace."""
+    """With who sent it, which for a thief is not the owner's client, and a link to the session's start.
+
+    Its lines in the log have the same session and trace.
+    """
     refused = one.message(step)
     assert said(refused, "session.id", "error.type", "mcp_sessions.reason") == [one.ref, "-32043", reason]
-    assert said(refused, "user.id", "client.address", "mcp_sessions.client") == [user, "127.0.0.1", "kitchen 2"]
+    assert said(refused, "user.id", "mcp_sessions.client", "client.address") == [*caller, "127.0.0.1"]
     assert (refused.kind, refused.is_error, refused.links) == ("SERVER", True, one.link(one.ref))
     lines = [line for line in one.sent.logs if line.trace == refused.trace]
     assert [line.severity for line in lines] == severities
@@ -275,9 +278,9 @@ def test_every_span_says_who_sent_the_request(one: Visit) -> None:
     """Ours and the server's, also those of a session's start and end, however it ends."""
     spans = [span for span in one.sent.spans if span.scope == OURS or (span.kind == "SERVER" and span.name != LISTS)]
     for span in spans:
-        user = "bob" if span in one.trace("stolen") else "ann"
+        user, client = ("bob", None) if span in one.trace("stolen") else ("ann", "kitchen 2")
         assert said(span, "user.id", "client.address") == [user, "127.0.0.1"], span
-        assert span in one.http or said(span, "mcp_sessions.client") == ["kitchen 2"], span
+        assert span in one.http or said(span, "mcp_sessions.client") == [client], span
 
 
 # --- sessions ----------------------------------------------------------------------------------------

@@ -127,6 +127,18 @@ async def test_a_refusal_of_another_s_session_names_the_one_that_is_refused(span
     assert said(unknown, "session.id", "mcp_sessions.reason") == [None, "token_signature"]
 
 
+async def test_a_stolen_session_is_not_said_to_be_its_owner_s_client(spans: list[ReadableSpan]) -> None:
+    """The span names the client that the refused request itself names, or none."""
+    client = Client(sessions(Server(), principal=user))
+    meta = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
+    thief = {"io.modelcontextprotocol/clientInfo": {"name": "thief", "version": "2"}}
+    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
+    for said_meta in (thief, {}):
+        params = {"name": "whoami", "_meta": said_meta}
+        await client.send("tools/call", params, (b"x-user", b"mallory"), session=held)
+    assert [said(span, "mcp_sessions.client")[0] for span in messages(spans, "tools/call")] == ["thief 2", None]
+
+
 def user(scope: Scope) -> str | None:
     return str(dict(scope["headers"]).get(b"x-user", b"ann").decode())
 

@@ -76,6 +76,14 @@ def test_with_the_public_key_it_does_not_open() -> None:
     assert (refused.value.reason, refused.value.ref) == ("bridge_key_unknown", claims().ref)
 
 
+def test_what_is_sealed_for_one_purpose_opens_for_no_other() -> None:
+    """A server's id cannot be passed off as state, though both are sealed for one session by one key."""
+    key, nonce, mine = RING.signing, bytes(12), claims()
+    for one, other in ((seal.STATE, seal.UPSTREAM), (seal.UPSTREAM, seal.STATE)):
+        assert one.open(key, nonce, one.seal(key, nonce, b"{}", mine), mine) == b"{}"
+        assert other.open(key, nonce, one.seal(key, nonce, b"{}", mine), mine) is None
+
+
 def test_a_public_key_seals_nothing() -> None:
     public = KeyRing([SECRET, PUBLIC]).get(KeyRing([PRIVATE]).signing.kid)
     assert public is not None

@@ -2,7 +2,7 @@
 
 The answer to `server/discover` sets a cookie that holds a token of a kind of its own, and later requests bring it back.
 Our cookies never reach the wrapped server; all others pass as they came.
-Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite` and `__Secure-`; W3C Fetch Metadata.
+Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite`, `__Secure-` and `__Host-`; W3C Fetch Metadata.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARED_JAR: Final = "shared"
 UNREADABLE: Final = ""
 """What stands for a cookie of ours that is given more than once: a session id that is never valid."""
 
-_SECURE: Final = b"__Secure-"
+_HOST, _SECURE = b"__Host-", b"__Secure-"  # with the former, no other host of the site can set the cookie
 _PORTS: Final = ((b"http", b":80"), (b"https", b":443"))
 
 
@@ -33,18 +33,22 @@ def cookie_name(audience: str) -> bytes:
     return b"mcp-session-" + b32encode(digest[:5]).lower()
 
 
-def pop_session_cookie(headers: Iterable[Header], name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
+def pop_session_cookie(
+    headers: Iterable[Header], name: bytes, *, path: str, secure: bool
+) -> tuple[str | None, list[Header]]:
     """Return the value of our cookie, or None, and the headers without it.
 
-    The cookie of the other scheme is taken out as well and never read: over plain text anybody could have set it.
+    Those with another prefix are taken out as well and never read: over plain text, or on another host of the site,
+    anybody could have set them.
 
     Args:
         headers: The headers of the request.
         name: The name of our cookie, without its prefix.
+        path: The endpoint as its clients see it, percent-encoded.
         secure: Whether the request came by https.
     """
     values, kept = list[bytes](), list[Header]()
-    read = _SECURE + name if secure else name
+    read = _prefix(path, secure=secure) + name
     for header in headers:
         if header[0] == COOKIE and name in header[1]:
             others = []
@@ -52,7 +56,7 @@ def pop_session_cookie(headers: Iterable[Header], name: bytes, *, secure: bool) 
                 key, _, value = pair.strip().partition(b"=")
                 if key.rstrip() == read:
                     values.append(value.strip())
-                elif key.rstrip() not in {name, _SECURE + name}:
+                elif key.rstrip() not in {name, _SECURE + name, _HOST + name}:
                     others.append(pair.strip())
             header = (COOKIE, b"; ".join(others))  # noqa: PLW2901  # what is left of it
             if not others:
@@ -86,6 +90,11 @@ def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:
         path: The endpoint as its clients see it, percent-encoded.
         secure: Whether the request came by https.
     """
-    prefix, suffix = (_SECURE, b"; Secure") if secure else (b"", b"")
-    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), suffix)
-    return b"set-cookie", prefix + name + b"=" + value.encode("ascii") + attributes
+    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), b"; Secure" if secure else b"")
+    return b"set-cookie", _prefix(path, secure=secure) + name + b"=" + value.encode("ascii") + attributes
+
+
+def _prefix(path: str, *, secure: bool) -> bytes:
+    if not secure:
+        return b""
+    return _HOST if path == "/" else _SECURE  # `__Host-` is for the whole host

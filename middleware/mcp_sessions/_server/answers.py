@@ -26,7 +26,6 @@ from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._refusals import INVALID_PARAMS
 from .._session.claims import Claims, RedactedRepr
-from .._session.events import RequestRefused
 from ..telemetry import is_traced
 from .body import replay
 from .context import RequestContext
@@ -108,8 +107,8 @@ async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
 
 def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> None:
     """Record that a request without a message is refused."""
+    ctx.record_refused(refusal, label)
     telemetry = ctx.runtime.telemetry
-    telemetry.emit(RequestRefused(refusal.reason, refusal.code, label, refusal.ref))
     if telemetry.is_recording():
         telemetry.recorder().refuse_request(refusal, refusal.code, claims, ctx.scope)
 
@@ -122,7 +121,7 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
 
 def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
     """Record that a message is refused, and return the error as JSON."""
-    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label, refusal.ref))
+    ctx.record_refused(refusal, message.label)
     if ctx.telemetry is not None:
         ctx.telemetry.refuse(refusal, refusal.code)
     return rewrite.error(message.id, refusal.code, refusal.client_message, _data(ctx, message, refusal))

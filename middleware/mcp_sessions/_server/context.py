@@ -6,7 +6,9 @@ The scope is the request's own copy of the facts that the wrapped application se
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,14 +21,18 @@ from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHe
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
+from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry import attributes_of
 from .active import ActiveSession, Bridged
+from .logs import caller_of
 
 if TYPE_CHECKING:
+    from .._errors import Refusal
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
 
+_UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 # ASGI extensions by which a body would leave without passing here
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
@@ -63,7 +69,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         headers, name = self.headers, self.runtime.transport.cookie_name
         if name is not None and COOKIE in headers.by_name:
             value, self.scope["headers"] = cookies.pop_session_cookie(
-                self.scope["headers"], name, secure=self.is_secure
+                self.scope["headers"], name, path=self.client_path, secure=self.is_secure
             )
             if self.accepts_cookies:
                 headers.cookie = value
@@ -82,6 +88,13 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def is_secure(self) -> bool:
         return self.scope.get("scheme") == "https"
+
+    @property
+    def client_path(self) -> str:
+        """The path of the request as its client writes it, without a slash at the end."""
+        path, root = self.scope["path"], self.scope.get("root_path", "")
+        whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
+        return quote(whole.rstrip("/") or "/", safe=_UNESCAPED, errors="replace")
 
     @property
     def has_upstream_session(self) -> bool:
@@ -105,6 +118,11 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
             retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
             self.scope["extensions"] = retained
+
+    def record_refused(self, refusal: Refusal, method: str | None) -> None:
+        """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
+        event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
+        self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
 
     def carry_trace(self, body: bytes) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from starlette.types import Scope
 
 from .._refusals import REFUSALS, Reason
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.session import find_session
 from ..telemetry import START_TRACE, running_hook
 from .background import start
+from .principal import ReadPrincipal
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
 SESSION_ID: Final = "session.id"
 MINUTE: Final = 60.0  # seconds between two warnings of one kind
 MANY: Final = 20  # refusals within a minute that are a flood
+FEW: Final = 3  # addresses and users that a warning names
 _MAX_METHOD: Final = 64  # characters of a client's method name
+_MAX_NAME: Final = 64  # characters of an address or a user
+Caller = tuple[str | None, str | None]  # address and user
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -41,6 +47,16 @@ def _join(record: logging.LogRecord) -> bool:
     if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
         setattr(record, SESSION_ID, of.ref)
     return True
+
+
+def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
+    """Return the address that a request came from, and the user that it is authenticated as, each None if unknown."""
+    found, address = None, scope.get("client")
+    with suppress(Exception):  # a `principal=` that fails does so where its answer counts
+        found = principal(scope)
+    user = None if found is None else found.subject or found.client_id
+    names = (None if address is None else str(address[0]), user)
+    return names[0] and names[0][:_MAX_NAME], names[1] and names[1][:_MAX_NAME]
 
 
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
@@ -66,7 +82,8 @@ class EventSink:
         self._seconds: Final = seconds
         self._floods: Final[dict[str, _Flood]] = {}
 
-    def __call__(self, event: SessionEvent) -> None:
+    def __call__(self, event: SessionEvent, caller: Callable[[], Caller] = lambda: (None, None)) -> None:
+        """Take an event; `caller` returns who sent a request that is refused."""
         if isinstance(event, RequestRefused):
             if _log.isEnabledFor(logging.INFO):  # formatting is expensive
                 of, extra = ("", None) if event.ref is None else (f" of session {event.ref}", {SESSION_ID: event.ref})
@@ -74,7 +91,7 @@ class EventSink:
                 _log.info("refused %s%s: %s (%d)", method, of, event.reason, event.code, extra=extra)
             reason = REFUSALS.get(event.reason)
             if reason is not None and reason.suspicion != "no":
-                self._track_suspicious(event, reason)
+                self._track_suspicious(event, reason, caller())
         elif isinstance(event, SessionCreated):
             _log.info("session %s created", event.ref, extra={SESSION_ID: event.ref})
         elif isinstance(event, SessionDeleted):
@@ -84,13 +101,14 @@ class EventSink:
         if self._listen is not None:
             self._listen(event)
 
-    def _track_suspicious(self, event: RequestRefused, reason: Reason) -> None:
+    def _track_suspicious(self, event: RequestRefused, reason: Reason, caller: Caller) -> None:
         flood = self._floods.get(reason.remedy)
         if flood is None:
             flood = self._floods[reason.remedy] = _Flood()
             start(partial(self._watch, reason.remedy, flood))
         flood.reasons[event.reason] += 1
-        flood.refs.add(event.ref if len(flood.refs) < MANY else None)
+        for seen, one in ((flood.refs, event.ref), (flood.addresses, caller[0]), (flood.users, caller[1])):
+            seen.add(one if len(seen) < MANY else None)
         if not flood.is_warned and (reason.suspicion == "yes" or flood.reasons.total() >= MANY):
             flood.warn(reason.remedy)
 
@@ -109,15 +127,26 @@ class _Flood:
 
     def __init__(self) -> None:
         self.is_warned = False
-        self.reasons: Counter[str] = Counter()
-        self.refs: set[str | None] = set()
+        self.reasons: Final = Counter[str]()
+        self.refs: Final = set[str | None]()
+        self.addresses: Final = set[str | None]()
+        self.users: Final = set[str | None]()
 
     def warn(self, remedy: str) -> None:
-        ref, count = self.refs.pop() if len(self.refs) == 1 else None, self.reasons.total()
+        ref, count = next(iter(self.refs)) if len(self.refs) == 1 else None, self.reasons.total()
         plural, of = "" if count == 1 else "s", "" if ref is None else f" of session {ref}"
+        senders = f"{_listed('from', self.addresses)}{_listed('by', self.users)}"
         reasons = ", ".join(f"{reason} {times}" for reason, times in self.reasons.items())
-        text = "refused %d request%s%s that may indicate an attack (%s): %s"
-        _log.warning(text, count, plural, of, reasons, remedy, extra=log_extra(ref))
-        self.reasons.clear()
-        self.refs.clear()
+        text = "refused %d request%s%s%s that may indicate an attack (%s): %s"
+        _log.warning(text, count, plural, of, senders, reasons, remedy, extra=log_extra(ref))
         self.is_warned = True
+        self.reasons.clear()
+        for seen in (self.refs, self.addresses, self.users):
+            seen.clear()
+
+
+def _listed(word: str, seen: set[str | None]) -> str:
+    """Return who or where requests came from, a few by name: text of theirs cannot forge a line."""
+    names = sorted(ascii(name) for name in seen if name is not None)
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f" {word} {', '.join(names[:FEW])}{more}" if names else ""

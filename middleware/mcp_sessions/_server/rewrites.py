@@ -12,9 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar, Final
-from urllib.parse import quote
-
-from starlette.types import Scope
 
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
@@ -25,7 +22,6 @@ from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
-from .._session.events import RequestRefused
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext
@@ -35,7 +31,6 @@ from .resumption import StreamGuard, StreamRequest
 from .sessions import open_session
 
 INTERNAL_ERROR: Final = -32603
-_UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -104,7 +99,7 @@ async def _name_transport(ctx: RequestContext, message: Message, response: Respo
     try:
         response.name((await mint_for(ctx, message, TRANSPORT)).token)
     except Refusal as refusal:
-        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, INITIALIZE))
+        ctx.record_refused(refusal, INITIALIZE)
 
 
 async def _name_bridged(ctx: RequestContext, message: Message, response: Response) -> None:
@@ -283,7 +278,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     try:
         session = await mint_for(ctx, message, COOKIE)
     except Refusal as refusal:
-        ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, message.label))
+        ctx.record_refused(refusal, message.label)
         return None
     return _header(ctx, session.token)
 
@@ -302,11 +297,4 @@ async def _is_live(ctx: RequestContext, cookie: str) -> bool:
 def _header(ctx: RequestContext, value: str) -> Header:
     name = ctx.runtime.transport.cookie_name
     assert name is not None
-    return cookies.set_cookie(name, value, path=_path(ctx.scope), secure=ctx.is_secure)
-
-
-def _path(scope: Scope) -> str:
-    """Return the path of the request as its client writes it, without a slash at the end."""
-    path, root = scope["path"], scope.get("root_path", "")
-    whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
-    return quote(whole.rstrip("/") or "/", safe=_UNESCAPED)
+    return cookies.set_cookie(name, value, path=ctx.client_path, secure=ctx.is_secure)

@@ -10,6 +10,8 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from .._errors import (
     Refusal,
     SessionEnded,
@@ -170,9 +172,12 @@ def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | Non
     ring = runtime.ring(runtime.clock())
     for session_id in filter(None, ids):
         with suppress(SessionNotFound):
-            claims = runtime.tokens.authentic(ring, session_id)
-            claims_of[claims.ref] = claims
-    return claims_of.get(refusal.ref)
+            authentic = runtime.tokens.authentic(ring, session_id)
+            claims_of[authentic.ref] = authentic
+    claims = claims_of.get(refusal.ref)
+    if claims is not None and refusal.reason == "token_principal":  # the client's name is its owner's, not the sender's
+        return msgspec.structs.replace(claims, client=None)
+    return claims
 
 
 def refusal_of(status: SessionStatus, claims: Claims) -> SessionNotFound:

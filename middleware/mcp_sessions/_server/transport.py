@@ -21,7 +21,6 @@ from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
-from .._session.events import RequestRefused
 from .._tokens import seal
 from ..stores._base import LIVE
 from .active import ActiveSession, Bridged
@@ -171,7 +170,7 @@ async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, clai
 def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
     if request.id is None:
         return b""
-    ctx.runtime.telemetry.emit(RequestRefused(refusal.reason, refusal.code, request.label, refusal.ref))
+    ctx.record_refused(refusal, request.label)
     return rewrite.error(request.id, refusal.code, refusal.client_message)
 
 

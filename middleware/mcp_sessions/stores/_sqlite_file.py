@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
 from . import _sql_text as sql
 from ._base import checked_add
+from ._private import check_private
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -112,7 +113,7 @@ def create_owner_only(path: str) -> None:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         with suppress(FileNotFoundError):
-            if new.stat().st_mtime + _STALE < time.time():
+            if new.lstat().st_mtime + _STALE < time.time():
                 new.unlink()
         raise sqlite3.OperationalError("the file is locked by the process that creates it") from None
     if _inode(path) is not None:  # it was made in between
@@ -251,6 +252,7 @@ class SQLiteFile:
 
     def _connect(self) -> sqlite3.Connection:
         path, setting = self._setting.path, self._setting
+        check_private(path)
         create_owner_only(path)
         before = identify(path)
         connection = self._open(path, "rw")
