@@ -33,6 +33,7 @@ from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._postgres import Durability, PostgresStore
 from mcp_sessions.stores._postgres_pool import reason_of
+from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
 
@@ -211,6 +212,24 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock:
             assert await revoke(store, session(f"ended by {end.__name__}")) is True
         assert await store.add(namespace(session("c")), "n", 1) == 3
         assert await store.status(session("one")) is SessionStatus.ENDED
+
+
+async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
+    """A sweep looks for what has expired, and deletes what still has."""
+    store, place = make_store(timeout=10), namespace(session())
+    store._swept_at = START  # so that no other sweep looks at it
+    await store.write(place, "k", b"1")
+    clock.now = place.expires_at + DAY
+
+    def run(*statements: Any) -> Any:
+        rows = postgres._execute(statements, connection)
+        if statements[0][0] is sql.EXPIRED:
+            postgres_servers.shared().execute(f"UPDATE {schema}.sessions SET expires_at = expires_at + {9 * DAY}")
+        return rows
+
+    with psycopg.connect(postgres_servers.shared().url, options=f"-c search_path={schema}") as connection:
+        assert not sweep(run, now=clock.now, leeway=60)
+    assert await store.read(place, "k") == b"1"
 
 
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +119,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             StoreUnavailable: The store did not answer, unless the request goes on without it.
         """
         runtime = self.runtime
-        if self.claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+        if self.claims.boot != runtime.boot():
             warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
             raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
         try:

@@ -193,6 +193,21 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
             return False
     if not ctx.runtime.preflight:
         return True
+    recorder = await _ask_to_admit(ctx, message)
+    if recorder.allowed or recorder.status in extra_statuses:
+        return True
+    await recorder.relay(ctx.send)
+    return False
+
+
+async def admits(ctx: RequestContext, message: Message) -> bool:
+    """Whether the wrapped server would serve the caller, as far as that has to be asked; nothing is answered."""
+    return not ctx.runtime.preflight or (await _ask_to_admit(ctx, message)).allowed
+
+
+async def _ask_to_admit(ctx: RequestContext, message: Message) -> ResponseRecorder:
+    """Return what the wrapped server answers to the caller's request as `ping` or `server/discover`."""
+    version = ctx.headers.modern_version
     method = "ping" if version is None else "server/discover"
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = message.id or b'"admission-%b"' % token_hex(8).encode()
@@ -202,10 +217,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
         question["headers"].append((b"mcp-method", method.encode()))
     recorder = ResponseRecorder(request_id)
     await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
-    if recorder.allowed or recorder.status in extra_statuses:
-        return True
-    await recorder.relay(ctx.send)
-    return False
+    return recorder
 
 
 async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> bool:

@@ -242,11 +242,11 @@ class MCPSessionMiddleware:
 
 
 def _workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
-    keeps_state = (
-        runtime.transport.header or runtime.transport.bridges or runtime.transport.cookie_name or runtime.rules.sep1364
-    )
+    rules = runtime.transport
+    by_transport = rules.header or rules.bridges or rules.cookie_name is not None or rules.principal_idle is not None
+    keeps_state = by_transport or runtime.rules.sep1364 is not None
     in_memory = runtime.store.scope is StoreScope.PROCESS
-    return startup_checks.workers_error(random_keys=random_keys, memory_store=in_memory, keeps_state=bool(keeps_state))
+    return startup_checks.workers_error(random_keys=random_keys, memory_store=in_memory, keeps_state=keeps_state)
 
 
 def place_of(scope: Scope, endpoint: str | None) -> Place:

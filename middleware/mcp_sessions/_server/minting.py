@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, StoreUnavail
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
-from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
+from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
@@ -45,6 +45,7 @@ UNSEEN_PRINCIPAL: Final = (
     "authentication of Starlette, the SDK or FastMCP. If sessions are meant to be anonymous, so that anyone who learns "
     "an id can use it, pass principal=lambda scope: None"
 )
+Publish = Callable[[ActiveSession], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -63,7 +64,7 @@ class NewSession:
 
     def commit(self) -> None:
         claims, runtime = self.active.claims, self.active.runtime
-        runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at))
+        runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at, claims.kind == PRINCIPAL))
         if self.start is not None:
             runtime.telemetry.recorder().created(claims, self.start)
 
@@ -82,22 +83,25 @@ async def mint(
     client: str | None = None,
     server_id: str | None = None,
     capabilities: bytes | None = None,
+    publish: Publish | None = None,
 ) -> ActiveSession:
     """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
     A transport session may have the wrapped server's own id sealed inside. What its client can do, a JSON object, is
-    kept with it where it is passed. Raises the refusal that the caller is answered with.
+    kept with it where it is passed; `publish` then makes it findable, or raises.
+
+    Raises the refusal that the caller is answered with.
     """
     if capabilities is not None:
         check_capabilities(capabilities)
     _check_caller(runtime, scope)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
+    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE, PRINCIPAL} else runtime.lifetime
     now = runtime.clock()
     fields = {"kind": kind, "expires_at": int(now) + int(lifetime), "client": client}
-    if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
-        fields["boot"] = f"{runtime.origin}{os.getpid():08x}"
+    if kind != SESSION:  # its state may be in this process, which may be a fork of another
+        fields["boot"] = runtime.boot()
     made = _make(runtime, principal, now=now, server_id=server_id, **fields)
     try:
         if runtime.tracked:
@@ -112,8 +116,7 @@ async def mint(
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.purge(made.active.claims.ref)
                 raise
-        if capabilities is not None:
-            await _keep_capabilities(made, capabilities)
+        await _complete(made, capabilities, publish)
     except BaseException as error:
         made.abort(error)
         raise
@@ -148,10 +151,14 @@ async def initialize_session(
         )
 
 
-async def _keep_capabilities(made: NewSession, value: bytes) -> None:
+async def _complete(made: NewSession, capabilities: bytes | None, publish: Publish | None) -> None:
+    """Keep what the client can do, and make the session findable, where either is asked for."""
     try:
-        await made.active.keep_capabilities(value)
-    except BaseException:  # `on_create` has run, and no client will ever know the id: `on_end` frees what it made
+        if capabilities is not None:
+            await made.active.keep_capabilities(capabilities)
+        if publish is not None:
+            await publish(made.active)
+    except BaseException:  # `on_create` has run, and no client will ever know the session: `on_end` frees what it made
         with suppress(StoreUnavailable):
             await made.session.end(NOT_BEGUN)
         raise
@@ -172,7 +179,7 @@ def _make(
         new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
     start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
-    token = runtime.tokens.mint(ring, claims)
+    token = "" if claims.kind == PRINCIPAL else runtime.tokens.mint(ring, claims)
     ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, int(now))
     active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
     return NewSession(active, Session(active), start)

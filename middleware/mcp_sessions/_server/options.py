@@ -75,6 +75,9 @@ class TransportSessions(_Checked):
     cookie: Annotated[Cookies, forms.COOKIES] = True
     """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
     if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
+    principal: Flag = False
+    """Whether an authenticated caller whose client names no session gets the one of its principal, which all its
+    conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
     """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that send it in
     the header do not reconnect when it has ended."""

@@ -27,7 +27,7 @@ from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
-from .._session.claims import COOKIE
+from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .active import ActiveSession
@@ -37,6 +37,7 @@ from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
 from .methods import METHODS, MethodCall
 from .principal import is_unseen
+from .principal_session import open_own_session, principal_of
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
 from .runtime import Runtime
@@ -65,9 +66,13 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         return
     decision, session, refused = PASS, None, None
     try:
-        decision = decide(message, ctx.headers, ctx.runtime.rules)
-        if decision.names_session:
-            ctx.session = session = await open_sessions(ctx, decision)
+        principal = principal_of(ctx)
+        decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
+        if decision.kind == PRINCIPAL and principal is not None:
+            session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
+        elif decision.names_session:
+            session = await open_sessions(ctx, decision)
+        ctx.session = session
     except Refusal as refusal:
         refused = await _reason_of(refusal, ctx.runtime)
         refused = refused.with_traceback(None)  # which would be a circle, since it has this frame

@@ -7,6 +7,7 @@ even at its start.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -33,11 +34,11 @@ from ..stores._threads import wait_from_thread
 from ..telemetry import is_traced
 from . import principal, routing
 from .background import LiveSessionCounter
-from .callers import CreateLimit, PendingInitialized
+from .callers import CreateLimit, PendingInitialized, PrincipalSessions
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
-from .options import Limits, OnCreate, Options
+from .options import DAY, Limits, OnCreate, Options
 from .principal import ReadPrincipal
 from .resumption import Events, Streams
 
@@ -56,6 +57,7 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     header: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
+    principal_idle: float | None  # seconds that a principal's session is kept unused; None where there are none
     lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     keys_persistent: bool  # whether the keys outlive this process
@@ -68,6 +70,7 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
             header=transport.header and keys_persistent,
             cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
             shares_cookies=transport.cookie == "shared",
+            principal_idle=_principal_idle(options) if transport.principal and keys_persistent else None,
             lifetime=as_seconds(transport.lifetime),
             bridges=transport.bridge,
             keys_persistent=keys_persistent,
@@ -149,6 +152,7 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     body_timeout: float
     create_limit: CreateLimit | None
+    principals: PrincipalSessions = msgspec.field(default_factory=PrincipalSessions)
     on_create: OnCreate | None
     transport: TransportRules
     correlate: tuple[str, ...]  # where clients put their names for conversations
@@ -167,6 +171,10 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
     counter: LiveSessionCounter | None  # only where sessions are tracked and there are metrics
     telemetry: Recording
     clock: Callable[[], float]
+
+    def boot(self) -> str | None:
+        """Return the name of this process where its memory is the store, else None."""
+        return None if self.origin is None else f"{self.origin}{os.getpid():08x}"
 
     async def status(self, claims: Claims) -> SessionStatus:
         """Ask the store how a session stands; where sessions are recorded, note that it is used."""
@@ -268,6 +276,11 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     capability = b"{}" if sep1364.creates is None else sep1364.creates.capability
     confirms = sep1364.initializes is not None and not sep1364.is_sessionless
     return sep1364, PendingInitialized() if confirms else None, capability
+
+
+def _principal_idle(options: Options) -> float:
+    idle = _idle_timeout(options)
+    return as_seconds(DAY) if idle is None else idle
 
 
 def _idle_timeout(options: Options) -> float | None:
