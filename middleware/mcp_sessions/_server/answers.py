@@ -30,6 +30,7 @@ from ..telemetry import is_traced
 from .active import ActiveSession
 from .body import replay
 from .context import RequestContext
+from .current import without_session
 from .sessions import refused_claims
 
 Method = Callable[[], Awaitable[dict[str, Any]]]
@@ -244,11 +245,12 @@ async def notify(ctx: RequestContext, method: str) -> None:
 async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:
     """Ask the wrapped server, in no trace: it is not its client who asks."""
     if not is_traced():
-        await app(question, receive, recorder.send)
+        with without_session(question):
+            await app(question, receive, recorder.send)
         return
     from ..telemetry._frameworks import untraced
 
-    with untraced(question):
+    with untraced(question), without_session(question):
         await app(question, receive, recorder.send)
 
 

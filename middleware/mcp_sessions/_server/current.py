@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -25,6 +26,7 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
+from ..stores._threads import is_detached
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -36,9 +38,14 @@ NEEDED: Final = (
 )
 WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
 STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
-UNSEEN: Final = (
-    "a handler asked for its session, but the request has none: its client sent none, or MCPSessionMiddleware did not "
-    "see the request as an MCP message: wrap the application, and set path= to the path of the MCP endpoint"
+WRAP: Final = "wrap the application, and set path= to the path of the MCP endpoint"
+Cause = tuple[str, str]
+"""Why there is no session, and the remedy, in our own words."""
+UNWRAPPED: Final[Cause] = "MCPSessionMiddleware did not see the request as an MCP message", WRAP
+OUTSIDE: Final[Cause] = "MCPSessionMiddleware did not see the request, or this runs outside of any", WRAP
+DETACHED: Final[Cause] = (
+    "the thread lacks the context of the request",
+    "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
 )
 _warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
 _log: Final = logging.getLogger("mcp_sessions")
@@ -51,8 +58,12 @@ def warn_once(reason: str, text: str, *values: object) -> None:
         _log.warning(text, *values)
 
 
-MissingReason = Literal["unnamed", "unseen", "list", "handshake"]
+MissingReason = Literal["unnamed", "unseen", "list"]
 """The request names no session, its caller gets none, or its handler gets none by design."""
+
+Handshake = Literal["handshake"]
+HANDSHAKE: Final[Handshake] = "handshake"
+"""In place of a reason where there can be no session yet, or no message is being handled: nothing is amiss."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -60,7 +71,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
     runtime: Runtime
     headers: RequestHeaders
-    message: Message | None  # None for a batch, and for a handshake, whose scope a connection may keep
+    message: Message | None  # None for a batch
     why: MissingReason = "unnamed"
 
     @property
@@ -70,11 +81,9 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
     @property
-    def cause(self) -> tuple[str, str] | None:
-        """Why there is none, and the remedy; None for a handshake, before which there can be none."""
+    def cause(self) -> Cause:
+        """Why there is none, and the remedy for this client."""
         headers, message = self.headers, self.message
-        if self.why == "handshake":
-            return None
         if message is None:
             return "it sent a batch, which cannot carry one", "send its messages one by one"
         if self.why == "list":
@@ -100,7 +109,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         return self._modern_cause if headers.is_modern else self._legacy_cause
 
     @property
-    def _modern_cause(self) -> tuple[str, str]:
+    def _modern_cause(self) -> Cause:
         if self.runtime.transport.cookie_name is None:
             return "cookies are off", 'set transport="auto"'
         if cookies.is_cross_site(self.headers):
@@ -108,7 +117,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         return "it keeps no cookies, or sent no server/discover", f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")'
 
     @property
-    def _legacy_cause(self) -> tuple[str, str]:
+    def _legacy_cause(self) -> Cause:
         if not self.runtime.transport.header and not self.runtime.transport.bridges:
             return "sessions by the transport header are off", 'set transport="auto"'
         if SESSION_HEADER in self.headers.by_name:
@@ -116,8 +125,21 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         return "it sent no Mcp-Session-Id", WITH_SESSIONS
 
 
-missing_session_variable: Final[ContextVar[MissingSession | None]] = ContextVar("mcp_session_absence", default=None)
+missing_session_variable: Final[ContextVar[MissingSession | Handshake | None]] = ContextVar(
+    "mcp_session_absence", default=None
+)
 """Set by the middleware around each request that it forwards without a session."""
+
+
+@contextmanager
+def without_session(scope: MutableMapping[str, Any], missing: MissingSession | Handshake = HANDSHAKE) -> Iterator[None]:
+    """Leave the reason why a request has no session where its handlers look for one."""
+    scope[MISSING_SESSION_KEY] = missing
+    token = missing_session_variable.set(missing)
+    try:
+        yield
+    finally:
+        missing_session_variable.reset(token)
 
 
 def current_session() -> Session | None:
@@ -152,19 +174,26 @@ def require_session() -> Session:
 
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
-    _explain(scope)
+    cause = _explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-    refusal: SessionRequired = error()
+    refusal: SessionRequired = error(NEEDED if cause is None else "Session required: {}; {}".format(*cause))
     return refusal
 
 
-def _explain(scope: Mapping[str, Any] | None) -> None:
-    missing: MissingSession | None = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
-    if missing is None:
-        warn_once(UNSEEN, UNSEEN)
-    elif (cause := missing.cause) is not None:
-        why, remedy = cause
-        warn_once(why, "%s has no session: %s; %s", missing.client, why, remedy)
+def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
+    """Log why a request has no session, and return it; None for a handshake."""
+    missing: MissingSession | Handshake | None
+    missing = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
+    if missing == HANDSHAKE:
+        return None
+    if isinstance(missing, MissingSession):
+        client, cause = missing.client, missing.cause
+    elif scope is not None:
+        client, cause = "a request", UNWRAPPED
+    else:
+        client, cause = "a handler", DETACHED if is_detached() else OUTSIDE
+    warn_once(cause[0], "%s has no session: %s; %s", client, *cause)
+    return cause
 
 
 @cache
@@ -176,10 +205,10 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
     class SessionRequiredHere(SessionRequired, *of_fastmcp, *of_sdk):  # type: ignore[misc]  # as many bases as there are
         log_level = logging.WARNING  # FastMCP's
 
-        def __init__(self) -> None:
-            Exception.__init__(self, NEEDED)
-            error = None if mcp is None else mcp.ErrorData(code=self.code, message=NEEDED)
-            self.__dict__.update(message=NEEDED, client_message=NEEDED, ref=None, error=error)
+        def __init__(self, text: str) -> None:
+            Exception.__init__(self, text)
+            error = None if mcp is None else mcp.ErrorData(code=self.code, message=text)
+            self.__dict__.update(message=text, client_message=text, ref=None, error=error)
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere

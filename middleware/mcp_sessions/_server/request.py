@@ -24,7 +24,7 @@ from .._protocol.decision import (
 )
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
+from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
@@ -34,7 +34,7 @@ from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
-from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
+from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession, missing_session_variable
 from .methods import METHODS, MethodCall
 from .principal import is_unseen
 from .principal_session import open_own_session, principal_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
 
 CONFIRMATION: Final = "notifications/initialized"
-_EARLY: Final = frozenset({"initialize", "ping"})
+_EARLY: Final = ADVERTISING | {"ping"}
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -191,9 +191,9 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
     return standard
 
 
-def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession:
-    if message is not None and message.method in ADVERTISING:
-        return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
+def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | Handshake:
+    if message is not None and (message.kind is not REQUEST or message.method in _EARLY):
+        return HANDSHAKE
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
     is_refused = is_unseen(ctx.runtime.principal, ctx.scope)
