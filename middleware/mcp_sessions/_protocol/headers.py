@@ -29,6 +29,9 @@ BODY_DEPENDENT_HEADERS: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 
+NO_COOKIES: Final = frozenset({"node", "node.js", "undici", "deno", "bun", "go-http-client", "reqwest"})
+"""How runtimes that keep no cookies by default begin their User-Agent, in lower case and up to the version."""
+
 Header = tuple[bytes, bytes]
 
 
@@ -109,3 +112,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     def is_json(self) -> bool:
         """Whether a server might take the body for JSON: some do when the type only begins or lists it."""
         return any("json" in kind.lower() for kind in self.all(b"content-type"))
+
+
+def runtime_without_cookies(headers: RequestHeaders) -> str | None:
+    """Return the runtime of a client, as it names itself, if it keeps no cookies; else None."""
+    product = (headers.first(b"user-agent") or "").partition("/")[0].strip().lower()
+    return product if product in NO_COOKIES else None

@@ -8,7 +8,7 @@ found", or the client throws its session away.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from secrets import token_hex
 from typing import Any, Final
@@ -274,11 +274,19 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     @property
     def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
+        plain = b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}'))
+        return b"".join(self.body) == plain or any(self._allows(text) for text in self._texts())
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the server has answered with a success."""
+        return any(rewrite.is_answer(text, self.request_id) for text in self._texts())
+
+    def _texts(self) -> Iterator[bytes]:
+        """Yield what may be the answer: the body, or the data of its events."""
         body = b"".join(self.body)
-        if body == b"".join((b'{"jsonrpc":"2.0","id":', self.request_id, b',"result":{}}')) or self._allows(body):
-            return True
-        events = EventStream(max_event_bytes=len(body) + 1).feed(body)
-        return any(self._allows(event.data or b"") for event in events)
+        yield body
+        yield from (event.data or b"" for event in EventStream(max_event_bytes=len(body) + 1).feed(body))
 
     @property
     def status(self) -> int:

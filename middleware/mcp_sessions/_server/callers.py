@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from .._errors import CreateLimited
+from .._session.claims import RedactedRepr
 
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
@@ -83,3 +84,10 @@ class PrincipalSessions:
         lock = self._beginning.get(subject) or anyio.Lock()
         self._beginning[subject] = lock  # as long as one of them holds it
         return lock
+
+
+class LegacyEra(RedactedRepr, msgspec.Struct):
+    """What one process knows of the wrapped server's legacy era, and the runtimes that it has led there."""
+
+    is_served: bool | None = None  # whether a client gets a session there; None where the server was not asked yet
+    logged: set[str] = msgspec.field(default_factory=set)

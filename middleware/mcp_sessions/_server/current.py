@@ -21,7 +21,7 @@ from .._errors import SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
-from .._protocol.headers import SESSION_HEADER, RequestHeaders
+from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_cookies
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
@@ -114,6 +114,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
             return "cookies are off", 'set transport="auto"'
         if cookies.is_cross_site(self.headers):
             return "a page of another site sent the request, so its cookies are ignored", WITH_SESSIONS
+        if runtime_without_cookies(self.headers) is not None:
+            return "its runtime keeps no cookies", 'set wire=Wire(era="auto")'
         return "it keeps no cookies, or sent no server/discover", f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")'
 
     @property

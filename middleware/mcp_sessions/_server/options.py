@@ -42,7 +42,7 @@ TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted he
 
 Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
-Era = Literal["any", "legacy"]
+Era = Literal["both", "auto", "legacy"]
 Cookies = bool | Literal["shared"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
@@ -101,9 +101,9 @@ class Tracking(_Checked):
 class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
 
-    era: Annotated[Era, forms.word(Era)] = "any"
-    """`"any"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
-    transport session."""
+    era: Annotated[Era, forms.word(Era)] = "both"
+    """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
+    transport session; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
     lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from .._errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
+from .._errors import DiscoveryRefused, Refusal, SessionNotFound, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
@@ -35,6 +35,7 @@ from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to
 from .body import replay
 from .context import RequestContext, label
 from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession, missing_session_variable
+from .era import leads_to_legacy
 from .methods import METHODS, MethodCall
 from .principal import is_unseen
 from .principal_session import open_own_session, principal_of
@@ -66,6 +67,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         return
     decision, session, refused = PASS, None, None
     try:
+        if await leads_to_legacy(ctx, message):
+            raise DiscoveryRefused
         principal = principal_of(ctx)
         decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
         if decision.kind == PRINCIPAL and principal is not None:

@@ -34,7 +34,7 @@ from ..stores._threads import wait_from_thread
 from ..telemetry import is_traced
 from . import principal, routing
 from .background import LiveSessionCounter
-from .callers import CreateLimit, PendingInitialized, PrincipalSessions
+from .callers import CreateLimit, LegacyEra, PendingInitialized, PrincipalSessions
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
@@ -58,6 +58,7 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
     principal_idle: float | None  # seconds that a principal's session is kept unused; None where there are none
+    leads_to_legacy: bool  # whether clients without cookies are led to the legacy era
     lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     keys_persistent: bool  # whether the keys outlive this process
@@ -71,6 +72,7 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
             cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
             shares_cookies=transport.cookie == "shared",
             principal_idle=_principal_idle(options) if transport.principal and keys_persistent else None,
+            leads_to_legacy=options.wire.era == "auto",
             lifetime=as_seconds(transport.lifetime),
             bridges=transport.bridge,
             keys_persistent=keys_persistent,
@@ -152,6 +154,7 @@ class Runtime(RedactedRepr, msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     body_timeout: float
     create_limit: CreateLimit | None
+    legacy_era: LegacyEra = msgspec.field(default_factory=LegacyEra)
     principals: PrincipalSessions = msgspec.field(default_factory=PrincipalSessions)
     on_create: OnCreate | None
     transport: TransportRules

@@ -200,7 +200,7 @@ async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive
         await send(_translated(bridge, event) if event["type"] == "http.response.start" else event)
 
     await app(scope, receive, translate)
-    if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned:
+    if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned and bridge.server_id:
         # No client will ever use it, so it ends; the server's answer is dropped.
         headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.server_id.encode("ascii"))])
         delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
