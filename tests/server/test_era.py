@@ -37,7 +37,7 @@ async def is_led(client: Client, *headers: Header) -> bool:
     ("agent", "led"),
     [
         *((agent, True) for agent in ("node", "node.js/22", "undici", "Deno/2.1", "Bun/1.2", "Go-http-client/1.1")),
-        *((agent, True) for agent in ("reqwest/0.12", "undici/7 (x)")),
+        *((agent, True) for agent in ("reqwest/0.12", "undici/7 (x)", "ai-sdk/2.0.99 node.js/24")),
         *((agent, False) for agent in ("python-httpx/0.28", "Mozilla/5.0 node", "nodebb/1", "", "node_modules")),
     ],
 )

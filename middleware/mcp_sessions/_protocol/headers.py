@@ -30,7 +30,7 @@ BODY_DEPENDENT_HEADERS: Final = frozenset(
 )
 
 NO_COOKIES: Final = frozenset({"node", "node.js", "undici", "deno", "bun", "go-http-client", "reqwest"})
-"""How runtimes that keep no cookies by default begin their User-Agent, in lower case and up to the version."""
+"""How runtimes that keep no cookies by default name themselves in the User-Agent, in lower case."""
 
 Header = tuple[bytes, bytes]
 
@@ -115,6 +115,8 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
 
 def runtime_without_cookies(headers: RequestHeaders) -> str | None:
-    """Return the runtime of a client, as it names itself, if it keeps no cookies; else None."""
-    product = (headers.first(b"user-agent") or "").partition("/")[0].strip().lower()
-    return product if product in NO_COOKIES else None
+    """Return the runtime of a client that keeps no cookies, among the products that its User-Agent names."""
+    products = [word.partition("/")[0].lower() for word in (headers.first(b"user-agent") or "").split()]
+    if products[:1] == ["mozilla"]:  # a browser, whatever else it names
+        return None
+    return next((product for product in products if product in NO_COOKIES), None)
