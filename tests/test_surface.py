@@ -36,7 +36,7 @@ NAMES = """
 
 MEMBERS = {
     Session: (
-        "client client_capabilities correlation created_at data end expires_at has_data id principal ref state "
+        "client client_capabilities correlation created_at data end expires_at has_data id kind principal ref state "
         "traceparent"
     ),
     EndedSession: "created_at data expires_at ref",
@@ -60,7 +60,7 @@ def test_the_public_surface_is_small() -> None:
     public = [import_module(name) for name in names if "._" not in name]
     exported = {name for module in public for name in module.__all__}
     members = [name for of in MEMBERS.values() for name in of.split()]
-    assert len(exported) + len(members) <= 143
+    assert len(exported) + len(members) <= 144
 
 
 @pytest.mark.parametrize("module", ["mcp_sessions.stores", "mcp_sessions.testing", "mcp_sessions.telemetry"])

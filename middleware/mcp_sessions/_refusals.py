@@ -294,5 +294,6 @@ ENDS: Final[Mapping[str, str]] = {
     "expired": "its lifetime is over",
     "inspector": "a developer ended it in the inspector",
     "idle": "no request for as long as `idle_timeout`, or for a day if tracked",
+    "superseded": "another session of its principal began at the same time",
 }
 """Why sessions end; an application may give a reason of its own."""

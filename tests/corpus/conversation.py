@@ -217,7 +217,7 @@ class Conversation:
 
 
 _USUAL = {"scope": ["mcp_session"], "session": None, "is_current": True, "in_state": True, "correlation": None}
-_NO_NEWS: Mapping[str, Any] = {"ref": None, "trace": None, "method": None}
+_NO_NEWS: Mapping[str, Any] = {"ref": None, "trace": None, "method": None, "of_principal": False}
 
 
 def _unlike(one: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

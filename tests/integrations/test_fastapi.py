@@ -16,9 +16,11 @@ from starlette.types import ASGIApp
 import mcp_sessions
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.current import NEEDED
+from mcp_sessions._server.current import WRAP
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
 
+WHY = "it keeps no cookies, or sent no server/discover"
+LACKING = f'Session required: {WHY}; {WRAP}, or set wire=Wire(era="legacy")'
 Required = Annotated[Session, Depends(require_session)]
 Optional = Annotated[Session | None, Depends(optional_session)]
 
@@ -98,7 +100,7 @@ async def test_a_required_session_that_is_missing_is_the_protocols_error(place: 
     for path in ("/required", "/called"):
         client = client_of(place(path), path)
         refused = await client.send("tools/call", {"name": "whoami"}, id="seven")
-        assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": -31044, "message": NEEDED}}
+        assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": -31044, "message": LACKING}}
 
 
 @pytest.mark.parametrize("kind", [FastAPI, Starlette])
@@ -112,7 +114,7 @@ async def test_add_sessions_makes_it_an_answer_by_itself(kind: Any) -> None:
     app.add_route("/mcp", endpoint, methods=["POST"])
     client = Client(add_sessions(app, path="/mcp", keys=SECRET, admission="own"))
     assert (await client.tool(session=await client.create())).result["content"].startswith("ses_")
-    assert (await client.tool()).error == {"code": -31044, "message": NEEDED}
+    assert (await client.tool()).error == {"code": -31044, "message": LACKING}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> Non
         reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
         assert reply.text.startswith("Session required: ")
-        assert "with_sessions" in reply.text
+        assert 'set transport="auto"' in reply.text
 
 
 async def test_a_resource_that_requires_a_session_fails_with_the_protocols_error(modern: bool) -> None:

@@ -66,7 +66,7 @@ async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_erro
         reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
         assert reply.error["code"] == -31044
         assert reply.error["message"].startswith("Session required: ")
-        assert "with_sessions" in reply.error["message"]
+        assert 'set transport="auto"' in reply.error["message"]
 
 
 @needs("mcp<2")

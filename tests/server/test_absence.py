@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Client, Header
+from clients import LEGACY, Client, Header, call, http
 
 from mcp_sessions import Session, TransportSessions, current_session
 from mcp_sessions._server import current
@@ -103,10 +105,53 @@ async def test_a_handshake_is_before_any_session(caplog: pytest.LogCaptureFixtur
     assert lines(caplog) == []
 
 
+async def test_what_is_no_message_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway asks in whatever it forwards: our own questions, notifications, replies, pings and streams."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        current_session()
+        await Server()(scope, receive, send)
+
+    for modern in (True, False):
+        client = Client(sessions(app), modern=modern)
+        await client.create()
+        await client.delete({"sessionId": "unknown"})
+        await client.send("ping")
+        await client.send("notifications/initialized", id=None)
+        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
+        await call(client.app, http("GET"))
+        await call(client.app, http("DELETE"))
+    assert lines(caplog) == []
+
+
+def refused_text(scope: Any) -> str:
+    return str(current.session_required(scope))
+
+
 async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
-    assert [current_session(), current_session()] == [None, None]
-    (line,) = lines(caplog, "a handler asked")
-    assert "set path= to the path of the MCP endpoint" in line
+    """Each place has its own reason and remedy: another path, another thread, and what is in no request at all."""
+    for _ in range(2):
+        assert "did not see the request as an MCP message; wrap" in refused_text({})
+        assert "or this runs outside of any; wrap the application, and set path=" in refused_text(None)
+        assert "outside of any" in await anyio.to_thread.run_sync(refused_text, None)
+        with ThreadPoolExecutor(1) as pool:
+            assert "lacks the context of the request; start it with anyio" in pool.submit(refused_text, None).result()
+    assert [line.split(" has ")[0] for line in lines(caplog)] == ["a request", "a handler", "a handler"]
+
+
+async def test_the_error_of_a_handler_has_the_same_reason_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """A client's author sees what the operator sees; in a handshake, what any client may do."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        texts.append(refused_text(None))
+        await Server()(scope, receive, send)
+
+    texts: list[str] = []
+    client = Client(sessions(app), modern=True)
+    await client.tool("whoami")
+    await client.send(DISCOVER)
+    (line,) = lines(caplog)
+    assert texts == [f"Session required: {line.partition('no session: ')[2]}", current.NEEDED]
 
 
 async def test_each_reason_is_one_line_and_nothing_that_a_client_sends_is_kept(

@@ -36,6 +36,7 @@ from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._postgres import Durability, PostgresStore
 from mcp_sessions.stores._postgres_pool import reason_of
+from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
 
@@ -226,6 +227,24 @@ async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> N
         await anyio.to_thread.run_sync(server.start)
         fresh = make_store(server, timeout=60)
         assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 100
+
+
+async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
+    """A sweep looks for what has expired, and deletes what still has."""
+    store, place = make_store(timeout=10), namespace(session())
+    store._swept_at = START  # so that no other sweep looks at it
+    await store.write(place, "k", b"1")
+    clock.now = place.expires_at + DAY
+
+    def run(*statements: Any) -> Any:
+        rows = postgres._execute(statements, connection)
+        if statements[0][0] is sql.EXPIRED:
+            postgres_servers.shared().execute(f"UPDATE {schema}.sessions SET expires_at = expires_at + {9 * DAY}")
+        return rows
+
+    with psycopg.connect(postgres_servers.shared().url, options=f"-c search_path={schema}") as connection:
+        assert not sweep(run, now=clock.now, leeway=60)
+    assert await store.read(place, "k") == b"1"
 
 
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -53,6 +54,15 @@ def started(tracing: Tracing) -> str | None:
     start = tracing.start_session(CLAIMS)
     start.end()
     return start.trace
+
+
+def test_the_start_says_where_all_conversations_of_a_principal_share_it(
+    provider: TracerProvider, spans: list[ReadableSpan]
+) -> None:
+    """As it matters to who reads them as one conversation."""
+    claims = msgspec.structs.replace(CLAIMS, kind="principal")
+    Tracing(tracer_provider=provider).start_session(claims).end()
+    assert (spans[0].attributes or {})["mcp_sessions.kind"] == "principal"
 
 
 def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:

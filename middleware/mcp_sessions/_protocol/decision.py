@@ -16,13 +16,13 @@ from msgspec import UNSET
 
 from .._errors import SessionNotFound
 from .._refusals import refusal
-from .._session.claims import COEXISTING, COOKIE, Kind, RedactedRepr
+from .._session.claims import COEXISTING, COOKIE, PRINCIPAL, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
 from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
 from .headers import SESSION_HEADER, RequestHeaders
-from .jsonrpc import NOTIFICATION, RESPONSE, Message
+from .jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .policy import Policy
 from .sep1364 import Sep1364, field, mirrors
 from .strict_json import string
@@ -97,6 +97,8 @@ LISTS: Final[Mapping[Lists, Action]] = {
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
 
+_USES_NONE: Final = ADVERTISING | {"ping"}
+
 LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
@@ -153,11 +155,12 @@ class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
     transport_id: str | None = None  # in a header that names a transport session
     is_cookie: bool = False  # `metadata` comes from the cookie
     is_field: bool = False  # `metadata` comes from a field of SEP-1364
+    is_principals: bool = False  # nothing is named, and the session of the caller's principal counts
     contradicts: bool = False  # the header is not the session of the field
 
 
-def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
-    """Decide what happens to a message.
+def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: bool = False) -> Decision:
+    """Decide what happens to a message; `has_own` says whether its caller has a session by its principal alone.
 
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
@@ -165,17 +168,19 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     if rules.legacy_only and headers.is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
     subject = subject_of(message, rules)
-    credentials = identify(message, subject, headers, rules)
+    credentials = identify(message, subject, headers, rules, has_own=has_own)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
     if not isinstance(action, Action):
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
     if action is Action.LIST:
         action = list_action(rules.lists, modern=headers.is_modern)
+    if credentials.is_principals and action is not Action.ATTACH:
+        return PASS
     if credentials.is_cookie and action is Action.STRIP_SESSION:
         action = Action.PASSTHROUGH  # there is nothing to take out, and nothing to echo
     kind = _kind(credentials, action, rules)
     metadata = credentials.metadata if kind != SESSION_KIND or action in NEEDS_LIVE_SESSION else None
-    opens = metadata is not None or credentials.transport_id is not None
+    opens = metadata is not None or credentials.transport_id is not None or credentials.is_principals
     fail_open = opens and rules.fail_open and action not in ANSWERED and not _is_required(message, rules)
     return Decision(action, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
@@ -190,8 +195,12 @@ def subject_of(message: Message, rules: Rules) -> Subject:
     return Subject.MISPLACED if message.kind is NOTIFICATION and known is not Subject.LIST else known
 
 
-def identify(message: Message, subject: Subject, headers: RequestHeaders, rules: Rules) -> Credentials:
+def identify(
+    message: Message, subject: Subject, headers: RequestHeaders, rules: Rules, *, has_own: bool
+) -> Credentials:
     """Return what names the session of a message: the draft first, then SEP-1364, the header, and last the cookie.
+
+    Where nothing does, it may be the principal's.
 
     Raises:
         Refusal: The metadata cannot be read, or the header contradicts the body.
@@ -206,15 +215,23 @@ def identify(message: Message, subject: Subject, headers: RequestHeaders, rules:
     cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
     # What begins with `server/discover` is left to its answer.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
-        return Credentials(None, transport_id, contradicts=contradicts)
+        is_principals = has_own and _may_be_principals(message, headers, subject)
+        return Credentials(None, transport_id, contradicts=contradicts, is_principals=is_principals)
     return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
+
+
+def _may_be_principals(message: Message, headers: RequestHeaders, subject: Subject) -> bool:
+    """Whether a message that names no session is one that uses its principal's: no handshake, ping or notification."""
+    is_of_none = message.kind is not REQUEST or message.method in _USES_NONE or SESSION_HEADER in headers.by_name
+    return subject in {Subject.OTHER, Subject.LIST} and not is_of_none
 
 
 def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
     metadata, sep1364 = credentials.metadata, rules.sep1364
     if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, subject):
         raise refusal("required")
-    if metadata is not None or (credentials.transport_id is not None and subject not in ABOUT_SESSIONS):
+    by_header = credentials.transport_id is not None and subject not in ABOUT_SESSIONS
+    if metadata is not None or by_header or credentials.is_principals:
         return SessionPresence.SESSION
     needs_one = subject not in ABOUT_SESSIONS and _is_required(message, rules)
     return SessionPresence.REQUIRED_BUT_MISSING if needs_one else SessionPresence.NOTHING
@@ -224,6 +241,8 @@ def _kind(credentials: Credentials, action: Action, rules: Rules) -> Kind:
     """Return what the token in the body or the cookie must be good for."""
     if credentials.is_cookie:
         return COOKIE
+    if credentials.is_principals:
+        return PRINCIPAL
     if not credentials.is_field or credentials.metadata is None:
         return SESSION_KIND
     if action is Action.FORK:

@@ -29,6 +29,9 @@ BODY_DEPENDENT_HEADERS: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 
+NO_COOKIES: Final = frozenset({"node", "node.js", "undici", "deno", "bun", "go-http-client", "reqwest"})
+"""How runtimes that keep no cookies by default name themselves in the User-Agent, in lower case."""
+
 Header = tuple[bytes, bytes]
 
 
@@ -109,3 +112,11 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     def is_json(self) -> bool:
         """Whether a server might take the body for JSON: some do when the type only begins or lists it."""
         return any("json" in kind.lower() for kind in self.all(b"content-type"))
+
+
+def runtime_without_cookies(headers: RequestHeaders) -> str | None:
+    """Return the runtime of a client that keeps no cookies, among the products that its User-Agent names."""
+    products = [word.partition("/")[0].lower() for word in (headers.first(b"user-agent") or "").split()]
+    if products[:1] == ["mozilla"]:  # a browser, whatever else it names
+        return None
+    return next((product for product in products if product in NO_COOKIES), None)

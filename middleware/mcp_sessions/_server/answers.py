@@ -8,7 +8,7 @@ found", or the client throws its session away.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from secrets import token_hex
 from typing import Any, Final
@@ -29,6 +29,7 @@ from .._session.claims import Claims, RedactedRepr
 from ..telemetry import is_traced
 from .body import replay
 from .context import RequestContext
+from .current import without_session
 from .sessions import refused_claims
 
 Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
@@ -183,6 +184,21 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
             return False
     if not ctx.runtime.preflight:
         return True
+    recorder = await _ask_to_admit(ctx, message)
+    if recorder.allowed or recorder.status in extra_statuses:
+        return True
+    await recorder.relay(ctx.send)
+    return False
+
+
+async def admits(ctx: RequestContext, message: Message) -> bool:
+    """Whether the wrapped server would serve the caller, as far as that has to be asked; nothing is answered."""
+    return not ctx.runtime.preflight or (await _ask_to_admit(ctx, message)).allowed
+
+
+async def _ask_to_admit(ctx: RequestContext, message: Message) -> ResponseRecorder:
+    """Return what the wrapped server answers to the caller's request as `ping` or `server/discover`."""
+    version = ctx.headers.modern_version
     method = "ping" if version is None else "server/discover"
     # A server that keeps transport sessions mixes up what comes with one id at a time.
     request_id = message.id or b'"admission-%b"' % token_hex(8).encode()
@@ -192,10 +208,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
         question["headers"].append((b"mcp-method", method.encode()))
     recorder = ResponseRecorder(request_id)
     await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
-    if recorder.allowed or recorder.status in extra_statuses:
-        return True
-    await recorder.relay(ctx.send)
-    return False
+    return recorder
 
 
 async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> bool:
@@ -222,11 +235,12 @@ async def notify(ctx: RequestContext, method: str) -> None:
 async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:
     """Ask the wrapped server, in no trace: it is not its client who asks."""
     if not is_traced():
-        await app(question, receive, recorder.send)
+        with without_session(question):
+            await app(question, receive, recorder.send)
         return
     from ..telemetry._frameworks import untraced
 
-    with untraced(question):
+    with untraced(question), without_session(question):
         await app(question, receive, recorder.send)
 
 
@@ -248,9 +262,18 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     @property
     def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
+        return any(self._allows(text) for text in self._texts())
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the server has answered with a success."""
+        return any(rewrite.is_answer(text, self.request_id) for text in self._texts())
+
+    def _texts(self) -> Iterator[bytes]:
+        """Yield what may be the answer: the body, or the data of its events."""
         body = b"".join(message.get("body", b"") for message in self.messages)
-        events = EventStream(max_event_bytes=len(body) + 1).feed(body)
-        return self._allows(body) or any(self._allows(event.data or b"") for event in events)
+        yield body
+        yield from (event.data or b"" for event in EventStream(max_event_bytes=len(body) + 1).feed(body))
 
     @property
     def status(self) -> int:

@@ -1,13 +1,16 @@
-"""What one process remembers of callers: how many sessions each created, and who has still to confirm one."""
+"""What one process remembers of callers: sessions created by each, confirmations due, and principals' sessions."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Final
+from weakref import WeakValueDictionary
 
+import anyio
 import msgspec
 
 from .._refusals import refusal
+from .._session.claims import RedactedRepr
 
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
@@ -54,3 +57,37 @@ class PendingInitialized:
     def remove(self, transport: str) -> None:
         """Forget a transport session that was confirmed."""
         self._waiting.pop(transport, None)
+
+
+class PrincipalSessions:
+    """What the store last had about the session of each principal, and who begins one now."""
+
+    def __init__(self, *, max_callers: int = MAX_CALLERS) -> None:
+        self._max_callers: Final = max_callers
+        self._remembered: Final[dict[str, bytes]] = {}
+        self._beginning: Final = WeakValueDictionary[str, anyio.Lock]()
+
+    def get(self, subject: str) -> bytes | None:
+        return self._remembered.get(subject)
+
+    def put(self, subject: str, current: bytes | None) -> None:
+        """Remember what the store has, or forget it (None)."""
+        if current is None:
+            self._remembered.pop(subject, None)
+            return
+        if len(self._remembered) >= self._max_callers:
+            self._remembered.clear()  # the store has them all
+        self._remembered[subject] = current
+
+    def beginning(self, subject: str) -> anyio.Lock:
+        """Return what lets the requests of one principal that begin a session at once do so one by one."""
+        lock = self._beginning.get(subject) or anyio.Lock()
+        self._beginning[subject] = lock  # as long as one of them holds it
+        return lock
+
+
+class LegacyEra(RedactedRepr, msgspec.Struct):
+    """What one process knows of the wrapped server's legacy era, and the runtimes that it has led there."""
+
+    is_served: bool | None = None  # whether a client gets a session there; None where the server was not asked yet
+    logged: set[str] = msgspec.field(default_factory=set)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -20,11 +21,12 @@ from .._errors import SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
-from .._protocol.headers import SESSION_HEADER, RequestHeaders
+from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_cookies
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
+from ..stores._threads import is_detached
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -44,9 +46,17 @@ SEE: Final = "pass principal=, or use add_sessions"
 KEYS: Final = 'set keys="env:MCP_SESSIONS_KEYS"'
 TRANSPORT: Final = 'set transport="auto"'
 STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
-UNSEEN: Final = (
-    "a handler asked for its session, but the request has none: its client sent none, or MCPSessionMiddleware did not "
-    "see the request as an MCP message: wrap the application, and set path= to the path of the MCP endpoint"
+WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of the MCP endpoint"
+Cause = tuple[str, str]
+"""Why there is no session, and the remedy, in our own words."""
+UNWRAPPED: Final[Cause] = "MCPSessionMiddleware did not see the request as an MCP message", WRAP_APPLICATION
+OUTSIDE: Final[Cause] = (
+    "MCPSessionMiddleware did not see the request, or this runs outside of any",
+    WRAP_APPLICATION,
+)
+DETACHED: Final[Cause] = (
+    "the thread lacks the context of the request",
+    "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
 )
 _warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
 _log: Final = logging.getLogger("mcp_sessions")
@@ -59,8 +69,12 @@ def warn_once(reason: str, text: str, *values: object) -> None:
         _log.warning(text, *values)
 
 
-MissingReason = Literal["unnamed", "unseen", "list", "handshake"]
+MissingReason = Literal["unnamed", "unseen", "list"]
 """The request names no session, its caller gets none, or its handler gets none by design."""
+
+Handshake = Literal["handshake"]
+HANDSHAKE: Final[Handshake] = "handshake"
+"""In place of a reason where there can be no session yet, or no message is being handled: nothing is amiss."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -68,7 +82,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
     runtime: Runtime
     headers: RequestHeaders
-    message: Message | None  # None for a batch, and for a handshake, whose scope a connection may keep
+    message: Message | None  # None for a batch
     why: MissingReason = "unnamed"
 
     @property
@@ -78,10 +92,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
     @property
-    def cause(self) -> tuple[str, str] | None:
-        """Why there is none, and the remedy; None for a handshake, before which there can be none."""
-        if self.why == "handshake":
-            return None
+    def cause(self) -> Cause:
+        """Why there is none, and the remedy for this client."""
         return next((cause, remedy) for applies, cause, remedy in self._causes() if applies)
 
     def _causes(self) -> Iterator[tuple[bool, str, str]]:
@@ -104,6 +116,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield ephemeral, EPHEMERAL, KEYS
         yield is_modern and transport.cookie_name is None, "cookies are off", TRANSPORT
         yield is_modern and cookies.is_cross_site(headers), CROSS_SITE, WRAP
+        has_no_jar = is_modern and runtime_without_cookies(headers) is not None
+        yield has_no_jar, "its runtime keeps no cookies", 'set wire=Wire(era="auto")'
         yield is_modern, "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
         yield not by_header, "sessions by the transport header are off", TRANSPORT
         has_own = SESSION_HEADER in headers.by_name
@@ -111,8 +125,21 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield True, "it sent no Mcp-Session-Id", WRAP
 
 
-missing_session_variable: Final[ContextVar[MissingSession | None]] = ContextVar("mcp_session_absence", default=None)
+missing_session_variable: Final[ContextVar[MissingSession | Handshake | None]] = ContextVar(
+    "mcp_session_absence", default=None
+)
 """Set by the middleware around each request that it forwards without a session."""
+
+
+@contextmanager
+def without_session(scope: MutableMapping[str, Any], missing: MissingSession | Handshake = HANDSHAKE) -> Iterator[None]:
+    """Leave the reason why a request has no session where its handlers look for one."""
+    scope[MISSING_SESSION_KEY] = missing
+    token = missing_session_variable.set(missing)
+    try:
+        yield
+    finally:
+        missing_session_variable.reset(token)
 
 
 def current_session() -> Session | None:
@@ -147,19 +174,26 @@ def require_session() -> Session:
 
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
-    _explain(scope)
+    cause = _explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-    refusal: SessionRequired = error()
+    refusal: SessionRequired = error(NEEDED if cause is None else "Session required: {}; {}".format(*cause))
     return refusal
 
 
-def _explain(scope: Mapping[str, Any] | None) -> None:
-    missing: MissingSession | None = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
-    if missing is None:
-        warn_once(UNSEEN, UNSEEN)
-    elif (cause := missing.cause) is not None:
-        why, remedy = cause
-        warn_once(why, "%s has no session: %s; %s", missing.client, why, remedy)
+def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
+    """Log why a request has no session, and return it; None for a handshake."""
+    missing: MissingSession | Handshake | None
+    missing = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
+    if missing == HANDSHAKE:
+        return None
+    if isinstance(missing, MissingSession):
+        client, cause = missing.client, missing.cause
+    elif scope is not None:
+        client, cause = "a request", UNWRAPPED
+    else:
+        client, cause = "a handler", DETACHED if is_detached() else OUTSIDE
+    warn_once(cause[0], "%s has no session: %s; %s", client, *cause)
+    return cause
 
 
 @cache
@@ -171,10 +205,10 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
     class SessionRequiredHere(SessionRequired, *of_fastmcp, *of_sdk):  # type: ignore[misc]  # as many bases as there are
         log_level = logging.WARNING  # FastMCP's
 
-        def __init__(self) -> None:
-            Exception.__init__(self, NEEDED)
-            error = None if mcp is None else mcp.ErrorData(code=self.code, message=NEEDED)
-            self.__dict__.update(message=NEEDED, client_message=NEEDED, ref=None, error=error)
+        def __init__(self, text: str) -> None:
+            Exception.__init__(self, text)
+            error = None if mcp is None else mcp.ErrorData(code=self.code, message=text)
+            self.__dict__.update(message=text, client_message=text, ref=None, error=error)
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere

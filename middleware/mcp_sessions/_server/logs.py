@@ -93,7 +93,8 @@ class EventSink:
             if reason is not None and reason.suspicion != "no":
                 self._track_suspicious(event, reason, caller())
         elif isinstance(event, SessionCreated):
-            _log.info("session %s created", event.ref, extra={SESSION_ID: event.ref})
+            of = " of a principal" if event.of_principal else ""
+            _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
         elif isinstance(event, SessionDeleted):
             _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
         if self._is_recording():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from .._errors import PrincipalDataTooLarge, Refusal, StoreUnavailable
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
-from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
+from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._tokens import seal
 from ..stores._base import LIVE, Record
@@ -41,6 +41,7 @@ UNSEEN_PRINCIPAL: Final = (
     "authentication of Starlette, the SDK or FastMCP. If sessions are meant to be anonymous, so that anyone who learns "
     "an id can use it, pass principal=lambda scope: None"
 )
+Publish = Callable[[ActiveSession], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -54,18 +55,21 @@ async def mint(
     client: str | None = None,
     server_id: str | None = None,
     capabilities: bytes | None = None,
+    publish: Publish | None = None,
 ) -> ActiveSession:
     """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
     A transport session may have the wrapped server's own id sealed inside. What its client can do, a JSON object, is
-    kept with it where it is passed. Raises the refusal that the caller is answered with.
+    kept with it where it is passed; `publish` then makes it findable, or raises.
+
+    Raises the refusal that the caller is answered with.
     """
     if capabilities is not None:
         check_capabilities(capabilities)
     _check_caller(runtime, scope)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
+    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE, PRINCIPAL} else runtime.lifetime
     fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
     if kind != SESSION:
         fields["boot"] = runtime.boot()  # its state may be in this process
@@ -73,6 +77,8 @@ async def mint(
         if capabilities is not None:
             await session.keep_capabilities(capabilities)
         await _run_on_create(session, params, scope)
+        if publish is not None:
+            await _publish(session, publish)
     return session
 
 
@@ -92,6 +98,16 @@ async def mint_for(
     options = {"principal": principal, "params": params or {}, "scope": ctx.scope, "client": client, **options}
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
         return await mint(ctx.runtime, kind=kind, **options)
+
+
+async def _publish(session: ActiveSession, publish: Publish) -> None:
+    """Make a session findable; where that fails, `on_end` frees what `on_create` made for a session nobody can find."""
+    try:
+        await publish(session)
+    except BaseException:
+        with suppress(StoreUnavailable):
+            await session.session.end("superseded")
+        raise
 
 
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
@@ -136,7 +152,7 @@ async def _beginning(
         if start is not None:
             start.end(error)
         raise
-    runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at))
+    runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at, claims.kind == PRINCIPAL))
     if start is not None:
         runtime.telemetry.recorder().created(claims, start)
 
@@ -156,7 +172,8 @@ def _make(
         new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
     start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
-    token, ends_at = runtime.tokens.mint(ring, claims), end_of(claims, runtime, int(now))
+    token = "" if claims.kind == PRINCIPAL else runtime.tokens.mint(ring, claims)
+    ends_at = end_of(claims, runtime, int(now))
     return ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER), start
 
 

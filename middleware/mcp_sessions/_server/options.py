@@ -43,7 +43,7 @@ TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted he
 
 Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
-Era = Literal["any", "legacy"]
+Era = Literal["both", "auto", "legacy"]
 Cookies = bool | Literal["shared"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
@@ -76,6 +76,9 @@ class TransportSessions(_Checked):
     cookie: Annotated[Cookies, option_types.COOKIES] = True
     """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
     if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
+    principal: Flag = False
+    """Whether an authenticated caller whose client names no session gets the one of its principal, which all its
+    conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
     """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that send it in
     the header do not reconnect when it has ended."""
@@ -99,9 +102,9 @@ class Tracking(_Checked):
 class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
 
-    era: Annotated[Era, option_types.word(Era)] = "any"
-    """`"any"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
-    transport session."""
+    era: Annotated[Era, option_types.word(Era)] = "both"
+    """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
+    transport session; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
     lists: Annotated[Lists | None, option_types.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""

@@ -27,18 +27,20 @@ from .._protocol.decision import (
 )
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Batch, Message, parse
+from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
-from .._session.claims import COOKIE
+from .._session.claims import COOKIE, PRINCIPAL
 from .._session.session import Session, correlation_variable, session_variable
 from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
-from .current import MISSING_SESSION_KEY, MissingSession, missing_session_variable
+from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession, missing_session_variable
+from .era import leads_to_legacy
 from .methods import METHODS
 from .principal import is_unseen
+from .principal_session import open_own_session, principal_of
 from .response import Response, close
 from .rewrites import new_cookie, passing_response, response_for
 from .runtime import Runtime
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
 
 CONFIRMATION: Final = "notifications/initialized"
-_EARLY: Final = frozenset({"initialize", "ping"})
+_EARLY: Final = ADVERTISING | {"ping"}
 _Attached = list[tuple[ContextVar[Any], Token[Any]]]
 
 
@@ -68,9 +70,15 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         return
     decision, session, refused = PASS, None, None
     try:
-        decision = decide(message, ctx.headers, ctx.runtime.rules)
-        if decision.names_session:
-            ctx.session = session = await open_sessions(ctx, decision)
+        if await leads_to_legacy(ctx, message):
+            raise refusal_for("discovery_refused")
+        principal = principal_of(ctx)
+        decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
+        if decision.kind == PRINCIPAL and principal is not None:
+            session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
+        elif decision.names_session:
+            session = await open_sessions(ctx, decision)
+        ctx.session = session
     except Refusal as refusal:
         refused = await _reason_of(refusal, ctx.runtime)
         refused = refused.with_traceback(None)  # which would be a circle, since it has this frame
@@ -193,9 +201,9 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
     return standard
 
 
-def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession:
-    if message is not None and message.method in ADVERTISING:
-        return MissingSession(ctx.runtime, ctx.headers, None, "handshake")
+def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | Handshake:
+    if message is not None and (message.kind is not REQUEST or message.method in _EARLY):
+        return HANDSHAKE
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
     is_refused = is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name)

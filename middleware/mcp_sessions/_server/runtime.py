@@ -34,11 +34,11 @@ from ..stores._threads import wait_from_thread
 from ..telemetry import is_traced
 from . import routing
 from .background import LiveSessionCounter
-from .callers import CreateLimit, PendingInitialized
+from .callers import CreateLimit, LegacyEra, PendingInitialized, PrincipalSessions
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
 from .option_types import as_seconds
-from .options import Options
+from .options import DAY, Options
 from .principal import reader
 from .resumption import Events, Streams
 
@@ -61,6 +61,8 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     header: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
+    principal_idle: float | None  # seconds that a principal's session is kept unused; None where there are none
+    leads_to_legacy: bool  # whether clients without cookies are led to the legacy era
     lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     keys_persistent: bool  # whether the keys outlive this process
@@ -78,6 +80,8 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
             header=transport.header and keys_persistent,
             cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
             shares_cookies=transport.cookie == "shared",
+            principal_idle=_principal_idle(options) if transport.principal and keys_persistent else None,
+            leads_to_legacy=options.wire.era == "auto",
             lifetime=as_seconds(transport.lifetime),
             bridges=transport.bridge,
             keys_persistent=keys_persistent,
@@ -147,6 +151,8 @@ class Runtime:
         self.principal: Final = reader(options.principal)
         self.on_create: Final = options.on_create
         self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
+        self.legacy_era: Final = LegacyEra()
+        self.principals: Final = PrincipalSessions()
         self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
 
         self.ring: Final = key_source(options.keys)  # returns the keys in force at a moment, Unix seconds
@@ -257,6 +263,11 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     sep1364 = Sep1364.of(options.dialects)
     confirms = sep1364.initializes is not None and not sep1364.is_sessionless
     return sep1364, PendingInitialized() if confirms else None, sep1364.capability
+
+
+def _principal_idle(options: Options) -> float:
+    idle = _idle_timeout(options)
+    return as_seconds(DAY) if idle is None else idle
 
 
 def _idle_timeout(options: Options) -> float | None:

@@ -61,9 +61,7 @@ async def open_session(
     """
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), metadata.session_id, now=now, principal=principal, kind=kind)
-    status = None if runtime.status_nowait is None else runtime.status_nowait(verified.claims)
-    if status is None:
-        status = await _ask_status(verified.claims, runtime, fail_open=fail_open)
+    status = await status_of(verified.claims, runtime, fail_open=fail_open)
     if status is not LIVE:
         raise refusal_of(status, verified.claims)
     session = build_session(metadata, verified, runtime, principal, now)
@@ -72,7 +70,11 @@ async def open_session(
     return session
 
 
-async def _ask_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
+async def status_of(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
+    """Return the status of a session, recording its use where sessions are tracked."""
+    status = None if runtime.status_nowait is None else runtime.status_nowait(claims)
+    if status is not None:
+        return status
     try:
         return await runtime.status(claims)
     except StoreUnavailable as error:

@@ -220,6 +220,7 @@ def log_start(path: str | None, runtime: Runtime) -> None:
         "by _meta",
         *(["by Mcp-Session-Id"] if runtime.transport.header or runtime.transport.bridges else []),
         *([] if runtime.transport.cookie_name is None else ["by cookie"]),
+        *([] if runtime.transport.principal_idle is None else ["by principal"]),
         *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
     ]
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]

@@ -35,6 +35,7 @@ from .answers import (
 )
 from .body import replay
 from .context import BridgedInitialize, RequestContext, session_header_values
+from .current import without_session
 from .response import EventBody, Response, close
 from .resumption import StreamGuard, StreamRequest
 from .routing import LAST_EVENT_ID
@@ -57,7 +58,8 @@ async def handle_without_body(ctx: RequestContext) -> None:
     if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
-        await ctx.app(ctx.scope, ctx.receive, ctx.send)
+        with without_session(ctx.scope):
+            await ctx.app(ctx.scope, ctx.receive, ctx.send)
 
 
 async def _answer(ctx: RequestContext, header: str) -> None:
@@ -138,7 +140,8 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
     guard = StreamGuard(request, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
     response = Response(ctx, ctx.send, request.id or b"", request.rewrites, make_guard=lambda: guard)
     try:
-        await ctx.app(ctx.scope, ctx.receive, response.send)
+        with without_session(ctx.scope):
+            await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
         if isinstance(response.body, EventBody):
             response.body.unlist()
@@ -189,7 +192,7 @@ async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive
         await send(_translated(bridge, event) if event["type"] == "http.response.start" else event)
 
     await app(scope, receive, translate)
-    if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned:
+    if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned and bridge.server_id:
         # No client will ever use it, so it ends; the server's answer is dropped.
         headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.server_id.encode("ascii"))])
         delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}

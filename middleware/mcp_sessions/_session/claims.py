@@ -23,10 +23,11 @@ MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead o
 
 AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
-Kind = Literal["session", "transport", "cookie", "field", "beside"]
+Kind = Literal["session", "transport", "cookie", "principal", "field", "beside"]
 SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
 TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
 COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
+PRINCIPAL: Final[Kind] = "principal"  # not named at all: found by its principal, and no token is of this kind
 FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
 COEXISTING: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 

@@ -15,6 +15,7 @@ class SessionCreated(msgspec.Struct, frozen=True):
 
     ref: str
     expires_at: int  # Unix seconds
+    of_principal: bool = False  # nothing names it: its `Session.kind` is `"principal"`
 
 
 class SessionUsed(msgspec.Struct, frozen=True):

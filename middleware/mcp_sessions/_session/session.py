@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from .claims import Claims, Correlation, Principal, RedactedRepr, utc
+from .claims import Claims, Correlation, Kind, Principal, RedactedRepr, utc
 from .data import Data
 from .state import State
 
@@ -56,6 +56,13 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         return self._active.claims.ref
 
     @property
+    def kind(self) -> Kind:
+        """What names it: `"session"` (the draft), `"transport"` (the header), `"cookie"`, `"field"` or `"beside"`
+        (SEP-1364). Nothing names a `"principal"` one, which all conversations of its principal share.
+        """
+        return self._active.claims.kind
+
+    @property
     def principal(self) -> Principal | None:
         """The principal that the session belongs to, or None for an anonymous one."""
         return self._active.principal
@@ -72,7 +79,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def id(self) -> str:
-        """The session id: a credential. Never log, trace or display it."""
+        """The session id: a credential. Never log, trace or display it. Empty if its `kind` is `"principal"`."""
         return self._active.token
 
     @property

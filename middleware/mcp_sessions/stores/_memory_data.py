@@ -33,7 +33,8 @@ class Deadlines:
             heapify(self._heap)
 
     def prolong(self, name: str, moment: float) -> None:
-        self.put(name, max(moment, self._moments.get(name, 0)))
+        if moment > self._moments.get(name, 0):
+            self.put(name, moment)
 
     def remove(self, name: str) -> None:
         self._moments.pop(name, None)
@@ -104,9 +105,9 @@ class SessionDataTable:
             self._account(values.subject, cost)
         if not values.items:
             self.drop(namespace.owner)
-        elif namespace.owner not in self._values:
+        else:
             self._values[namespace.owner] = values
-            self._deadlines.put(namespace.owner, namespace.expires_at)
+            self._deadlines.prolong(namespace.owner, namespace.expires_at)
 
     def _check_room(self, namespace: Namespace, subject: str | None, cost: int) -> None:
         if subject is not None:

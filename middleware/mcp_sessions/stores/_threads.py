@@ -83,3 +83,15 @@ def wait_from_thread(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     except RuntimeError:
         raise DataError(BLOCKS) from None
     return from_thread.run(call)
+
+
+def is_detached() -> bool:
+    """Whether this thread has neither an event loop nor, as its worker, the context of a task there."""
+    try:
+        current_token()
+    except RuntimeError:
+        try:
+            from_thread.check_cancelled()
+        except RuntimeError:
+            return True
+    return False

@@ -48,6 +48,7 @@ INPUT, OUTPUT = "input.value", "output.value"  # OpenInference's; Phoenix and ML
 AUDIENCE: Final = "mcp_sessions.audience"  # the deployment that sessions belong to, as configured
 REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session ended: a fixed word
 EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
+KIND: Final = "mcp_sessions.kind"  # "principal" where nothing names a session
 CLIENT: Final = "mcp_sessions.client"  # its own name and version
 DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
 SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"

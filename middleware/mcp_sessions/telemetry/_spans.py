@@ -34,7 +34,7 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
-from .._session.claims import Claims, RedactedRepr
+from .._session.claims import PRINCIPAL, Claims, RedactedRepr
 from . import Spans, Trace, is_traced, takes_spans
 from . import _attributes as names
 from ._attributes import CallerAttributes, KnownNames, attributes_on, has_external_session, session_attributes
@@ -343,7 +343,8 @@ class Tracing:
         linked = ended or (get_current_span().get_span_context() if is_root else None)
         mine = RequestInfo(claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
         context = with_info(mine, Context() if is_root else None)
-        known = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client}
+        kind = claims.kind if claims.kind == PRINCIPAL else None
+        known = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.KIND: kind}
         attributes = {**info.caller, **{name: value for name, value in known.items() if value is not None}}
         span = self._tracer.start_span(
             "session start", context, SpanKind.INTERNAL, attributes, links_to(request=linked)

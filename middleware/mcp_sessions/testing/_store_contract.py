@@ -153,6 +153,18 @@ class DataContract(Fixtures):
         await store.write(place, "replaced", b"4", expires_at=START + 1000)
         assert await store.read(place, "replaced") is None
 
+    async def test_data_lasts_until_the_latest_end_that_a_change_names(self, store: Store, clock: Clock) -> None:
+        """A name whose sessions follow each other, as those of a principal do, outlives each of them."""
+        first = msgspec.structs.replace(namespace(session()), expires_at=START + HOUR)
+        later = msgspec.structs.replace(first, expires_at=START + DAY)
+        other = msgspec.structs.replace(namespace(session("b")), expires_at=START + DAY)
+        await store.write(first, "a", b"1")
+        await store.write(later, "a", b"2")
+        clock.now = START + 3 * HOUR
+        for n in range(3):  # which also sweeps
+            await store.write(other, "b", b"%d" % n)
+        assert await store.read(later, "a") == b"2"
+
     async def test_a_swap_needs_the_old_value(self, store: Store) -> None:
         """None stands for none, on either side; a swap that does not fit changes nothing."""
         place, none = namespace(session()), None

@@ -1,0 +1,359 @@
+"""Sessions of a principal: an authenticated caller's, whose client names none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import postgres_servers
+import pytest
+import redis_servers
+from apps import Server, reply, sessions
+from clients import SECRET, SESSION_KEY, Client, Clock, Header
+from failing import Failing
+from starlette.types import Scope, Send
+
+from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, Sessions
+from mcp_sessions._server.callers import PrincipalSessions
+from mcp_sessions.stores._base import Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
+
+OTHER = "another-secret-of-tests-0123456789-abcdef"
+DAY = 24 * 3600
+HOUR = 3600
+
+
+async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Count the calls of a session in its state and in its data, and say which one it is."""
+    if session is None:
+        return None
+    session.state["n"] = session.state.get("n", 0) + 1
+    assert await session.data.increment("n") == session.state["n"]
+    return session.state["n"], session.ref
+
+
+async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+    assert session is not None
+    await session.end("left")
+
+
+async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
+    assert session is not None
+    return [session.kind, session.id, session.expires_at.timestamp()]
+
+
+def user(scope: Scope) -> str | None:
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+
+def by(name: str) -> Header:
+    return b"x-user", name.encode()
+
+
+def server(clock: Clock | None = None, **options: Any) -> Client:
+    """A client of one worker, whose session is that of its principal."""
+    app = Server(count=count, leave=leave, about=about)
+    clock = clock or Clock()
+    given = {
+        "transport.principal": True,
+        "principal": user,
+        "clock": clock,
+        "store": MemoryStore(clock=clock),
+        **options,
+    }
+    return Client(sessions(app, **given))
+
+
+async def counted(client: Client, *headers: Header, **more: Any) -> Any:
+    """Return which call of its session a call is."""
+    content = (await client.tool("count", *headers, **more)).result["content"]
+    return None if content is None else content[0]
+
+
+async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
+    content = (await client.tool("count", *headers, **more)).result["content"]
+    return None if content is None else content[1]
+
+
+STORES: dict[str, Callable[[Clock, Path], Store]] = {
+    "memory": lambda clock, folder: MemoryStore(clock=clock),
+    "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
+    "redis": lambda clock, folder: RedisStore(redis_servers.shared().url, prefix=uuid4().hex, clock=clock, timeout=10),
+    "postgres": lambda clock, folder: PostgresStore(
+        postgres_servers.shared().url, schema=f"s{uuid4().hex}", clock=clock, durability="ignore", timeout=10
+    ),
+}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of Redis knows nothing else
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
+    kind: str, tracked: bool, tmp_path: Path
+) -> None:
+    """In both eras, on every worker, by nothing but who it is; after the session's end in a new one."""
+    clock = Clock()
+    store = STORES[kind](clock, tmp_path)
+    workers = [server(clock, store=store, tracked=tracked, idle_timeout=HOUR, store_timeout=10) for _ in range(2)]
+    legacy = Client(workers[1].app, modern=False)
+    turns = [*workers, legacy, workers[0]]
+    assert [await counted(client, by("ann")) for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client, by("bob")) for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client) for client in turns] == [None] * 4
+    await workers[0].tool("leave", by("ann"))
+    assert [await counted(client, by("ann")) for client in reversed(turns)] == [1, 2, 3, 4]
+    assert await counted(legacy, by("bob")) == 5
+    clock.now += 50 * 60
+    assert await counted(workers[0], by("ann")) == 5
+    clock.now += 50 * 60  # which is too long for Bob's
+    assert [await counted(workers[1], by(name)) for name in ("ann", "bob")] == [6, 1]
+    clock.now += 31 * DAY
+    assert [await counted(client, by("ann")) for client in turns] == [1, 2, 3, 4]
+    await store.close()
+
+
+async def test_it_gives_way_to_every_session_that_is_named() -> None:
+    """By `_meta`, header or cookie; and where the header is the wrapped server's own."""
+    client = server()
+    own = await ref_of(client, by("ann"))
+    created = (await client.send("sessions/create", None, by("ann"))).result["session"]
+    held = [await ref_of(client, by("ann"), session={"sessionId": created["sessionId"]})]
+    answer = await client.send("server/discover", None, by("ann"))
+    [cookie] = [value for name, value in answer.start["headers"] if name == b"set-cookie"]
+    held.append(await ref_of(client, by("ann"), (b"cookie", cookie.partition(b";")[0])))
+    legacy = Client(client.app, modern=False)
+    answer = await legacy.send("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}, by("ann"))
+    header = (b"mcp-session-id", answer.headers[b"mcp-session-id"])
+    held.append(await ref_of(legacy, by("ann"), header))
+    assert len({own, None, *held}) == 5
+    assert await ref_of(legacy, by("ann"), (b"mcp-session-id", b"the-servers-own")) is None
+    assert await ref_of(client, by("ann"), (b"cookie", cookie.partition(b"=")[0] + b"=shared")) == own
+    dead = await client.tool("count", by("ann"), (b"cookie", cookie.partition(b"=")[0] + b"=dead"))
+    assert dead.error["code"] == -32043
+    assert await ref_of(client, by("ann")) == own
+
+
+async def test_handshakes_pings_notifications_and_stable_lists_begin_none() -> None:
+    """They use no session, and `sessions/*` concerns others; a list that may vary is in it."""
+    store = MemoryStore(clock=Clock())
+    off: dict[str, Any] = {"transport.cookie": False}
+    client = server(store=store, tracked=True, **off)
+    legacy = Client(client.app, modern=False)
+    for one, method in (
+        (client, "server/discover"),
+        (legacy, "ping"),
+        (client, "tools/list"),
+        (client, "sessions/list"),
+    ):
+        assert "result" in (await one.send(method, None, by("ann"))).json
+    assert (await legacy.send("notifications/initialized", None, by("ann"), id=None)).status == 202
+    assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
+    await legacy.send("tools/list", None, by("ann"))
+    [record] = await store.list_sessions(audience="mcp-sessions", limit=9)
+    assert record.ref == await ref_of(client, by("ann"))
+
+
+async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """To handlers, listeners and the log; no token names it, and no answer has a trace of it."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    events: list[Any] = []
+    clock = Clock()
+    client = server(clock, listen=events.append)
+    answer = await client.tool("about", by("ann"))
+    assert answer.result["content"] == ["principal", "", clock.now + DAY]
+    assert SESSION_KEY not in answer.body.decode()
+    assert [name for name, _ in answer.start["headers"]] == [b"content-type", b"content-length"]
+    [created] = [event for event in events if isinstance(event, SessionCreated)]
+    assert created.of_principal
+    assert f"session {created.ref} of a principal created" in caplog.messages
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+async def test_an_operator_ends_it(tracked: bool) -> None:
+    """With all others of its principal; a recorded one also by its name."""
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    client = server(clock, store=store, tracked=tracked)
+    operator = Sessions(store=store, keys=SECRET, clock=clock)
+    assert [await counted(client, by("ann")) for _ in range(2)] == [1, 2]
+    await operator.end_all(Principal(subject="ann"))
+    clock.now += 1
+    ref = await ref_of(client, by("ann"))
+    assert await operator.end(ref) is tracked
+    assert await counted(client, by("ann")) == (1 if tracked else 2)
+
+
+async def test_an_idle_one_is_ended_by_its_successor() -> None:
+    """`on_end` frees what it held; without `idle_timeout`, it ends after a day."""
+    clock, ended = Clock(), list[str]()
+    client = server(clock, on_end=lambda session, reason: ended.append(reason))
+    for hours, expected in ((0, 1), (20, 2), (20, 3), (25, 1)):
+        clock.now += hours * HOUR
+        assert await counted(client, by("ann")) == expected
+    assert ended == ["idle"]
+
+
+async def test_a_worker_that_slept_follows_the_others() -> None:
+    """What it remembers is older than what the store has, and counts no longer."""
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    slow, busy = (server(clock, store=store) for _ in range(2))
+    assert await counted(slow, by("ann")) == 1
+    for expected in (2, 3, 4):
+        clock.now += 20 * HOUR
+        assert await counted(busy, by("ann")) == expected
+    assert await counted(slow, by("ann")) == 5
+    clock.now += 61
+    assert await counted(busy, by("ann")) == 6
+    clock.now += 61  # due again in both, and the slow one's swap fails
+    assert await counted(slow, by("ann")) == 7
+
+
+async def test_it_outlives_the_rotation_of_keys() -> None:
+    """Under the old key's hash as long as that key verifies, whichever key signs."""
+    store = MemoryStore(clock=Clock())
+    before, between, after = (
+        server(store=store, keys=KeyRing(keys)) for keys in ([SECRET], [SECRET, OTHER], [OTHER, SECRET])
+    )
+    assert [await counted(one, by("ann")) for one in (before, between, after, between)] == [1, 2, 3, 4]
+    await after.tool("leave", by("ann"))
+    assert [await counted(one, by("ann")) for one in (after, between, after)] == [1, 2, 3]
+    assert await counted(server(store=store, keys=KeyRing([OTHER])), by("ann")) == 4
+
+
+class Racing(MemoryStore):
+    """Lets another worker begin a session just before one takes its place."""
+
+    rival: Client | None = None
+
+    async def compare_and_swap(self, *args: Any) -> bool:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await rival.tool("count", by("ann"))
+        return await super().compare_and_swap(*args)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) -> None:
+    """Its own session ends as one that never began, which `on_end` learns."""
+    clock, ended = Clock(), list[str]()
+    store = Racing(clock=clock)
+    one, other = (
+        server(clock, store=store, tracked=tracked, on_end=lambda session, reason: ended.append(reason))
+        for _ in range(2)
+    )
+    store.rival = other
+    assert [await counted(client, by("ann")) for client in (one, other, one)] == [2, 3, 4]
+    assert ended == ["superseded"]
+
+
+class Refusing(MemoryStore):
+    async def compare_and_swap(self, *args: Any) -> bool:
+        return False
+
+
+async def test_without_a_place_there_is_none() -> None:
+    """A store that never swaps cannot hold them, so the client tries again later."""
+    refused = await server(store=Refusing(clock=Clock())).tool("count", by("ann"))
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
+
+
+async def test_requests_that_come_at_once_begin_one_session() -> None:
+    """As an agent's do that calls several tools: `on_create` runs once, while the others wait."""
+    begun: list[str] = []
+    answers: list[Any] = []
+
+    async def on_create(session: Session, params: Any, scope: Scope) -> None:
+        begun.append(session.ref)
+        await anyio.lowlevel.checkpoint()
+        session.state["n"] = 10
+        await session.data.set("n", 10)
+
+    client = server(on_create=on_create)
+
+    async def call() -> None:
+        answers.append((await client.tool("about", by("ann"))).result["content"])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(call)
+    assert (len(begun), len(answers)) == (1, 5)
+    assert await counted(client, by("ann")) == 11
+
+
+async def test_what_refuses_a_new_session_refuses_the_request() -> None:
+    """`on_create` knows the caller by the scope, and its words are the answer."""
+
+    def on_create(session: Session, params: Any, scope: Scope) -> None:
+        raise CreateRefused(f"not for {user(scope)}")
+
+    refused = await server(on_create=on_create).tool("count", by("ann"))
+    assert refused.error == {"code": -31045, "message": "not for ann"}
+
+
+async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
+    """A name that nothing has checked yet must not fill the store: the server's own answer is the answer."""
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        is_mallory = user(scope) == "mallory"
+        if is_mallory:
+            await reply(send, b"no", status=401, media_type=b"text/plain")
+        return is_mallory
+
+    store, app = MemoryStore(clock=Clock()), Server(count=count, guard=guard)
+    client = Client(sessions(app, principal=user, store=store, tracked=True, **{"transport.principal": True}))
+    assert (await client.tool("count", by("mallory"))).status == 401
+    assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
+    assert [await counted(client, by("ann")) for _ in range(2)] == [1, 2]
+    assert app.methods[2:] == ["server/discover", "tools/call", "tools/call"]
+
+
+@pytest.mark.parametrize("failing", ["status", "read", "compare_and_swap"])
+async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
+    failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the deployment says; where only the note of its use is lost, the request is in it."""
+    clock = Clock()
+    for allowed in (False, True):
+        store = Failing(clock=clock)
+        options = {"on_store_error": "allow"} if allowed else {}
+        client = server(clock, store=store, **options)
+        assert await counted(client, by("ann")) == 1
+        clock.now += 61
+        store.failing = {failing}
+        answer = await client.tool("whoami", by("ann"))
+        if failing == "compare_and_swap" or allowed:
+            assert answer.result["content"].startswith("ses_")
+        else:
+            assert (answer.status, answer.error["message"]) == (503, "Session store unavailable")
+        store.failing = {"read", "compare_and_swap"}
+        refused = await client.tool("whoami", by("bob"))
+        assert refused.json.get("result") == ({"content": "nobody"} if allowed else None)
+    assert "a request goes without its principal's session: store unavailable (store_unavailable)" in caplog.messages
+
+
+async def test_a_policy_is_met_by_it() -> None:
+    """An authenticated caller has one wherever one is required; an anonymous one is refused."""
+    client = server(require="always")
+    assert await counted(client, by("ann")) == 1
+    assert "result" in (await client.send("tools/list", None, by("ann"))).json
+    assert (await client.tool("count")).error["code"] == -31044
+
+
+async def test_keys_that_die_with_the_process_give_none() -> None:
+    assert await counted(server(keys=None), by("ann")) is None
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    """What was forgotten is read from the store again."""
+    remembered = PrincipalSessions(max_callers=2)
+    for subject in ("a", "b", "c"):
+        remembered.put(subject, subject.encode())
+    assert [remembered.get(subject) for subject in ("a", "b", "c")] == [None, None, b"c"]
