@@ -7,9 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions.client import MemoryStorage, NoAnswer, Refused, SessionNotFound, with_sessions
+from mcp_sessions.client import NoAnswer, Refused, SessionNotFound, with_sessions
 
-from .scripted import LOST, Server, calling, error, storing
+from .scripted import LOST, Server, calling, error
 
 
 async def test_a_create_that_is_refused_is_the_callers_error() -> None:
@@ -137,19 +137,3 @@ async def test_deleting_what_the_server_has_lost_is_not_an_error(code: int, is_e
         else:
             await sessions.delete(held)
         assert not held.created
-
-
-async def test_what_is_made_while_the_block_is_left_is_not_lost() -> None:
-    """With a storage it is kept, without one it is deleted."""
-    for storage in (None, MemoryStorage()):
-        server = Server(late=frozenset({"sessions/create"}))
-        sessions = storing(server, storage) if storage else with_sessions(server.transport)
-        async with calling(sessions) as caller:
-            with anyio.move_on_after(5) as scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(caller.ask, "tools/call")
-                    await server.asked.wait()
-                    scope.cancel()
-            server.go.set()
-        assert len(server.sent("sessions/delete")) == (1 if storage is None else 0)
-        assert (sessions.names == [""]) is (storage is not None)

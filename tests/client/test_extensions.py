@@ -222,18 +222,6 @@ async def test_a_call_in_a_fork_that_is_being_created_waits_for_it() -> None:
     assert len(server.sent("sessions/create")) == 1
 
 
-async def test_a_fork_whose_caller_gives_up_is_deleted_with_the_others() -> None:
-    server = offering()
-    server.late = frozenset({"sessions/fork"})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions), anyio.create_task_group() as tasks:
-        tasks.start_soon(sessions.fork)
-        await server.asked.wait()
-        tasks.cancel_scope.cancel()
-        server.go.set()
-    assert sorted(session_id(server, "sessions/delete")) == ["fork-1", "id-1"]
-
-
 async def test_a_session_is_not_the_fork_of_itself() -> None:
     sessions = with_sessions(offering().transport)
     async with calling(sessions):

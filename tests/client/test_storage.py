@@ -47,33 +47,12 @@ async def test_a_storage_returns_what_it_was_given(storage: SessionStorage) -> N
     """By server and name."""
     await storage.save(URL, "", FULL)
     await storage.save(URL, "thread", TWO)
+    for session in (TWO, None):
+        await storage.save(URL, "gone", session)
     await storage.save(f"{URL}?tenant=2", "", SessionMetadata("three"))
     assert await storage.load(URL) == {"": FULL, "thread": TWO}
     assert await storage.load(f"{URL}?tenant=2") == {"": SessionMetadata("three")}
     assert await storage.load("https://other.example/mcp") == {}
-
-
-async def test_a_storage_replaces_only_the_session_that_is_meant(storage: SessionStorage) -> None:
-    """One that another program has put in its place is neither changed nor removed."""
-    await storage.save(URL, "other", TWO)
-    await storage.save(URL, "", FULL)
-    await storage.save(URL, "", SessionMetadata("one", "new"), "one")
-    for name, session_id in (("", "another"), ("other", "one"), ("unknown", "one")):
-        await storage.save(URL, name, SessionMetadata(session_id, "newer"), session_id)
-        await storage.save(URL, name, None, session_id)
-    assert await storage.load(URL) == {"": SessionMetadata("one", "new"), "other": TWO}
-    await storage.save(URL, "", None, "one")
-    await storage.save(URL, "other", FULL)
-    assert await storage.load(URL) == {"other": FULL}
-
-
-async def test_a_storage_drops_what_expired_long_ago(storage: SessionStorage) -> None:
-    """With a day of leeway, and never a session without a time that can be read."""
-    now = datetime.now(timezone.utc)
-    for name, hours in {"live": 1, "late": -12, "gone": -48}.items():
-        await storage.save(URL, name, SessionMetadata(name, None, (now + timedelta(hours=hours)).isoformat()))
-    await storage.save(URL, "unknown", TWO)
-    assert set(await storage.load(URL)) == {"live", "late", "unknown"}
 
 
 async def test_a_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
@@ -159,6 +138,17 @@ async def test_sessions_are_resumed_from_the_storage() -> None:
     assert carried(server) == ["kept", "keptearly", "keptlate", "id-1"]
 
 
+async def test_a_session_that_expired_long_ago_is_not_resumed() -> None:
+    """With a day of leeway, and always one without a time that can be read."""
+    server, storage, now = Server(), MemoryStorage(), datetime.now(timezone.utc)
+    for name, hours in {"live": 1, "late": -12, "gone": -48}.items():
+        await storage.save(URL, name, SessionMetadata(name, None, (now + timedelta(hours=hours)).isoformat()))
+    await storage.save(URL, "unknown", TWO)
+    sessions = storing(server, storage)
+    async with calling(sessions):
+        assert sessions.names == ["late", "live", "unknown"]
+
+
 async def test_sessions_resume_when_the_same_object_connects_again() -> None:
     """What is held counts, and not what another program has stored meanwhile."""
     server, storage = Server(), MemoryStorage()
@@ -205,16 +195,6 @@ async def test_a_session_is_written_with_each_new_state_and_on_leaving() -> None
             await caller.ask("tools/call")
             assert await storage.load(URL) == {"": SessionMetadata("id-1", "one")}
     assert await storage.load(URL) == {"": SessionMetadata("id-1", "one", hint)}
-
-
-async def test_a_session_that_another_program_stored_in_its_place_is_left_alone() -> None:
-    server, storage = Server(), MemoryStorage()
-    server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
-    async with calling(storing(server, storage)) as caller:
-        await caller.ask("tools/call")
-        await storage.save(URL, "", SessionMetadata("theirs"))
-        await caller.ask("tools/call")
-    assert await storage.load(URL) == {"": SessionMetadata("theirs")}
 
 
 async def test_a_storage_that_cannot_be_read_stops_the_start() -> None:

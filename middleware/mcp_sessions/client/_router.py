@@ -1,7 +1,6 @@
 """The sessions of one connection: the one that each message goes in, and what its answer says of that session.
 
-A session is created in a task of its own, so that a caller who gives up takes nothing from others who wait for it. A
-request is repeated once, after two errors that mean that it did not run: session not found, and session required.
+A request is repeated once, after two errors that mean that it did not run: session not found, and session required.
 Source: the data-layer sessions draft, "Using Sessions" and "Schema"; MCP 2026-07-28.
 """
 
@@ -23,7 +22,6 @@ from . import _messages as messages
 from ._session import (
     ClientError,
     ClientSession,
-    Creation,
     NoAnswer,
     NotOffered,
     Refused,
@@ -38,14 +36,6 @@ OnNotFound = Literal["raise", "recreate"]
 MAX_PENDING: Final = 10_000  # requests whose answers are awaited; SDK 1.x gives requests up without notice
 OWN_ID: Final = "mcp-sessions-"  # how the ids of our own requests begin
 CLOSED_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of `with_sessions` that each connection has."""
-
-    on_not_found: OnNotFound
-    timeout: float  # seconds to wait for the answer to a request of our own
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,13 @@ class _OwnRequest:
 class SessionRouter:
     """Adds sessions to requests and removes them from results, between a transport's streams and the client's.
 
-    Sessions are created, and requests repeated, in `tasks`; `current` returns the session that the calling task chose.
+    Args:
+        streams: The transport's.
+        tasks: Where requests are repeated.
+        current: Returns the session that the calling task chose.
+        storage: Keeps named sessions.
+        on_not_found: As in `with_sessions`.
+        timeout: Seconds to wait for the answer to a request of our own.
     """
 
     def __init__(
@@ -77,12 +73,15 @@ class SessionRouter:
         tasks: TaskGroup,
         current: Callable[[], ClientSession | None],
         storage: StorageSync,
-        options: Options,
+        *,
+        on_not_found: OnNotFound,
+        timeout: float,
     ) -> None:
         self.offered: bool | None = None  # whether the server offers sessions; None until it has answered
-        self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server, or will be
+        self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server
         self._read, self._write = streams
-        self._tasks, self._current, self._storage, self._options = tasks, current, storage, options
+        self._tasks, self._current, self._storage = tasks, current, storage
+        self._recreates, self._timeout = on_not_found == "recreate", timeout
         self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
         self.client_reads = ClientReadStream(deliveries)
         self._extensions: dict[str, Any] = {}  # of the draft, that the server offers
@@ -147,42 +146,28 @@ class SessionRouter:
         return self._latest
 
     async def _metadata_of(self, session: ClientSession) -> SessionMetadata:
-        if session.ended:
-            raise SessionNotFound("this session has ended; create another with new()")
-        if session.metadata is not None:
-            return session.metadata
+        """Return what names a session, which is created where it is not yet; one of those who want that does it."""
 
-        async def create() -> Any:
+        async def create() -> dict[str, Any]:
             params = {**session.params, "_meta": self._client_info} if self._client_info else session.params
             return await self._request(self._template(), messages.CREATE, params)
 
-        return await (session.creation or self._start_creation(session, messages.CREATE, create)).wait()
-
-    def _start_creation(
-        self, session: ClientSession, method: str, request: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> Creation:
-        creation = session.creation = Creation()
-        if session.name is None:
-            self.unnamed.add(session)
-        self._tasks.start_soon(self._create, session, creation, method, request)
-        return creation
+        async with session.creating:
+            return session.metadata or await self._create(session, create)
 
     async def _create(
-        self, session: ClientSession, creation: Creation, method: str, request: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> None:
+        self, session: ClientSession, request: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> SessionMetadata:
+        if session.ended:
+            raise SessionNotFound("this session has ended; create another with new()")
         try:
-            created = (await request()).get("session")
-            session.metadata = creation.outcome = msgspec.convert(created, SessionMetadata)
-            await self._storage.save(session.name, session.metadata)
+            session.metadata = msgspec.convert((await request()).get("session"), SessionMetadata)
         except msgspec.ValidationError:
-            creation.outcome = NoAnswer(f"the answer to {method} holds no session")
-        except ClientError as error:
-            creation.outcome = error
-        finally:
-            session.creation = None
-            if not session.created:
-                self.unnamed.discard(session)
-            creation.done.set()
+            raise NoAnswer("the answer holds no session") from None
+        if session.name is None:
+            self.unnamed.add(session)
+        await self._storage.save(session.name, session.metadata)
+        return session.metadata
 
     # --- towards the client, in the task that reads ---
 
@@ -232,7 +217,7 @@ class SessionRouter:
         if (before := session.metadata) is not None and before.session_id == session_id:
             session.metadata = before.updated(messages.members(result.get("_meta")).get(SESSION_KEY))
             if session.metadata.state != before.state:  # a hint alone is written on leaving: it moves with every call
-                await self._storage.save(session.name, session.metadata, session_id)
+                await self._storage.save(session.name, session.metadata)
 
     async def _fail(self, request: _Pending, item: Any, error: Any, context: Context | None) -> Any | None:
         session, session_id = request.session, request.session_id
@@ -240,7 +225,7 @@ class SessionRouter:
         named = messages.members(error.data).get("sessionId")
         if session is not None and session_id is not None and (named, error.code) == (session_id, messages.NOT_FOUND):
             await self._handle_not_found(session, session_id)
-            item, again = messages.without_id(item), self._options.on_not_found == "recreate"
+            item, again = messages.without_id(item), self._recreates
         else:
             again = session is not None and session_id is None and error.code == messages.REQUIRED
             self.offered = True if again else self.offered  # the one error that says what the server has
@@ -251,9 +236,9 @@ class SessionRouter:
 
     async def _handle_not_found(self, session: ClientSession, session_id: str) -> None:
         if session.id == session_id:
-            session.detach(for_good=session.name is None and self._options.on_not_found == "raise")
+            session.detach(for_good=session.name is None and not self._recreates)
             self.unnamed.discard(session)
-        await self._storage.save(session.name, None, session_id)
+            await self._storage.save(session.name, None)
 
     async def _repeat(self, request: _Pending, answer: Any, context: Context | None) -> None:
         """Send a request again that the server refused before running it; its first answer stands where that fails."""
@@ -277,15 +262,13 @@ class SessionRouter:
         own = self._own[key] = _OwnRequest()
         session = None if metadata is None else metadata.for_request()
         try:
-            with anyio.move_on_after(self._options.timeout if self._open else 0), suppress(*CLOSED_ERRORS):
+            with anyio.move_on_after(self._timeout if self._open else 0), suppress(*CLOSED_ERRORS):
                 await self._write.send(messages.request(template, key, method, params, session))
                 await own.answered.wait()
         finally:
             del self._own[key]
         if own.answer is None:
-            raise NoAnswer(
-                f"{method} was not answered: no answer within {self._options.timeout} s, or the connection is gone"
-            )
+            raise NoAnswer(f"{method} was not answered: no answer within {self._timeout} s, or the connection is gone")
         if hasattr(own.answer, "error"):
             raise Refused(method, own.answer.error.code, own.answer.error.message)
         return cast("dict[str, Any]", own.answer.result)
@@ -324,22 +307,18 @@ class SessionRouter:
 
     async def fork(self, session: ClientSession, parent: ClientSession, params: dict[str, Any]) -> None:
         """Create a session as a fork of another. Raises as `ClientSessions.fork`."""
-
-        async def create() -> dict[str, Any]:
-            return await self.call_extension("fork", messages.FORK, params, parent)
-
-        await self._start_creation(session, messages.FORK, create).wait()
+        async with session.creating:
+            await self._create(session, lambda: self.call_extension("fork", messages.FORK, params, parent))
 
     async def delete(self, session: ClientSession) -> None:
         """End a session, here and on the server. Raises as `ClientSessions.delete`."""
-        if session.creation is not None:
-            await session.creation.done.wait()
-        template = self._template() if session.created else None
-        metadata = session.detach(for_good=session.name is None)
+        async with session.creating:
+            template = self._template() if session.created else None
+            metadata = session.detach(for_good=session.name is None)
         if metadata is None:
             return
         self.unnamed.discard(session)
-        await self._storage.save(session.name, None, metadata.session_id)
+        await self._storage.save(session.name, None)
         try:
             await self._request(template, messages.DELETE, {}, metadata)
         except Refused as refusal:
@@ -351,8 +330,5 @@ class SessionRouter:
         if session.name is None or not self._storage.is_persistent:
             with suppress(ClientError):
                 await self.delete(session)
-            return
-        if session.creation is not None:
-            await session.creation.done.wait()
-        if session.metadata not in {None, self._storage.stored.get(session.name)}:
-            await self._storage.save(session.name, session.metadata, session.id)
+        elif session.metadata not in {None, self._storage.stored.get(session.name)}:
+            await self._storage.save(session.name, session.metadata)

@@ -7,7 +7,6 @@ Source: the data-layer sessions draft, "Creating Sessions", "Using Sessions" and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -78,22 +77,6 @@ class SessionMetadata(RedactedRepr, msgspec.Struct, frozen=True, omit_defaults=T
         return hint if hint.tzinfo else hint.replace(tzinfo=timezone.utc)
 
 
-@dataclass
-class Creation:
-    """A session that is being created, for all calls that wait for it."""
-
-    done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: SessionMetadata | ClientError = field(  # once `done` is set
-        default_factory=lambda: NoAnswer("the connection was closed before the session was created")
-    )
-
-    async def wait(self) -> SessionMetadata:
-        await self.done.wait()
-        if isinstance(self.outcome, ClientError):
-            raise self.outcome
-        return self.outcome
-
-
 class ClientSession:
     """One session of a client on a server. Created by `ClientSessions.new`, `ClientSessions.open` and a fork.
 
@@ -107,7 +90,7 @@ class ClientSession:
         self.owner = owner
         self.params: dict[str, Any] = dict(params or {})
         self.metadata: SessionMetadata | None = None
-        self.creation: Creation | None = None
+        self.creating = anyio.Lock()  # held while it is created or deleted
         self._ended = False
 
     def __repr__(self) -> str:

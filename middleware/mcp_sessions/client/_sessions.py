@@ -17,7 +17,7 @@ import msgspec
 
 from .._errors import ConfigurationError
 from . import _messages as messages
-from ._router import OnNotFound, Options, SessionRouter
+from ._router import OnNotFound, SessionRouter
 from ._session import ClientError, ClientSession, NoAnswer, SessionPage
 from ._storage import SessionStorage, StorageSync
 from ._transport import ClientWriteStream, Connect, Transport, connector, server_of
@@ -37,10 +37,11 @@ class ClientSessions:
     `ClientSessions` raises `ValueError`.
     """
 
-    def __init__(self, connect: Connect, storage: StorageSync, options: Options) -> None:
+    def __init__(self, connect: Connect, storage: StorageSync, on_not_found: OnNotFound, timeout: float) -> None:
         self._new_transport = connect
         self._storage = storage
-        self._options = options
+        self._on_not_found: OnNotFound = on_not_found
+        self._timeout = timeout
         self._named = {"": ClientSession(self, "")}
         self._router: SessionRouter | None = None
         self._entered: AbstractAsyncContextManager[Any] | None = None
@@ -117,7 +118,7 @@ class ClientSessions:
             raise ValueError("no session is selected that could be forked")
         self._require_own(parent)
         fork = self.new() if name is None else self.open(name)
-        if fork.created or fork.creation is not None or fork is parent:
+        if fork.created or fork.creating.locked() or fork is parent:
             raise ValueError(f"there already is a session named {name!r}")
         await router.fork(fork, parent, dict(params or {}))
         return fork
@@ -171,8 +172,14 @@ class ClientSessions:
         failure: Exception | None = None
         async with AsyncExitStack() as after, transport as (read, write, *more), anyio.create_task_group() as tasks:
             after.push_async_callback(read.aclose)  # not before: the transport writes there until it has closed
-            streams = (read, write)
-            router = self._router = SessionRouter(streams, tasks, lambda: self.current, self._storage, self._options)
+            router = self._router = SessionRouter(
+                (read, write),
+                tasks,
+                lambda: self.current,
+                self._storage,
+                on_not_found=self._on_not_found,
+                timeout=self._timeout,
+            )
             tasks.start_soon(router.pump)
             try:
                 yield (router.client_reads, ClientWriteStream(router.send), *more)
@@ -196,8 +203,6 @@ def with_sessions(
     transport: str | Transport | Callable[[], Transport],
     storage: SessionStorage | None = None,
     *,
-    headers: Mapping[str, str] | None = None,
-    auth: Any = None,
     http_client: Any = None,
     on_not_found: OnNotFound = "raise",
     timeout: float = 30.0,  # seconds
@@ -209,9 +214,8 @@ def with_sessions(
             that returns a new one for each connection.
         storage: Where to keep the default session and named ones, by the server's URL. Without a storage they are
             deleted on leaving the block, as unnamed ones are.
-        headers: HTTP headers for each request; only with a URL, like `auth` and `http_client`.
-        auth: An `Auth` of the SDK's HTTP library.
-        http_client: An `AsyncClient` of that library to use in place of `headers` and `auth`. It is not closed.
+        http_client: With a URL, an `AsyncClient` of the SDK's HTTP library, with the headers and the `Auth` that each
+            request needs. It is not closed.
         on_not_found: What to do when the server has lost a session: `"raise"` the error, so that the program learns
             that its data is gone, or `"recreate"` the session and repeat the request once.
         timeout: Seconds to wait for the answer to session requests such as `sessions/create`.
@@ -227,8 +231,7 @@ def with_sessions(
     if storage is not None and not isinstance(transport, str):
         raise ConfigurationError("sessions are stored by the URL of their server: with_sessions(url, storage)")
     sync = StorageSync(storage, server_of(transport) if isinstance(transport, str) else "")
-    connect = connector(transport, headers=headers, auth=auth, http_client=http_client)
-    return ClientSessions(connect, sync, Options(on_not_found, timeout))
+    return ClientSessions(connector(transport, http_client), sync, on_not_found, timeout)
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:

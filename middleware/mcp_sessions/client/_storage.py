@@ -1,7 +1,6 @@
 """Where a program keeps its sessions between connections: in memory, in a file, or in a storage of its own.
 
-Sessions are kept by the URL of their server, so none is sent to another. A session that another program has put in the
-place of ours is left alone.
+Sessions are kept by the URL of their server, so none is sent to another.
 Source: the data-layer sessions draft ("MUST associate retained sessionIds with the issuing Server").
 """
 
@@ -23,12 +22,10 @@ from ._session import ClientError, SessionMetadata
 logger: Final = logging.getLogger("mcp_sessions")
 
 LEEWAY: Final = timedelta(days=1)
-"""How long past its hint a session is kept: clocks differ, and a hint alone is not written when it moves."""
+"""How long past its hint a session is resumed: clocks differ, and a hint alone is not written when it moves."""
 
 _TABLE: Final = """CREATE TABLE IF NOT EXISTS sessions
     (server TEXT, name TEXT, id TEXT, state TEXT, expires_at TEXT, PRIMARY KEY (server, name))"""
-
-Sessions = dict[str, SessionMetadata]  # of one server, by the names that the program gave them
 
 
 class SessionStorage(Protocol):
@@ -38,11 +35,8 @@ class SessionStorage(Protocol):
         """Return the sessions of a server, which its URL identifies, by name."""
         ...
 
-    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
-        """Keep a session under a name, or remove it where `session` is None.
-
-        Where `replaces` is not None, this changes only a session with that id.
-        """
+    async def save(self, server: str, name: str, session: SessionMetadata | None) -> None:
+        """Keep a session under a name, or remove it where `session` is None."""
         ...
 
 
@@ -50,13 +44,13 @@ class MemoryStorage:
     """Keeps sessions while the program runs, from one connection to the next."""
 
     def __init__(self) -> None:
-        self._servers: dict[str, Sessions] = {}
+        self._sessions: dict[tuple[str, str], SessionMetadata | None] = {}
 
-    async def load(self, server: str) -> Sessions:
-        return _current(self._servers.get(server, {}))
+    async def load(self, server: str) -> dict[str, SessionMetadata]:
+        return {name: one for (place, name), one in self._sessions.items() if place == server and one is not None}
 
-    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
-        self._servers[server] = _edited(self._servers.get(server, {}), name, session, replaces)
+    async def save(self, server: str, name: str, session: SessionMetadata | None) -> None:
+        self._sessions[server, name] = session
 
 
 class FileStorage:
@@ -74,11 +68,11 @@ class FileStorage:
     def __repr__(self) -> str:
         return f"<FileStorage {str(self._path)!r}>"
 
-    async def load(self, server: str) -> Sessions:
+    async def load(self, server: str) -> dict[str, SessionMetadata]:
         return await to_thread.run_sync(self._load, server)
 
-    async def save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None = None) -> None:
-        await to_thread.run_sync(self._save, server, name, session, replaces)
+    async def save(self, server: str, name: str, session: SessionMetadata | None) -> None:
+        await to_thread.run_sync(self._save, server, name, session)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -92,35 +86,18 @@ class FileStorage:
         except sqlite3.DatabaseError as error:
             raise ClientError(f"{self._path} cannot be used to keep sessions: {error}") from None
 
-    def _load(self, server: str) -> Sessions:
+    def _load(self, server: str) -> dict[str, SessionMetadata]:
         with self._opened() as database:
             rows = database.execute("SELECT name, id, state, expires_at FROM sessions WHERE server = ?", (server,))
-            sessions = {name: SessionMetadata(*metadata) for name, *metadata in rows}
-            current = _current(sessions)
-            gone = [(server, name) for name in sessions.keys() - current.keys()]
-            database.executemany("DELETE FROM sessions WHERE server = ? AND name = ?", gone)
-            return current
+            return {name: SessionMetadata(*metadata) for name, *metadata in rows}
 
-    def _save(self, server: str, name: str, session: SessionMetadata | None, replaces: str | None) -> None:
+    def _save(self, server: str, name: str, session: SessionMetadata | None) -> None:
         with self._opened() as database:
-            deleted = database.execute(
-                "DELETE FROM sessions WHERE server = ? AND name = ? AND id = ifnull(?, id)", (server, name, replaces)
-            )
-            if session is not None and (replaces is None or deleted.rowcount):
+            if session is None:
+                database.execute("DELETE FROM sessions WHERE server = ? AND name = ?", (server, name))
+            else:
                 row = (server, name, session.session_id, session.state, session.expires_at)
-                database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?)", row)
-
-
-def _current(sessions: Sessions) -> Sessions:
-    limit = datetime.now(timezone.utc) - LEEWAY
-    return {name: one for name, one in sessions.items() if one.expires is None or limit < one.expires}
-
-
-def _edited(sessions: Sessions, name: str, session: SessionMetadata | None, replaces: str | None) -> Sessions:
-    if replaces is not None and (name not in sessions or sessions[name].session_id != replaces):
-        return sessions
-    others = {other: one for other, one in sessions.items() if other != name}
-    return others if session is None else {**others, name: session}
+                database.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", row)
 
 
 class StorageSync:
@@ -131,24 +108,24 @@ class StorageSync:
 
     def __init__(self, storage: SessionStorage | None, server: str) -> None:
         self.is_persistent: bool = storage is not None
-        self.stored: Sessions = {}
+        self.stored: dict[str, SessionMetadata] = {}
         self._storage = storage
         self._server = server
 
     async def load(self) -> None:
         if self._storage is not None:
-            self.stored = dict(await self._storage.load(self._server))
+            limit, kept = datetime.now(timezone.utc) - LEEWAY, await self._storage.load(self._server)
+            self.stored = {name: one for name, one in kept.items() if one.expires is None or limit < one.expires}
 
-    async def save(self, name: str | None, session: SessionMetadata | None, replaces: str | None = None) -> None:
-        """Keep or remove a named session, as `SessionStorage.save`."""
+    async def save(self, name: str | None, session: SessionMetadata | None) -> None:
+        """Keep or remove a named session."""
         if self._storage is None or name is None:
             return
-        if session is not None and name not in self.stored:  # the write that should have kept it failed
-            replaces = None
+        if session is None:
+            self.stored.pop(name, None)
         try:
-            await self._storage.save(self._server, name, session, replaces)
+            await self._storage.save(self._server, name, session)
         except Exception as error:  # noqa: BLE001  # a program's own storage may raise anything
             logger.error("cannot write the stored sessions, so this change is kept in memory only: %s", error)
-            if session is not None:
-                return
-        self.stored = _edited(self.stored, name, session, replaces)
+        else:
+            self.stored.update({} if session is None else {name: session})

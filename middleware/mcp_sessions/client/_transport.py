@@ -6,8 +6,8 @@ Sources: MCP 2026-07-28; the transports of the official SDK 1.x and 2.x.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
 from functools import partial
 from importlib import import_module
@@ -30,29 +30,18 @@ ACCEPTED: Final = (
 )
 
 
-def connector(source: Any, *, headers: Mapping[str, str] | None, auth: Any, http_client: Any) -> Connect:
+def connector(source: Any, http_client: Any) -> Connect:
     """Return the function that makes a transport for each connection; see `with_sessions`."""
-    options = {name: value for name, value in (("headers", headers), ("auth", auth)) if value is not None}
     if isinstance(source, str):
-        if options and http_client is not None:
-            raise ConfigurationError("headers= and auth= conflict with http_client=; give them to the HTTP client")
-        return partial(_to_url, source, options, http_client)
-    if options or http_client is not None:
-        raise ConfigurationError("headers=, auth= and http_client= go with a URL; a transport has its own")
+        sdk = import_module("mcp.client.streamable_http")
+        return partial(sdk.streamable_http_client, source, http_client=http_client)
+    if http_client is not None:
+        raise ConfigurationError("http_client= goes with a URL; a transport has its own")
     if isinstance(source, AbstractAsyncContextManager) and not hasattr(source, "call_tool"):  # not a client
         return _once(source)  # those of contextlib are callable, too
     if not callable(source):
         raise ConfigurationError(f"{ACCEPTED}; not {source!r:.200}")
     return source  # type: ignore[no-any-return]  # what it returns is entered
-
-
-@asynccontextmanager
-async def _to_url(url: str, options: dict[str, Any], http_client: Any) -> AsyncIterator[Any]:
-    sdk = import_module("mcp.client.streamable_http")
-    async with AsyncExitStack() as stack:
-        if options:
-            http_client = await stack.enter_async_context(sdk.create_mcp_http_client(**options))
-        yield await stack.enter_async_context(sdk.streamable_http_client(url, http_client=http_client))
 
 
 def _once(transport: Transport) -> Connect:
