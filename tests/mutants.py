@@ -50,9 +50,7 @@ MUTANTS: Final = {
     "expiry": Mutant(JWT, "if now < claims.expires_at:", "if now < claims.expires_at + 1:", TOKENS),
     "future-id": Mutant(JWT, "issued_at - MAX_CLOCK_SKEW <= now", "issued_at - MAX_CLOCK_SKEW <= now + 1", TOKENS),
     "principal": Mutant(JWT, "if not verified.belongs_to(principal):", "if False:", TOKENS),
-    "anonymous-principal": Mutant(
-        JWT, "return subject is None and principal is None", "return subject is None or principal is None", TOKENS
-    ),
+    "anonymous-principal": Mutant(JWT, "return principal is None", "return True", TOKENS),
     "kind": Mutant(JWT, "if not claims.kind == kind:", "if False:", f"{TOKENS} {COOKIE_TESTS}"),
     "issuer": Mutant(JWT, "if not claims.issuer == self.issuer:", "if False:", TOKENS),
     "audience": Mutant(JWT, "if not claims.audience == self.audience:", "if False:", TOKENS),
@@ -87,7 +85,7 @@ MUTANTS: Final = {
     ),
     # messages
     "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),
-    "nesting-limit": Mutant(JSON, "return levels > limit", "return levels > limit + 1", f"{JSON_TESTS} {RPC_TESTS}"),
+    "nesting-limit": Mutant(JSON, "if depth > limit:", "if depth > limit + 1:", f"{JSON_TESTS} {RPC_TESTS}"),
     "duplicate-members": Mutant(JSON, 'raise refusal("duplicate_member")', "return", f"{RPC_TESTS} {JSON_TESTS}"),
     "member-case": Mutant(JSON, 'raise refusal("member_case")', "return", RPC_TESTS),
     "byte-order-mark": Mutant(JSON, 'raise refusal("byte_order_mark")', "return", f"{RPC_TESTS} {JSON_TESTS}"),
@@ -159,7 +157,9 @@ MUTANTS: Final = {
         "if True:\n        return",
         f"{ADMISSION} {ANSWER_TESTS}",
     ),
-    "preflight-verdict": Mutant(ANSWERS, "== _METHOD_NOT_FOUND and", "!= b'' and", f"{ADMISSION} {ANSWER_TESTS}"),
+    "preflight-verdict": Mutant(
+        ANSWERS, '["code"]) == _METHOD_NOT_FOUND', '["code"]) != b""', f"{ADMISSION} {ANSWER_TESTS}"
+    ),
     "owner-learns": Mutant(
         ANSWERS, "if isinstance(refusal, _OWNER_LEARNS) else data", "", f"{ANSWER_TESTS} server/test_principals.py"
     ),
@@ -173,8 +173,8 @@ MUTANTS: Final = {
         "None if self.on_end is None else 0",
         "server/test_endings.py",
     ),
-    "fork-expiry": Mutant(MINTING, "expires_at=origin.expires_at", "expires_at=None", FORKS),
-    "fork-of-ended": Mutant(MINTING, "        await _check_parent(parent)\n", "", FORKS),
+    "fork-expiry": Mutant(MINTING, '"expires_at": origin.expires_at', '"expires_at": None', FORKS),
+    "fork-of-ended": Mutant(MINTING, "            raise refusal_of(status, origin)\n", "            pass\n", FORKS),
     # limits and secrecy
     "create-limit": Mutant(
         "_server/callers.py",
@@ -244,13 +244,16 @@ MUTANTS: Final = {
         REDIS, "kept == '1' and ARGV[i + 2] == '1'", "kept == '1' or ARGV[i + 2] == '1'", "stores/test_redis_epoch.py"
     ),
     "redis-eviction": Mutant(
-        "stores/_redis_durability.py",
-        '!= "noeviction" and values',
-        '== "" and values',
-        "stores/test_redis_durability.py",
+        "stores/_redis_epoch.py",
+        'policy != "noeviction" and memory',
+        'policy == "" and memory',
+        "stores/test_redis_epoch.py",
     ),
     "redis-epoch-clock": Mutant(
-        "stores/_redis_durability.py", "max(now, self._since + _TICK)", "now", "stores/test_redis_epoch.py"
+        "stores/_redis_epoch.py",
+        "max(self._clock(), self._since + TICK)",
+        "self._clock()",
+        "stores/test_redis_epoch.py",
     ),
 }
 """By the name under which `docs/security.md` calls them."""
