@@ -232,6 +232,57 @@ class TestACallThatGoesOn:
             first.state["n"] = 1
 
 
+class TestACallThatIsCancelled:
+    """Its client expects nothing more, and takes an error for a fault."""
+
+    @pytest.mark.parametrize(
+        ("named", "params", "is_settled"),
+        [
+            ("session", {"requestId": 1}, True),
+            ("transport", {"requestId": 1}, True),
+            ("nothing", {"requestId": 1}, False),  # it could be any client's
+            ("session", {"requestId": 2}, False),
+            ("session", {"requestId": "1"}, False),
+            ("session", {}, False),
+        ],
+    )
+    async def test_the_end_of_its_session_writes_no_error(
+        self, named: str, params: dict[str, Any], is_settled: bool
+    ) -> None:
+        broken, answers = Broken(), list[Answer]()
+        headers = [TRANSPORT] if named == "transport" else []
+        session = await broken.client.create()
+
+        async def work() -> None:
+            answers.append(await broken.client.tool("work", *headers, session=session))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await broken.server.began.wait()
+                carried = session if named == "session" else None
+                await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
+                await broken.client.delete(session)
+                broken.server.go.set()
+        assert (b"error" not in answers[0].body) is is_settled
+
+    async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
+        """Clients of the SDK 1.x leave without cancelling their calls."""
+        broken, answers = Broken(), list[Answer]()
+        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
+
+        async def work() -> None:
+            answers.append(await broken.client.tool("work", header))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await broken.server.began.wait()
+                assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
+                broken.server.go.set()
+        assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
+
+
 CLAIMS = Claims(
     kind=SESSION,
     jti="a" * 22,

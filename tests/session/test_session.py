@@ -102,5 +102,5 @@ def test_a_fact_cannot_be_changed(fact: SessionEvent) -> None:
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: SessionEvent) -> None:
-    allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace"}
+    allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace", "of_principal"}
     assert {*fact.__struct_fields__} <= allowed

@@ -145,7 +145,7 @@ def test_a_second_event_loop_is_refused() -> None:
 def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """At construction."""
     monkeypatch.setitem(sys.modules, "redis.asyncio.retry", None)
-    with pytest.raises(ConfigurationError, match=r'pip install "mcp-sessions\[redis\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "redis>=5\.2"'):
         RedisStore("redis://localhost")
 
 

@@ -94,6 +94,8 @@ LISTS: Final[Mapping[Lists, Action]] = {
     "untouched": Action.PASSTHROUGH,
 }
 
+CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to a request any more
+
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
 

@@ -63,6 +63,20 @@ class Streams:
                 self.remove(stream)
                 group.start_soon(terminate)
 
+    def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
+        """Settle a request that its client has cancelled, in a message that names this session or none."""
+        if transport is not None:  # in which a client may use several sessions
+            streams = [stream for of_session in self._open.values() for stream in of_session]
+        else:  # where there is none either, it could be any client's
+            streams = [*self._open.get(ref or "", ())]
+        for stream in streams:
+            stream.cancel(transport, request_id)
+
+    def leave(self, ref: str) -> None:
+        """Settle all requests of a session that its client ends as it leaves, often without cancelling them."""
+        for stream in self._open.get(ref, ()):
+            stream.cancel(None, None)
+
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
         return await self._store.statuses([claims]) == [SessionStatus.LIVE]
@@ -110,7 +124,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
-    answered: bool = False  # its client expects nothing more
+    answered: bool = False  # it was answered or cancelled: its client expects nothing more
     session: ResumableSession | None = None  # while its answer may come by a resumed stream
     rewrites: Rewrites = ()  # what that answer needs
 
@@ -188,6 +202,12 @@ class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
             return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
         except StoreUnavailable as error:
             return None if self.fail_open else error
+
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
+        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
+        own = self.request.id
+        if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
+            self.request.answered = True
 
     def last_message(self, end_reason: Refusal | None, last: bytes) -> bytes:
         """Return the last message of a stream that is cut, given the one before: none where its client expects none."""

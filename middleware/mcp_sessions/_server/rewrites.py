@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import SHARED_JAR
-from .._protocol.decision import ADVERTISING, ECHOES, Decision
+from .._protocol.decision import ADVERTISING, CANCELLED, ECHOES, Decision
 from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
@@ -166,6 +166,9 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
     """Return what changes or observes the response to a message on its way out, or None where nothing does."""
     session = ctx.session
     if message.kind is not REQUEST:
+        if message.method == CANCELLED and "requestId" in message.all_params:
+            ref = None if session is None else session.claims.ref
+            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_response(ctx)
     rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if not rewrites:

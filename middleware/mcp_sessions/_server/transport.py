@@ -102,6 +102,7 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
     if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
+        ctx.runtime.streams.leave(session.claims.ref)
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
