@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from integration.wire import Client, lifespan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
-MOUNTED, DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -41,12 +41,6 @@ async def served(block: str, path: str = "/mcp") -> AsyncIterator[Client]:
     app = app_of(block)
     async with lifespan(app):
         yield Client(app, modern=True, path=path)
-
-
-@needs("mcp>=2")
-async def test_a_server_mounted_in_fastapi() -> None:
-    async with served(MOUNTED, "/api/mcp") as client:
-        assert (await client.request("tools/list", held=await client.create())).result["tools"] == []
 
 
 async def test_an_endpoint_that_depends_on_the_session() -> None:
