@@ -169,10 +169,10 @@ class CreateRefused(Refusal):
     message = "Session refused"
     reason = "create_refused"
 
-    def __init__(self, message: str = message) -> None:
+    def __init__(self, message: str = "Session refused") -> None:
         super().__init__()
         self.args: tuple[Any, ...] = (message,)
-        self.client_message = str(message)
+        self.client_message: str = str(message)
 
 
 class StoreUnavailable(Refusal):

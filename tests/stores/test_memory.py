@@ -221,3 +221,13 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
     for left in (1, 0):
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER + HOUR)
         assert len(store._data._values) == left
+
+
+async def test_a_long_list_is_read_some_at_a_time(clock: Clock) -> None:
+    """Others have their turn in between, and nothing is left out."""
+    store = MemoryStore(clock=clock)
+    sessions = [session(f"{n}") for n in range(45)]
+    for one in sessions:
+        await store.register(Record.of(one))
+    listed = await store.list_sessions(audience=AUDIENCE, subject=ALICE, limit=100)
+    assert {record.ref for record in listed} == {one.ref for one in sessions}

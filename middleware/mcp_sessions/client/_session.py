@@ -90,7 +90,7 @@ class ClientSession:
         self.owner = owner
         self.params: dict[str, Any] = dict(params or {})
         self.metadata: SessionMetadata | None = None
-        self.creating = anyio.Lock()  # held while it is created or deleted
+        self.creating: anyio.Lock = anyio.Lock()  # held while it is created or deleted
         self._ended = False
 
     def __repr__(self) -> str:
