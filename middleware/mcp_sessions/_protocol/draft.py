@@ -101,7 +101,7 @@ def metadata(session_id: str, expires_at: int) -> bytes:
 
 def instant(seconds: float) -> str:
     """Return a moment in ISO 8601, UTC."""
-    return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc(int(seconds)).isoformat().replace("+00:00", "Z")
 
 
 def with_state(metadata: bytes, state: str) -> bytes:
