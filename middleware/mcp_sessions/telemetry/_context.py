@@ -26,8 +26,6 @@ from . import running_hook
 from ._attributes import KnownNames, inherited_ref
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
-SESSION_START: Final = "start"  # of the session
-CALLER: Final = "caller"  # the client's span, by `_meta`
 TRANSPORT: Final = "transport"  # the span around, or the client's by the HTTP headers where none is around
 REQUEST: Final = "request"  # the one that creates or ends a session, where its span is not the parent
 
