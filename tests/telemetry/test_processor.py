@@ -182,6 +182,22 @@ def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, 
     assert dict(held) == named
 
 
+async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
+    """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
+    written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
+    with tracing(name="fastmcp") as (tracer, attributes):
+
+        def start(name: str) -> None:
+            with tracer.start_as_current_span(name) as span:
+                span.set_attributes(written)
+                span.set_attribute("more", True)
+
+        start("without")
+        ref = await handling(lambda: start("within"))
+    assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
+    assert attributes["without"] == {**written, "more": True}
+
+
 async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
     provider.add_span_processor(SessionSpanProcessor())

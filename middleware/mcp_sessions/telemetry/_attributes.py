@@ -100,9 +100,8 @@ def attributes_on(span: object) -> Mapping[str, Any]:
 
 def inherited_ref(context: Context) -> str | None:
     """Return the session that the span of a context names, where that is of this process, or None."""
-    found = attributes_on(get_current_span(context))
-    named = (str(found.get(name)) for name in (MCP_SESSION_ID, SESSION_ID))  # FastMCP overwrites the first
-    return next(filter(_REF.fullmatch, named), None)
+    ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
+    return ref if isinstance(ref, str) and _REF.fullmatch(ref) else None
 
 
 def has_external_session(span: Mapping[str, Any], ref: str | None, context: Context) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from random import getrandbits
 from typing import Any, Final
@@ -22,7 +22,8 @@ from ._context import RequestInfo, as_parent, attached, traceparent_of, without_
 from ._outcome import RequestTelemetry
 
 SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
-SERVERS: Final = frozenset({"fastmcp", "mcp-python-sdk"})  # their instrumentation scopes
+FASTMCP: Final = "fastmcp"  # its instrumentation scope
+SERVERS: Final = frozenset({FASTMCP, "mcp-python-sdk"})
 _SDK: Final = "mcp.server.lowlevel.server"
 _WRAPPED: Final = "__wrapped_by_mcp_sessions__"
 _MESSAGE: Final = create_key("mcp_sessions.message")
@@ -105,17 +106,25 @@ def claim(span: Any, info: RequestInfo | None) -> None:
     found = attributes_on(span)
     given = {**info.attributes, **info.arguments(span)}
     span.set_attributes({name: value for name, value in given.items() if name not in found})
-    end, ref = span.end, found.get(MCP_SESSION_ID)
+    end = span.end
 
     def finish(end_time: int | None = None) -> None:
-        if ref is not None:  # FastMCP has written one of its own over ours
-            span.set_attribute(MCP_SESSION_ID, ref)
         if info.is_open:
             info.end_span = end
         else:
             end(end_time)
 
     span.end = finish
+
+
+def keep_session_id(span: Any) -> None:
+    """Keep our `mcp.session.id` on a span of FastMCP, which then writes one of its own over it."""
+    set_attributes = span.set_attributes
+
+    def keeping(attributes: Mapping[str, Any]) -> None:
+        set_attributes({name: value for name, value in attributes.items() if name != MCP_SESSION_ID})
+
+    span.set_attributes = keeping
 
 
 # --- what we ask the server ourselves ----------------------------------------------------------------

@@ -20,7 +20,7 @@ from . import _attributes as names
 from ._attributes import attributes_on
 from ._context import current_info, session_in, session_names
 from ._core import START_TRACE, Hook, attributes_of, running_hook
-from ._frameworks import SERVERS, claim
+from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -63,6 +63,8 @@ class SessionSpanProcessor(SpanProcessor):
                 span.set_attributes(attributes)
             if span.kind is SpanKind.SERVER and scope in SERVERS:
                 claim(span, current_info())
+            if ref is not None and scope == FASTMCP:
+                keep_session_id(span)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("cannot add the session to a span: %s", type(error).__name__)
 

@@ -147,7 +147,9 @@ class Tracing:
         """
         if message.kind is RESPONSE:
             return None
-        ref = session.ref if session is not None else None if server_id is None else names.server_ref(server_id)
+        ref = None if session is None else session.ref
+        if session is None and server_id is not None and is_forwarded:  # what we refuse may name any
+            ref = names.server_ref(server_id)
         request = RequestTelemetry(
             message=message,
             target=names.target_of(message),
