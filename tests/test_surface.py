@@ -110,12 +110,12 @@ STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=S
 MANY = 60  # modules, those of folders without `__init__.py` among them
 HARMLESS = """
     Item Key Options _OwnRequest
-    Answer Call Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
+    Answer CallFinished Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
     Outcome Principal Record StoreUsage Dialect _Entry _Item Refused RequestRefused ServerInfo
     SessionCreated
     _Entry _Item
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    Began Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
+    CallStarted Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
     Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
     _Way PolicyRequest ServerSpan RequestInfo Start TraceParents Hook

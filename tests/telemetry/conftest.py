@@ -23,6 +23,7 @@ def own_aliases() -> Iterator[None]:
     """Forget the aliases of a test's own processors."""
     process_wide()
     before = dict(process_aliases)
+    process_aliases.clear()
     yield
     process_aliases.clear()
     process_aliases.update(before)

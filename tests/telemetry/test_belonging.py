@@ -17,7 +17,6 @@ from stateful import Stateful
 
 from mcp_sessions import EndedSession, Session
 from mcp_sessions._session.claims import Principal
-from mcp_sessions.telemetry import _spans as message_spans
 from mcp_sessions.telemetry._attributes import server_ref
 
 NAMES = ("session.id", "mcp.session.id")
@@ -135,25 +134,3 @@ async def test_a_session_of_the_server_is_named_by_its_hash(spans: list[Readable
     with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
         await call(client.app, http("DELETE", headers=[(HEADER, own)]))
     assert said(named(spans, "http"), *NAMES) == [ref, ref]
-
-
-async def test_an_id_that_the_server_does_not_know_is_not_a_session(spans: list[ReadableSpan]) -> None:
-    """One that it serves is, whichever worker named it."""
-    client = Client(sessions(Stateful()), modern=False)
-    await client.tool("whoami", (HEADER, b"made-up"))
-    assert said(spans[-1], *NAMES, "rpc.response.status_code") == [None, None, "-32600"]
-    served = Client(sessions(Server()), modern=False)
-    for _ in range(2):
-        await served.tool("whoami", (HEADER, b"another-worker-s"))
-        assert said(spans[-1], *NAMES) == [server_ref("another-worker-s")] * 2
-
-
-async def test_what_is_remembered_of_the_server_s_sessions_is_bounded(
-    spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_spans, "_SERVER_SESSIONS", 2)
-    app = sessions(Server())
-    client = Client(app, modern=False)
-    for name in (b"a", b"b", b"c"):
-        await client.tool("whoami", (HEADER, name))
-    assert [*app._runtime.telemetry.recorder()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]

@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import Client
 from opentelemetry.sdk.trace import ReadableSpan
 
-from mcp_sessions.telemetry import Content, Redact
+from mcp_sessions.telemetry._core import Content, Redact
 
 NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
 
 from mcp_sessions import telemetry
-from mcp_sessions.telemetry import is_traced, takes_spans
+from mcp_sessions.telemetry._core import is_traced, takes_spans
 
 OfAnotherName = type("ProxyTracerProvider", (trace.TracerProvider,), {"get_tracer": TracerProvider.get_tracer})
 PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True, OfAnotherName: True}

@@ -29,7 +29,7 @@ from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import Inspector
 from mcp_sessions.telemetry import _feed as feeds
 from mcp_sessions.telemetry import _inspector as inspecting
-from mcp_sessions.telemetry._feed import Began, Feed
+from mcp_sessions.telemetry._feed import CallStarted, Feed
 from mcp_sessions.telemetry._recorder import shown_name
 
 TOKEN = "a-token-of-the-operator"
@@ -158,12 +158,12 @@ async def test_a_session_is_shown_and_ended(caplog: pytest.LogCaptureFixture) ->
         held = await client.create()
         ref = (await page.until("created"))["ref"]
         await client.tool(session=held)
-        assert (await page.until("began"))["name"] == "tools/call whoami"
-        assert (await page.until("call"))["ref"] == ref
+        assert (await page.until("started", name="tools/call whoami"))["ref"] == ref
+        assert (await page.until("finished", name="tools/call whoami"))["ref"] == ref
         assert await page.end(ref) == (200, b"ended")
         assert (await page.until("ended", ref=ref))["reason"] == "inspector"
         assert (await client.tool(session=held)).error["code"] == -32043
-        assert (await page.until("call", error="-32043"))["reason"] == "ended"
+        assert (await page.until("finished", error="-32043"))["reason"] == "ended"
         assert await page.end("ses_" + "a" * 24) == (200, b"not found")
         assert (await page.end("../../etc"))[0] == 400
     assert f"the inspector ended session {ref}" in caplog.text
@@ -190,9 +190,9 @@ async def test_a_page_that_is_opened_later_sees_what_was() -> None:
         async with opened(app) as page:
             assert (await page.until("session"))["error"] == "-32601"
             assert (await page.until("refused"))["reason"] == "not_json"
-            assert (await page.until("began"))["name"] == "tools/call wait"
+            assert (await page.until("started"))["name"] == "tools/call wait"
             released.set()
-            assert (await page.until("call"))["name"] == "tools/call wait"
+            assert (await page.until("finished"))["name"] == "tools/call wait"
 
 
 async def test_a_handshake_is_in_the_session_that_it_creates() -> None:
@@ -201,7 +201,7 @@ async def test_a_handshake_is_in_the_session_that_it_creates() -> None:
     async with opened(app) as page:
         await client.send("initialize", INITIALIZE)
         ref = (await page.until("created"))["ref"]
-        assert (await page.until("call", name="initialize"))["ref"] == ref
+        assert (await page.until("finished", name="initialize"))["ref"] == ref
 
 
 SHOWN = {
@@ -273,7 +273,7 @@ async def test_an_answer_that_a_client_posts_is_not_a_call() -> None:
     async with opened(app) as page:
         await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
         await client.send("ping")
-        assert (await page.until("began"))["name"] == "ping"
+        assert (await page.until("started"))["name"] == "ping"
 
 
 async def test_it_may_be_an_application_of_its_own() -> None:
@@ -292,7 +292,7 @@ async def test_it_may_be_an_application_of_its_own() -> None:
 async def test_a_reader_that_falls_behind_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a tab that sleeps: it would hold what it has not read. It comes back by itself."""
     monkeypatch.setattr(feeds, "_MAX_BEHIND", 1)
-    feed, event = Feed(lambda: 0), Began(worker="w", call="1", ref=None, at=0, name="n")
+    feed, event = Feed(lambda: 0), CallStarted(worker="w", call="1", ref=None, at=0, name="n")
     feed.send(event)
     with feed.reading() as (known, coming):
         assert known == [event]
@@ -320,15 +320,14 @@ async def test_a_browser_that_leaves_ends_its_stream() -> None:
 def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used longest ago go; one that has ended does not come back."""
     monkeypatch.setattr(feeds, "_MAX_SESSIONS", 2)
-    board = feeds.Board()
+    feed = Feed(lambda: 1)
     refs = [f"ses_{number}" for number in range(3)]
     for ref in refs:
-        board.apply(feeds.Created(worker="w", ref=ref, at=0, expires_at=9))
-    assert [session.ref for session in board.live(1)] == refs[1:]
-    board.apply(feeds.Ended(worker="w", ref="ses_1", at=0, reason="deleted", seconds=1))
-    board.apply(feeds.LiveSession(worker="w", ref="ses_1", at=0, created_at=0, expires_at=9))
-    assert [session.ref for session in board.live(1)] == ["ses_2"]
-    assert board.live(9) == []
+        feed.send(feeds.Created(worker="w", ref=ref, at=0, expires_at=9))
+    assert [*feed.sessions] == refs[1:]
+    feed.send(feeds.Ended(worker="w", ref="ses_1", at=0, reason="deleted", seconds=1))
+    feed.send(feeds.LiveSession(worker="w", ref="ses_1", at=0, created_at=0, expires_at=9))
+    assert [*feed.sessions] == ["ses_2"]
 
 
 # --- on loopback -------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
-    SpanKind,
     TraceFlags,
     Tracer,
     set_span_in_context,
@@ -27,7 +26,6 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions import Session, current_session
-from mcp_sessions._session.session import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
 from mcp_sessions.telemetry._attributes import attributes_on, has_external_session
 
@@ -198,34 +196,6 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
         ref = await handling(lambda: start("within"))
     assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
     assert attributes["without"] == {**written, "more": True}
-
-
-STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
-UNNAMED: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
-
-
-@pytest.mark.parametrize(
-    ("session", "kind", "links", "described"),
-    [
-        (STARTED, SpanKind.SERVER, [0x51], {"mcp_sessions.client": "wire 1.0"}),
-        (STARTED, SpanKind.INTERNAL, [], {}),
-        (UNNAMED, SpanKind.SERVER, [], {}),
-    ],
-)
-def test_a_servers_own_span_links_to_the_start_of_the_session_and_names_the_client(
-    session: Any, kind: SpanKind, links: list[int], described: dict[str, str]
-) -> None:
-    """Where the session's token says so; the spans below it need no link of their own."""
-    provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
-    provider.add_span_processor(SessionSpanProcessor())
-    provider.add_span_processor(recorder)
-    token = session_variable.set(session)
-    with recorder.recording() as spans:
-        provider.get_tracer("tests").start_span("a", kind=kind).end()
-    session_variable.reset(token)
-    provider.shutdown()
-    assert [link.context.span_id for link in spans[0].links] == links
-    assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **described}
 
 
 async def test_a_span_that_is_not_recorded_is_not_touched() -> None:

@@ -13,8 +13,8 @@ from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContex
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.telemetry import Trace
 from mcp_sessions.telemetry._context import as_parent, start_of
+from mcp_sessions.telemetry._core import Trace
 from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))

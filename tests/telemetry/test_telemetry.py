@@ -18,6 +18,7 @@ from streaming import Streaming
 
 from mcp_sessions import CreateRefused, Session, current_session
 from mcp_sessions._protocol.members import CLIENT_INFO_KEY
+from mcp_sessions.telemetry import SessionSpanProcessor
 
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
 
@@ -31,6 +32,7 @@ async def fails(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 async def test_a_call_s_span_names_its_session_by_every_name(spans: list[ReadableSpan]) -> None:
     """Its own two, and the aliases that the processor was given; so does the start of the session."""
+    SessionSpanProcessor(aliases=[ALIAS])
     client = Client(sessions(Server()))
     ref = (await client.tool(session=await client.create())).result["content"]
     for name in ("tools/call whoami", "sessions/create", "session start"):

@@ -26,7 +26,7 @@ from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._refusals import INVALID_PARAMS
 from .._session.claims import Claims, RedactedRepr
-from ..telemetry import is_traced
+from ..telemetry._core import is_traced
 from .body import replay
 from .context import RequestContext
 from .current import without_session

@@ -23,7 +23,7 @@ from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
 from .._session.events import RequestRefused
 from .._session.session import Session
-from ..telemetry import attributes_of
+from ..telemetry._core import attributes_of
 from .active import ActiveSession, Bridged
 from .logs import caller_of
 

@@ -27,7 +27,7 @@ from .._session.data import Data
 from .._session.events import SessionDeleted, SessionEvent
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
-from ..telemetry import hook
+from ..telemetry._core import hook
 from .background import Background, Service, start
 from .logs import log_extra
 from .resumption import Streams

@@ -19,7 +19,7 @@ from starlette.types import Scope
 from .._refusals import REFUSALS, Reason
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.session import find_session
-from ..telemetry import START_TRACE, running_hook
+from ..telemetry._core import START_TRACE, running_hook
 from .background import start
 from .principal import ReadPrincipal
 

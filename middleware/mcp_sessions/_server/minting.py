@@ -23,7 +23,7 @@ from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kin
 from .._session.events import SessionCreated
 from .._tokens import seal
 from ..stores._base import LIVE, Record
-from ..telemetry import hook
+from ..telemetry._core import hook
 from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .current import warn_once

@@ -22,7 +22,7 @@ from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from ..telemetry import Redact, Spans, Trace, User
+from ..telemetry._core import Redact, Spans, Trace, User
 from . import option_types
 from .option_types import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf

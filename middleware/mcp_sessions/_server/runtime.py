@@ -31,7 +31,7 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
 from ..stores._threads import wait_from_thread
-from ..telemetry import is_traced
+from ..telemetry._core import is_traced
 from . import routing
 from .background import LiveSessionCounter
 from .callers import CreateLimit, LegacyEra, PendingInitialized, PrincipalSessions
@@ -112,7 +112,7 @@ class Recording:
 
 
 def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemetry:
-    from ..telemetry._attributes import CallerAttributes
+    from ..telemetry._attributes import caller_attributes
     from ..telemetry._recorder import Telemetry
 
     telemetry = options.telemetry
@@ -124,7 +124,7 @@ def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemet
         redact=telemetry.redact,
         feed=feed,
         tracked=options.tracked is not None,
-        caller=telemetry.user and CallerAttributes(telemetry.user, reader(options.principal)),
+        caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options.principal)),
     )
 
 

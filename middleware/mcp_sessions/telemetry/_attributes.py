@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 from base64 import b32encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from opentelemetry.trace import get_current_span
 
 from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
+from .._protocol.policy import HANDSHAKE_METHODS, KNOWN_METHODS
 from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
-from . import User
+from ._core import User
 
 CONVENTIONS: Final = "open-telemetry/semantic-conventions-genai, model/mcp at 5c50d346f1c9"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -54,18 +55,14 @@ DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
 SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"
 
 CALL: Final = "tools/call"
-LIST: Final = "tools/list"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_OTHER"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
+LABELS: Final = frozenset({METHOD, TOOL, PROMPT})
 METHODS: Final = frozenset(
-    "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
-    "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
-    "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
-    "session/create session/delete sessions/create sessions/delete sessions/fork sessions/list "
-    "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
-    "tools/list".split()
-)
+    "notifications/cancelled notifications/progress notifications/roots/list_changed session/create session/delete "
+    "sessions/create sessions/delete sessions/fork sessions/list terminate".split()
+).union(HANDSHAKE_METHODS, KNOWN_METHODS)
 
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_NAMES: Final = 1_000  # tools and prompts that are known; more than any server should have
@@ -74,7 +71,7 @@ _MAX_URI: Final = 512
 _MAX_ID: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
-_SERVERS: Final = "srv_"
+SERVERS: Final = "srv_"
 _REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -87,19 +84,13 @@ def package_version() -> str:
     return str(import_module(__name__.partition(".")[0]).__version__)
 
 
-# --- sessions ----------------------------------------------------------------------------------------
-
-
-def session_attributes(ref: str, aliases: Iterable[str], is_external: bool) -> dict[str, str]:
-    """Return the attributes that name a session on a span; `session.id` is left out where it belongs to a client."""
-    named = dict.fromkeys((MCP_SESSION_ID,) if is_external else (SESSION_ID, MCP_SESSION_ID, *aliases), ref)
-    return {**named, SOURCE: "server"} if ref.startswith(_SERVERS) else named
+# --- sessions and callers ----------------------------------------------------------------------------
 
 
 def server_ref(transport_id: str) -> str:
     """Return the public name of a transport session of the wrapped server, whose id is a credential."""
     digest = hashlib.sha256(b"mcp-sessions/1/server/" + transport_id.encode()).digest()
-    return _SERVERS + b32encode(digest[:15]).decode("ascii").lower()
+    return SERVERS + b32encode(digest[:15]).decode("ascii").lower()
 
 
 def attributes_on(span: object) -> Mapping[str, Any]:
@@ -127,27 +118,39 @@ def has_external_session(span: Mapping[str, Any], ref: str | None, context: Cont
     return ref is not None and parent.get(MCP_SESSION_ID) == ref
 
 
+def caller_attributes(
+    user: User, principal: Callable[[Any], Principal | None], scope: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return who sends a request, as attributes: the user by the application's function, and the network address."""
+    client = scope.get("client")
+    attributes = {CLIENT_ADDRESS: str(client[0])} if client else {}
+    try:
+        sender = principal(scope)
+        name = None if sender is None else user(sender)
+    except Exception as error:  # noqa: BLE001  # the request goes on, whatever the application's function does
+        _log.warning("cannot add the user to a span: %s", type(error).__name__)
+        return attributes
+    return attributes if name is None else {**attributes, USER: str(name)}
+
+
 # --- messages ----------------------------------------------------------------------------------------
-
-
-def labels_of(message: Message, target: str | None) -> dict[str, str]:
-    """Return the attributes that say what a message calls, as it was sent."""
-    return (
-        {METHOD: message.label}
-        if target is None
-        else {METHOD: message.label, TARGET_ATTRIBUTES[message.method]: target}
-    )
 
 
 def versions_of(version: str | None, http_version: str | None) -> dict[str, str]:
     """Return the attributes of the transport: the versions of MCP, by its header, and of HTTP."""
-    found = HTTP if http_version is None else {**HTTP, HTTP_VERSION: http_version}
-    return {**found, PROTOCOL_VERSION: version} if version is not None and _VERSION.fullmatch(version) else dict(found)
+    versions = dict(HTTP)
+    if http_version is not None:
+        versions[HTTP_VERSION] = http_version
+    if version is not None and _VERSION.fullmatch(version):
+        versions[PROTOCOL_VERSION] = version
+    return versions
 
 
 def message_attributes(message: Message, target: str | None, client: str | None) -> dict[str, str]:
     """Return the attributes of one message that are not the transport's, with its client's own name."""
-    attributes = labels_of(message, target)
+    attributes = {METHOD: message.label}
+    if target is not None:
+        attributes[TARGET_ATTRIBUTES[message.method]] = target
     if message.method == CALL:
         attributes[OPERATION] = "execute_tool"
     if client is not None:
@@ -156,7 +159,7 @@ def message_attributes(message: Message, target: str | None, client: str | None)
         raw = message.id.strip(b'"')
         if len(raw) <= _MAX_ID and b"\\" not in raw:  # not one as long as a credential, or with an escape in it
             attributes[REQUEST_ID] = raw.decode("utf-8", "replace")
-    if message.method in TARGETS.keys() - TARGET_ATTRIBUTES.keys() and (uri := _text(message)):
+    if message.method in TARGETS and message.method not in TARGET_ATTRIBUTES and (uri := _text(message)):
         bare = _USERINFO.sub("", re.split(r"[?#]", uri, maxsplit=1)[0])  # user, query and fragment may be credentials
         if bare:
             attributes[RESOURCE_URI] = bare[:_MAX_URI]
@@ -200,23 +203,5 @@ class KnownNames:
 
     def span_name(self, method: str, target: str | None) -> str:
         """Return the name of a message's span."""
-        return " ".join(filter(None, (method if method in METHODS else OTHER, self.bounded(method, target))))
-
-
-class CallerAttributes:
-    """Who sends a request, as attributes: the user by the application's function, and the network address."""
-
-    def __init__(self, user: User, principal: Callable[[Any], Principal | None]) -> None:
-        self._user: Final = user
-        self._principal: Final = principal
-
-    def __call__(self, scope: Mapping[str, Any]) -> dict[str, str]:
-        client = scope.get("client")
-        attributes = {CLIENT_ADDRESS: str(client[0])} if client else {}
-        try:
-            principal = self._principal(scope)
-            user = None if principal is None else self._user(principal)
-        except Exception as error:  # noqa: BLE001  # the request goes on, whatever the application's function does
-            _log.warning("cannot add the user to a span: %s", type(error).__name__)
-            return attributes
-        return attributes if user is None else {**attributes, USER: str(user)}
+        name = method if method in METHODS else OTHER
+        return name if target is None else f"{name} {self.bounded(method, target)}"

@@ -22,8 +22,17 @@ from .._errors import Refusal
 from .._protocol.members import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
-from . import running_hook
-from ._attributes import KnownNames, inherited_ref
+from ._attributes import (
+    MCP_SESSION_ID,
+    SERVERS,
+    SESSION_ID,
+    SOURCE,
+    attributes_on,
+    has_external_session,
+    inherited_ref,
+    process_aliases,
+)
+from ._core import running_hook
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
 TRANSPORT: Final = "transport"  # the span around, or the client's by the HTTP headers where none is around
@@ -37,20 +46,7 @@ request_info: Final[ContextVar[RequestInfo | None]] = ContextVar("mcp_request_in
 """What is known of the request, beside the context: an HTTP instrumentation below us may start from an empty one."""
 
 
-@dataclass(eq=False, repr=False)
-class ServerSpan(RedactedRepr):
-    """What the span that the wrapped server makes of a message lacks."""
-
-    method: str  # with which the span's name begins
-    target: str | None  # the tool or prompt
-    attributes: Mapping[str, Any]
-    links: list[Link]  # what may be linked, the parent among it
-    known: KnownNames
-    is_outermost: bool  # whether tools show the whole request by it
-    claimed_by: SpanContext | None = None  # the span, once it has begun; further ones below it are of something else
-
-
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class RequestInfo(RedactedRepr):
     """What the spans and facts of a request find in their context."""
 
@@ -59,14 +55,13 @@ class RequestInfo(RedactedRepr):
     caller: Mapping[str, Any] = field(default_factory=dict)  # who sends it, as attributes
     versions: Mapping[str, str] = field(default_factory=dict)  # of MCP and HTTP, as attributes
     http_span: Span | None = None  # of an HTTP instrumentation around the middleware, where it is recorded
+    span: Span | None = None  # the server span of its message: ours, or the wrapped server's once that has begun
     begins_trace: bool = False  # whether its span is the root of the trace of the session that it creates
-    server_span: ServerSpan | None = None
 
     @property
     def spans(self) -> list[Span]:
-        """The current span, and the one around the request."""
-        current = get_current_span()
-        return [current] if self.http_span is None or self.http_span is current else [current, self.http_span]
+        """The spans that say what it is, the outermost first: of its HTTP request, and its server span."""
+        return [span for span in (self.http_span, self.span) if span is not None and span.is_recording()]
 
 
 def with_info(info: RequestInfo, context: Context | None = None) -> Context:
@@ -92,10 +87,27 @@ def session_in(context: Context | None) -> str | None:
     """
     if (hook := running_hook.get()) is not None:
         return hook.ref
-    for info in (info_in(get_current() if context is None else context), current_info()):
+    context = get_current() if context is None else context
+    for info in (info_in(context), current_info()):
         if info is not None and info.ref is not None:
             return info.ref
-    return inherited_ref(get_current() if context is None else context)
+    return inherited_ref(context)
+
+
+def session_names(ref: str | None, span: Mapping[str, Any], context: Context) -> dict[str, str]:
+    """Return what names a session on a span with these attributes so far; `session.id` may belong to a client."""
+    if ref is None:
+        return {}
+    info = info_in(context)
+    is_external = (info is not None and info.is_external) or has_external_session(span, ref, context)
+    named = dict.fromkeys((MCP_SESSION_ID,) if is_external else (SESSION_ID, MCP_SESSION_ID, *process_aliases), ref)
+    return {**named, SOURCE: "server"} if ref.startswith(SERVERS) else named
+
+
+def name_session(span: Span, ref: str, more: Mapping[str, Any] | None = None) -> None:
+    """Name a session on a span, with further attributes."""
+    if span.is_recording():
+        span.set_attributes({**session_names(ref, attributes_on(span), get_current()), **(more or {})})
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Refused(_Event, frozen=True):
     reason: str
 
 
-class Began(_Event, frozen=True):
+class CallStarted(_Event, tag="started", frozen=True):
     """A call that runs."""
 
     call: str
@@ -73,7 +73,7 @@ class Began(_Event, frozen=True):
     client: str | None = None
 
 
-class Call(Began, kw_only=True, frozen=True):
+class CallFinished(CallStarted, tag="finished", kw_only=True, frozen=True):
     """A call that has been handled; `at` is when it began."""
 
     seconds: float
@@ -81,60 +81,7 @@ class Call(Began, kw_only=True, frozen=True):
     reason: str | None = None
 
 
-Event = LiveSession | Created | Ended | Refused | Began | Call
-
-
-class Board:
-    """What is known from the events so far: live sessions, running calls, and the last events."""
-
-    def __init__(self) -> None:
-        self.sessions: Final[dict[str, LiveSession]] = {}
-        self.running: Final[dict[str, Began]] = {}
-        self.history: Final[deque[Event]] = deque(maxlen=_MAX_HISTORY)
-        self._ended: Final[dict[str, None]] = {}
-
-    def apply(self, event: Event) -> None:
-        """Take one event into account."""
-        if isinstance(event, LiveSession):
-            if event.ref not in self._ended:
-                self._put(event)
-            return
-        if isinstance(event, Began) and not isinstance(event, Call):
-            self.running[event.call] = event
-            self._use(event.ref, at=event.at, client=event.client)
-            return
-        self.history.append(event)
-        if isinstance(event, Call):
-            self.running.pop(event.call, None)
-            self._use(event.ref, at=event.at + event.seconds, client=event.client, error=event.reason or event.error)
-        elif isinstance(event, Created):
-            self._put(event.session)
-        elif isinstance(event, Ended):
-            self.sessions.pop(event.ref, None)
-            self._ended[event.ref] = None
-            _trim(self._ended)
-        else:
-            self._use(event.ref, error=event.reason)
-
-    def live(self, now: float) -> list[LiveSession]:
-        """Return the sessions that have neither ended nor expired, those used last at the end."""
-        return [session for session in self.sessions.values() if now < session.expires_at]
-
-    def _use(self, ref: str | None, **changes: Any) -> None:
-        known = None if ref is None else self.sessions.pop(ref, None)
-        if known is not None:
-            given = {name: value for name, value in changes.items() if value is not None}
-            self._put(msgspec.structs.replace(known, **given))
-
-    def _put(self, session: LiveSession) -> None:
-        self.sessions.pop(session.ref, None)
-        self.sessions[session.ref] = session
-        _trim(self.sessions)
-
-
-def _trim(known: dict[str, Any]) -> None:
-    if len(known) > _MAX_SESSIONS:
-        del known[next(iter(known))]
+Event = LiveSession | Created | Ended | Refused | CallStarted | CallFinished
 
 
 class Feed:
@@ -146,7 +93,10 @@ class Feed:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock: Final = clock
-        self.board: Final = Board()
+        self.sessions: Final[dict[str, LiveSession]] = {}  # those used last at the end
+        self.running: Final[dict[str, CallStarted]] = {}
+        self.history: Final[deque[Event]] = deque(maxlen=_MAX_HISTORY)
+        self._ended: Final[dict[str, None]] = {}
         self._readers: Final[set[MemoryObjectSendStream[Event]]] = set()
 
     @property
@@ -156,21 +106,55 @@ class Feed:
 
     def send(self, event: Event) -> None:
         """Record one event, and pass it on to the readers."""
-        self.board.apply(event)
+        self._record(event)
         for reader in [*self._readers]:
             try:
                 reader.send_nowait(event)
             except (anyio.WouldBlock, anyio.BrokenResourceError):
                 self._leave(reader)
 
+    def _record(self, event: Event) -> None:
+        if isinstance(event, LiveSession):
+            if event.ref not in self._ended:
+                self._put(event)
+            return
+        if isinstance(event, CallStarted) and not isinstance(event, CallFinished):
+            self.running[event.call] = event
+            self._use(event.ref, at=event.at, client=event.client)
+            return
+        self.history.append(event)
+        if isinstance(event, CallFinished):
+            self.running.pop(event.call, None)
+            self._use(event.ref, at=event.at + event.seconds, client=event.client, error=event.reason or event.error)
+        elif isinstance(event, Created):
+            self._put(event.session)
+        elif isinstance(event, Ended):
+            self.sessions.pop(event.ref, None)
+            self._ended[event.ref] = None
+            _trim(self._ended)
+        else:
+            self._use(event.ref, error=event.reason)
+
+    def _use(self, ref: str | None, **changes: Any) -> None:
+        known = None if ref is None else self.sessions.get(ref)
+        if known is not None:
+            given = {name: value for name, value in changes.items() if value is not None}
+            self._put(msgspec.structs.replace(known, **given))
+
+    def _put(self, session: LiveSession) -> None:
+        self.sessions.pop(session.ref, None)
+        self.sessions[session.ref] = session
+        _trim(self.sessions)
+
     @contextmanager
     def reading(self) -> Iterator[tuple[list[Event], MemoryObjectReceiveStream[Event]]]:
         """Return what is known, and what each event comes by within the block."""
         sent, received = anyio.create_memory_object_stream[Event](_MAX_BEHIND)
         self._readers.add(sent)
+        live = [session for session in self.sessions.values() if self.clock() < session.expires_at]
         try:
             with received:
-                yield [*self._known()], received
+                yield [*live, *self.history, *[*self.running.values()][-_MAX_SESSIONS:]], received
         finally:
             self._leave(sent)
 
@@ -183,7 +167,7 @@ class Feed:
         self._readers.discard(reader)
         reader.close()
 
-    def _known(self) -> Iterator[Event]:
-        yield from self.board.live(self.clock())
-        yield from self.board.history
-        yield from [*self.board.running.values()][-_MAX_SESSIONS:]
+
+def _trim(known: dict[str, Any]) -> None:
+    if len(known) > _MAX_SESSIONS:
+        del known[next(iter(known))]

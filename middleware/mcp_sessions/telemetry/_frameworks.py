@@ -17,10 +17,9 @@ from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from .._session.session import framework_scope
-from . import _attributes as names
-from ._attributes import attributes_on
-from ._context import RequestInfo, ServerSpan, as_parent, attached, traceparent_of, without_parent
-from ._outcome import SUCCESS, Outcome
+from ._attributes import MCP_SESSION_ID, attributes_on
+from ._context import RequestInfo, as_parent, attached, traceparent_of, without_parent
+from ._outcome import RequestTelemetry
 
 SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
 FASTMCP: Final = "fastmcp"  # its instrumentation scope
@@ -91,42 +90,31 @@ def _is(thing: object, class_name: str) -> bool:
     return any(cls.__name__ == class_name for cls in type(thing).__mro__)
 
 
-def claim(span: Any, info: RequestInfo | None) -> bool:
-    """Give a span that starts what is known of its message, where it is the first one with the message's name."""
-    server_span = None if info is None else info.server_span
+def claim(span: Any, info: RequestInfo | None) -> None:
+    """Take a span that starts for the server span of its message, where it is the first one with the message's name.
+
+    It ends with the answer, as ours does: until then it lacks the outcome, and a session that the message creates.
+    """
     # FastMCP 3 asks for the list of tools below the first call.
-    if server_span is None or server_span.claimed_by is not None or span.name.partition(" ")[0] != server_span.method:
-        return False
-    server_span.claimed_by = span.get_span_context()
-    for link in without_parent(server_span.links, span.parent):
+    if not isinstance(info, RequestTelemetry) or not info.is_native or info.span is not None:
+        return
+    if span.name.partition(" ")[0] != info.message.method:
+        return
+    info.span = span
+    for link in without_parent(info.links, span.parent):
         span.add_link(link.context, link.attributes)
-    has = attributes_on(span)
-    attributes = {name: value for name, value in server_span.attributes.items() if name not in has}
-    if server_span.is_outermost:
-        attributes[names.INPUT] = " ".join(filter(None, (server_span.method, server_span.target)))
-    span.set_attributes(attributes)
+    found = attributes_on(span)
+    given = {**info.attributes, **info.arguments(span)}
+    span.set_attributes({name: value for name, value in given.items() if name not in found})
     end = span.end
 
     def finish(end_time: int | None = None) -> None:
-        _finish(span, server_span)
-        end(end_time)
+        if info.is_open:
+            info.end_span = end
+        else:
+            end(end_time)
 
     span.end = finish
-    return True
-
-
-def _finish(span: Any, server_span: ServerSpan) -> None:
-    """Name a server's span by what exists, and say how its message ended."""
-    found, known = attributes_on(span), server_span.known
-    if names.STATUS_CODE in found:
-        outcome = Outcome.of_code(int(found[names.STATUS_CODE]))
-    else:
-        outcome = Outcome(found[names.ERROR_TYPE]) if names.ERROR_TYPE in found else SUCCESS
-    if outcome is SUCCESS and server_span.target is not None:
-        known.learn(server_span.method, server_span.target)
-    span.update_name(known.span_name(server_span.method, server_span.target))
-    if server_span.is_outermost:
-        span.set_attribute(names.OUTPUT, outcome.text)
 
 
 def keep_session_id(span: Any) -> None:
@@ -134,7 +122,7 @@ def keep_session_id(span: Any) -> None:
     set_attributes = span.set_attributes
 
     def keeping(attributes: Mapping[str, Any]) -> None:
-        set_attributes({name: value for name, value in attributes.items() if name != names.MCP_SESSION_ID})
+        set_attributes({name: value for name, value in attributes.items() if name != MCP_SESSION_ID})
 
     span.set_attributes = keeping
 

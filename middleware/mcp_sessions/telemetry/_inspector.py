@@ -104,7 +104,7 @@ class Inspector:
             raise HTTPException(400)
         assert self._feed is not None
         try:
-            is_ended = await self._end_session(ref, self._feed.board.sessions.get(ref))
+            is_ended = await self._end_session(ref, self._feed.sessions.get(ref))
         except StoreUnavailable:
             raise HTTPException(503) from None
         _log.info("the inspector %s session %s", "ended" if is_ended else "did not find", ref)

@@ -20,7 +20,7 @@ from .._session.events import RequestRefused, SessionCreated, SessionDeleted, Se
 from . import _attributes as names
 from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL
 from ._context import current_info
-from ._outcome import OUTCOMES, Outcome, RequestTelemetry
+from ._outcome import OUTCOMES, RequestTelemetry
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"
@@ -115,11 +115,11 @@ class SessionMetrics:
         elif isinstance(fact, RequestRefused):
             self._refused.add(1, {REASON: fact.reason if fact.reason in REFUSALS else OTHER})
 
-    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
-        """Record how long one message took, in seconds."""
-        message, known = request.message, request.known
+    def operation(self, request: RequestTelemetry) -> None:
+        """Record how one message ended, and how long it took."""
+        message, known, outcome = request.message, request.known, request.outcome
         method = message.method if message.method in METHODS else OTHER
-        attributes: dict[str, Any] = {METHOD: method, **_bounded(request.info.versions)}
+        attributes: dict[str, Any] = {METHOD: method, **_bounded(request.versions)}
         for tool in outcome.tools:
             self._learn(known.bounded(CALL, tool))
         target = known.bounded(method, request.target)
@@ -132,7 +132,7 @@ class SessionMetrics:
                 self._calls.add(1, {TOOL: target, OUTCOME: outcome.word})
         ended = {names.ERROR_TYPE: outcome.error, names.STATUS_CODE: outcome.code}
         attributes.update((name, value) for name, value in ended.items() if value is not None)
-        self._operation_duration.record(seconds, attributes)
+        self._operation_duration.record(request.seconds, attributes)
 
     def _learn(self, tool: str | None) -> None:
         if tool is not None and tool not in self._tools:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, StatusCode
+from opentelemetry.trace import Link, Span, StatusCode
 
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
-from .._session.claims import RedactedRepr
-from . import Content, Redact
 from . import _attributes as names
-from ._attributes import CALL, KnownNames, attributes_on, server_ref, target_of
-from ._context import RequestInfo, attached, request_info
+from ._attributes import CALL, KnownNames, attributes_on, server_ref
+from ._context import RequestInfo, attached, name_session, request_info
+from ._core import Content, Redact
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 """The codes of a client's mistakes, which are not errors of the server (`CONVENTIONS`, `rpc.response.status_code`)."""
@@ -83,63 +82,58 @@ class Outcome:
     @property
     def attributes(self) -> dict[str, str | int]:
         """The attributes of a span."""
-        known = {names.ERROR_TYPE: self.error, names.STATUS_CODE: self.code, names.REASON: self.reason}
-        attributes: dict[str, str | int] = {name: value for name, value in known.items() if value is not None}
-        return attributes if self.status is None else {**attributes, names.HTTP_STATUS: self.status}
+        known = {
+            names.ERROR_TYPE: self.error,
+            names.STATUS_CODE: self.code,
+            names.REASON: self.reason,
+            names.HTTP_STATUS: self.status,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
 
 SUCCESS: Final = Outcome()
 
 
-class OperationListener(Protocol):
-    """Receives each message when it has been handled."""
-
-    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
-        """Receive one message, with the seconds from when it was read to when its answer had left."""
-        ...
-
-
 def record(span: Span, outcome: Outcome) -> None:
-    """Write on a span how its request ended."""
-    if span.is_recording() and outcome is not SUCCESS:
-        span.set_attributes(outcome.attributes)
-        if outcome.error is not None:
-            span.set_status(StatusCode.ERROR, outcome.message)
+    """Write on a span how its request ended; what the wrapped server wrote on its own span stays."""
+    if outcome is SUCCESS:
+        return
+    found = attributes_on(span)
+    if outcome.error is not None and names.ERROR_TYPE not in found:
+        span.set_status(StatusCode.ERROR, outcome.message)
+    span.set_attributes({name: value for name, value in outcome.attributes.items() if name not in found})
 
 
-def content(kind: Content, text: str | None, *, is_ours: bool, is_outermost: bool) -> dict[str, str]:
-    """Return the attributes of one side of a call: the conventions', and those that tools show of a whole request."""
-    if text is None:
-        return {}
-    written = {_OF_CALL[kind]: text} if is_ours else {}
-    return {**written, _OF_REQUEST[kind]: text} if is_outermost else written
-
-
-def http_name(span: Span, name: str) -> str | None:
-    """Return the name of an HTTP instrumentation's span for a request, or None for a span of anything else."""
+def name_http_span(span: Span, name: str) -> None:
+    """Name an HTTP instrumentation's span for a request by its message; a span of anything else keeps its name."""
     found = attributes_on(span)
     method = found.get("http.request.method") or found.get("http.method")  # the present name, and the one before
-    return None if method is None else f"{method} {name}"
+    if method is not None:
+        span.update_name(f"{method} {name}")
 
 
-@dataclass(eq=False, repr=False)
-class RequestTelemetry(RedactedRepr):
+@dataclass(eq=False, repr=False, kw_only=True)
+class RequestTelemetry(RequestInfo):
     """One message while it is handled."""
 
     message: Message
     target: str | None  # the tool or prompt that it names
-    info: RequestInfo
     known: KnownNames
-    listeners: Sequence[OperationListener] = ()  # what receives it when it has been handled
-    unconfirmed_ref: str | None = None  # a session of the wrapped server that it names, if the server accepts it
-    confirm: Callable[[RequestTelemetry, str], None] | None = None  # receives that session once it is accepted
-    span: Span | None = None  # its own, where the wrapped server makes none
+    listeners: Sequence[Callable[[RequestTelemetry], None]] = ()  # receive it when it has been handled
+    redact: Redact | None = None  # where it is a call whose arguments and result may be written
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of its server span
+    links: list[Link] = field(default_factory=list)  # what that may link, its parent among it
+    is_native: bool = False  # whether the wrapped server makes that span
+    has_span: bool = False  # whether there is one, or else its HTTP request's stands for it
+    end_span: Callable[[], None] | None = None  # once there is a span that may end
     context: Context | None = None  # in which a session that it creates is created
     traceparent: str | None = None  # which is forwarded in place of its client's
-    contents: RedactedContents | None = None  # what writes its result on the span
     status: int = 200  # of its HTTP response, once that begins
-    outcome: Outcome | None = None  # its answer's
+    outcome: Outcome = SUCCESS
+    is_settled: bool = False  # whether its outcome is known
+    is_open: bool = True  # until its answer has left
     started_at: float = field(default_factory=perf_counter)
+    seconds: float = 0  # from when it was read to when its answer had left
     token: Token[Context] | None = None  # restores the context before
     info_token: Token[RequestInfo | None] | None = None
 
@@ -148,15 +142,31 @@ class RequestTelemetry(RedactedRepr):
         """What observes the response."""
         return self
 
-    @property
-    def ref(self) -> str | None:
-        """Its session."""
-        return self.info.ref
+    def content(self, kind: Content, span: Span | None, default: str, text: str | None) -> dict[str, str]:
+        """Return one side of it as attributes of one of its spans: what tools show of a request, and the conventions'.
+
+        Args:
+            kind: The side.
+            span: The span; None for a server span that starts.
+            default: What tools show where nothing may be written.
+            text: What may be written.
+        """
+        is_http = span is not None and span is self.http_span
+        attributes = {_OF_REQUEST[kind]: text or default} if is_http or self.http_span is None else {}
+        if text is not None and not (is_http and self.has_span):
+            attributes[_OF_CALL[kind]] = text
+        return attributes
+
+    def arguments(self, span: Span | None = None) -> dict[str, str]:
+        """Return what it calls, and with what, as attributes of a span of its; None for a server span that starts."""
+        default = self.message.label if self.target is None else f"{self.message.label} {self.target}"
+        text = self._redacted("arguments", self.message.body, "params", "arguments")
+        return self.content("arguments", span, default, text)
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make its context the current one where it is not, for what we do ourselves in an `initialize`."""
-        token = request_info.set(self.info)
+        token = request_info.set(self)
         try:
             with attached(contexts.get_current() if self.context is None else self.context):
                 yield
@@ -164,11 +174,12 @@ class RequestTelemetry(RedactedRepr):
             request_info.reset(token)
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
-        """Record the HTTP status; a transport session that an `initialize` names is taken for that of this message."""
+        """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
-        if self.message.method == INITIALIZE:
-            for server_id in session_ids:
-                self.unconfirmed_ref = None if self.ref is not None else server_ref(server_id)
+        if self.message.method == INITIALIZE and self.ref is None and session_ids:
+            self.ref = server_ref(session_ids[-1])
+            for span in self.spans:
+                name_session(span, self.ref)
 
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
@@ -177,47 +188,49 @@ class RequestTelemetry(RedactedRepr):
     def read(self, text: bytes) -> None:
         """Take the outcome from one message of the response: the HTTP span ends with the last byte of the answer."""
         outcome = outcome_in(text)
-        if outcome is None or (self.outcome is not None and self.outcome.reason is not None):
+        if outcome is None or self.outcome.reason is not None:
             return
-        if self.message.method == names.LIST and outcome is SUCCESS:
-            outcome = Outcome(tools=listed_tools(text))
-        self._settle(outcome)
-        if self.contents is not None and outcome.code is None:
-            self._write(self.contents.result(self.message, text))
+        self._settle(outcome, None if outcome.code is not None else self._redacted("result", text, "result"))
 
-    def _settle(self, outcome: Outcome) -> None:
-        self.outcome = outcome
+    def _settle(self, outcome: Outcome, result: str | None = None) -> None:
+        self.outcome, self.is_settled = outcome, True
         self._learn(outcome)
         name = self.known.span_name(self.message.method, self.target)
-        http_span, span = self.info.http_span, self.span
-        if span is not None and span.is_recording():
-            span.update_name(name)
+        for span in self.spans:
+            if span is self.http_span:
+                name_http_span(span, name)
+            else:
+                span.update_name(name)
             record(span, outcome)
-        if http_span is not None and http_span.is_recording():
-            if (http := http_name(http_span, name)) is not None:
-                http_span.update_name(http)
-            record(http_span, outcome)
-        outermost = http_span or span
-        if outermost is not None and outermost.is_recording():
-            outermost.set_attribute(names.OUTPUT, outcome.text)
+            span.set_attributes(self.content("result", span, outcome.text, result))
 
     def _learn(self, outcome: Outcome) -> None:
         for tool in outcome.tools:
             self.known.learn(CALL, tool)
-        target = self.target
-        if target is None or outcome.is_unknown:
-            return
-        if outcome.word == SUCCESS_WORD:
-            self.known.learn(self.message.method, target)
-        elif outcome.error == names.TOOL_ERROR:
-            self.known.learn(CALL, target, fails=True)
+        if self.target is not None and not outcome.is_unknown:
+            if outcome.word == SUCCESS_WORD:
+                self.known.learn(self.message.method, self.target)
+            elif outcome.error == names.TOOL_ERROR:
+                self.known.learn(CALL, self.target, fails=True)
 
-    def _write(self, result: str | None) -> None:
-        http_span = self.info.http_span
-        if self.span is not None:
-            self.span.set_attributes(content("result", result, is_ours=True, is_outermost=http_span is None))
-        if http_span is not None:
-            http_span.set_attributes(content("result", result, is_ours=self.span is None, is_outermost=True))
+    def _redacted(self, kind: Content, text: bytes, *path: str) -> str | None:
+        """Return what may be written of a JSON text's member, without `_meta`: our session is there."""
+        if self.redact is None:
+            return None
+        try:
+            value = json.loads(text)
+            for name in path:
+                value = value[name]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if isinstance(value, dict):
+            value.pop("_meta", None)
+        try:
+            kept = self.redact(kind, self.target or "", value)
+            return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
+        except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
+            _log.warning("cannot record the %s of a call on its span: %s", kind, type(error).__name__)
+            return None
 
     def __enter__(self) -> None:
         pass
@@ -229,20 +242,18 @@ class RequestTelemetry(RedactedRepr):
         """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
         if error is not None:
             self._settle(Outcome(type(error).__qualname__))
-        elif self.outcome is None:
+        elif not self.is_settled:
             self._settle(Outcome.of_status(self.status))
-        assert self.outcome is not None
-        is_served = self.outcome.word in {SUCCESS_WORD, names.TOOL_ERROR}
-        if is_served and self.unconfirmed_ref is not None and self.confirm is not None:
-            self.confirm(self, self.unconfirmed_ref)
-        if self.span is not None:
-            self.span.end()
+        self.is_open = False
+        if self.end_span is not None:
+            self.end_span()
         if self.token is not None:
             contexts.detach(self.token)
         if self.info_token is not None:
             request_info.reset(self.info_token)
+        self.seconds = perf_counter() - self.started_at
         for listener in self.listeners:
-            listener.operation(self, self.outcome, seconds=perf_counter() - self.started_at)
+            listener(self)
 
 
 # --- reading a response ------------------------------------------------------------------------------
@@ -252,8 +263,13 @@ class _Error(msgspec.Struct, gc=False):
     code: int
 
 
+class _Tool(msgspec.Struct, gc=False):
+    name: str
+
+
 class _Result(msgspec.Struct, gc=False):
     isError: bool = False  # noqa: N815  # the protocol's spelling
+    tools: list[_Tool] = []  # of `tools/list`
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -261,76 +277,20 @@ class _Answer(msgspec.Struct, gc=False):
     result: _Result | None = None
 
 
-class _Tool(msgspec.Struct, gc=False):
-    name: str
-
-
-class _Tools(msgspec.Struct, gc=False):
-    tools: list[_Tool]
-
-
-class _Listing(msgspec.Struct, gc=False):
-    result: _Tools
-
-
-_decode_listing: Final = msgspec.json.Decoder(_Listing).decode
-_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
+_decode: Final = msgspec.json.Decoder(_Answer).decode
 
 
 def outcome_in(text: bytes) -> Outcome | None:
     """Return the outcome in one JSON-RPC message of a response; None where it is not an answer, or not readable."""
     try:
-        answer = _decode_answer(text)
+        answer = _decode(text)
     except (ValueError, RecursionError):
         return None
     if answer.error is not None:
         return Outcome.of_code(answer.error.code)
     if answer.result is None:
         return None
-    # As the SDK's and FastMCP's servers word it.
-    return Outcome(names.TOOL_ERROR, is_unknown=b"Unknown tool" in text) if answer.result.isError else SUCCESS
-
-
-def listed_tools(text: bytes) -> tuple[str, ...]:
-    """Return the names of the tools in one JSON-RPC message of a response, as telemetry writes them."""
-    try:
-        answer = _decode_listing(text)
-    except (ValueError, RecursionError):
-        return ()
-    return tuple(tool.name[: names.MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
-
-
-class RedactedContents:
-    """A call's arguments and result, as JSON texts and without `_meta`: our session is there."""
-
-    def __init__(self, redact: Redact) -> None:
-        self._redact: Final = redact
-
-    def arguments(self, message: Message) -> str | None:
-        """Return what may be written of a call's arguments, or None."""
-        return self._text("arguments", message, message.body, "params", "arguments")
-
-    def result(self, message: Message, answer: bytes) -> str | None:
-        """Return what may be written of what a call returned, or None."""
-        return self._text("result", message, answer, "result")
-
-    def _text(self, kind: Content, message: Message, text: bytes, *path: str) -> str | None:
-        value = _member(text, *path)
-        if value is None:
-            return None
-        try:
-            kept = self._redact(kind, target_of(message) or "", value)
-            return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
-        except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
-            _log.warning("cannot record the %s of a call on its span: %s", kind, type(error).__name__)
-            return None
-
-
-def _member(text: bytes, *path: str) -> Any:
-    try:
-        value = json.loads(text)
-        for name in path:
-            value = value[name]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return {name: inner for name, inner in value.items() if name != "_meta"} if isinstance(value, dict) else value
+    if answer.result.isError:  # as the SDK's and FastMCP's servers word it
+        return Outcome(names.TOOL_ERROR, is_unknown=b"Unknown tool" in text)
+    tools = tuple(tool.name[: names.MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
+    return Outcome(tools=tools) if tools else SUCCESS

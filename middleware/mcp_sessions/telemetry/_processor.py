@@ -15,11 +15,11 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.session import Session, current_both, find_session
-from . import START_TRACE, Hook, attributes_of, running_hook
+from .._session.session import current_both, find_session
 from . import _attributes as names
-from ._attributes import attributes_on, has_external_session, session_attributes
-from ._context import current_info, links_to, session_in, start_of, without_parent
+from ._attributes import attributes_on
+from ._context import current_info, session_in, session_names
+from ._core import START_TRACE, Hook, attributes_of, running_hook
 from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class SessionSpanProcessor(SpanProcessor):
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
-        self._aliases: Final = tuple(aliases)
-        names.process_aliases.update(dict.fromkeys(self._aliases))
+        names.process_aliases.update(dict.fromkeys(aliases))
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Name the session on a span; outside of a session's request the span stays as it is."""
@@ -59,13 +58,11 @@ class SessionSpanProcessor(SpanProcessor):
             session, correlation = current_both()
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
             ref = session_in(context) or (None if session is None else session.ref)
-            if ref is not None:
-                is_external = has_external_session(attributes_on(span), ref, context)
-                attributes.update(session_attributes(ref, self._aliases, is_external))
+            attributes.update(session_names(ref, attributes_on(span), context))
             if attributes:
                 span.set_attributes(attributes)
-            if span.kind is SpanKind.SERVER and not (scope in SERVERS and claim(span, current_info())):
-                _describe(span, session)
+            if span.kind is SpanKind.SERVER and scope in SERVERS:
+                claim(span, current_info())
             if ref is not None and scope == FASTMCP:
                 keep_session_id(span)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
@@ -81,15 +78,6 @@ class SessionSpanProcessor(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's signature
         return True
-
-
-def _describe(span: Any, session: Session | None) -> None:
-    """Say on a server's span whose session it is in, and link its start."""
-    if session is not None:
-        for link in without_parent(links_to(start=start_of(session.traceparent)), span.parent):
-            span.add_link(link.context, link.attributes)
-        if session.client is not None:
-            span.set_attribute(names.CLIENT, session.client)
 
 
 def sampling_ratio_of(ref: str) -> float:

@@ -6,7 +6,7 @@ and the tool alone, as a span does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, Final
@@ -19,20 +19,15 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims, looks_like_session_id
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
-from . import Redact, Spans, Trace
 from . import _feed as events
-from ._attributes import MAX_NAME, TARGET_ATTRIBUTES, CallerAttributes, process_aliases
+from ._attributes import MAX_NAME, TARGET_ATTRIBUTES
 from ._context import current_info
+from ._core import Redact, Spans, Trace
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
-from ._outcome import SUCCESS_WORD, Outcome, RedactedContents, RequestTelemetry
+from ._outcome import SUCCESS_WORD, RequestTelemetry
 from ._spans import Start, Tracing
-
-_EVENTFUL: Final = frozenset(
-    {"session/create", "session/delete", "sessions/create", "sessions/delete", "sessions/fork", "terminate"}
-)
-"""The methods whose success is a fact already: the draft's, SEP-1364's and our own."""
 
 
 class Watch:
@@ -41,7 +36,7 @@ class Watch:
     def __init__(self, feed: Feed) -> None:
         self._feed: Final = feed
         self._numbers: Final = count(1)
-        self._running: Final[dict[int, events.Began]] = {}
+        self._running: Final[dict[RequestTelemetry, events.CallStarted]] = {}
 
     def __call__(self, fact: SessionEvent) -> None:
         """Send one fact; a refusal of a message is sent with that message."""
@@ -56,35 +51,32 @@ class Watch:
         elif isinstance(fact, RequestRefused) and fact.method is None:
             feed.send(events.Refused(worker=feed.worker, ref=fact.ref, at=at, reason=fact.reason))
 
-    def begin(self, message: Message, session: Claims | None, *, is_live: bool) -> None:
+    def begin(self, request: RequestTelemetry, session: Claims | None, *, is_live: bool) -> None:
         """Send that a message is being handled, and its session if it lives and this worker has not seen it before."""
         feed, (ref, client) = self._feed, (None, None) if session is None else (session.ref, session.client)
         known: dict[str, Any] = {"worker": feed.worker, "ref": ref, "at": feed.clock(), "client": client}
-        began = events.Began(call=f"{feed.worker}/{next(self._numbers)}", name=shown_name(message), **known)
-        self._running[id(message)] = began
-        if message.method in _EVENTFUL:
-            return
-        if session is not None and is_live and session.ref not in feed.board.sessions:
+        if session is not None and is_live and session.ref not in feed.sessions:
             since, until = session.issued_at, session.expires_at
             feed.send(events.LiveSession(created_at=since, expires_at=until, **known))
-        feed.send(began)
+        call, name = f"{feed.worker}/{next(self._numbers)}", shown_name(request.message)
+        self._running[request] = events.CallStarted(call=call, name=name, **known)
+        feed.send(self._running[request])
 
-    def operation(self, request: RequestTelemetry, outcome: Outcome, *, seconds: float) -> None:
-        """Send one message that has been handled, unless a fact was sent for it."""
-        began = msgspec.structs.asdict(self._running.pop(id(request.message)))
+    def operation(self, request: RequestTelemetry) -> None:
+        """Send one message that has been handled."""
+        started, outcome = msgspec.structs.asdict(self._running.pop(request)), request.outcome
         error = None if outcome.word == SUCCESS_WORD else outcome.error or outcome.code or str(outcome.status)
-        if request.message.method not in _EVENTFUL or error is not None:
-            ended = {"ref": request.ref, "seconds": seconds, "error": error, "reason": outcome.reason}
-            self._feed.send(events.Call(**{**began, **ended}))
+        ended = {"ref": request.ref, "seconds": request.seconds, "error": error, "reason": outcome.reason}
+        self._feed.send(events.CallFinished(**{**started, **ended}))
 
 
 def shown_name(message: Message) -> str:
     """Return what a message calls, as the page shows it: whatever is unusual in it is escaped."""
     try:
-        target = message.target()
+        target = message.target() if message.method in TARGET_ATTRIBUTES else None
     except Refusal:  # a lone surrogate
         target = None
-    if message.method not in TARGET_ATTRIBUTES or target is None or looks_like_session_id(target):
+    if target is None or looks_like_session_id(target):
         return message.label
     cut = target[:MAX_NAME]
     return f"{message.label} {cut if cut.isprintable() else ascii(cut)[1:-1]}"
@@ -108,41 +100,45 @@ class Telemetry:
         redact: Redact | None,
         feed: Feed | None,
         tracked: bool,
-        caller: CallerAttributes | None = None,
+        caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
     ) -> None:
         self._metrics: Final = metrics
         if metrics is not None:
             metrics.begin()
             if tracked:
                 metrics.follow()
-        watch = None if feed is None else Watch(feed)
-        listeners = [listener for listener in (metrics, watch) if listener is not None]
-        self._listeners: Final = listeners
+        self._watch: Final = None if feed is None else Watch(feed)
+        self._listeners: Final = [listener for listener in (metrics, self._watch) if listener is not None]
         self._tracing: Final = Tracing(
             spans,
             trace=trace,
-            aliases=process_aliases,
-            listeners=listeners,
-            contents=None if redact is None else RedactedContents(redact),
+            listeners=[listener.operation for listener in self._listeners],
+            redact=redact,
             caller=caller,
             makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
-        self._watch: Final = watch
-        self.begin: Final = self._tracing.begin if watch is None else self._begin_watched
-
-    def _begin_watched(
-        self, message: Message, headers: RequestHeaders, scope: Scope, session: Claims | None, **way: Any
-    ) -> RequestTelemetry | None:
-        begun = self._tracing.begin(message, headers, scope, session, **way)
-        if begun is not None and self._watch is not None:
-            self._watch.begin(message, session, is_live=way.get("is_forwarded", True))
-        return begun
 
     def _inspect_server(self) -> bool:
         parts = list(self._parts())
         self._tracing.wraps_handlers = wrap_handlers(map(server_in, parts))
         return any(map(makes_server_spans, parts))
+
+    def begin(
+        self,
+        message: Message,
+        headers: RequestHeaders,
+        scope: Scope,
+        session: Claims | None,
+        *,
+        is_forwarded: bool = True,
+        server_id: str | None = None,
+    ) -> RequestTelemetry | None:
+        """Begin a message; see `Tracing.begin`."""
+        request = self._tracing.begin(message, headers, scope, session, is_forwarded=is_forwarded, server_id=server_id)
+        if request is not None and self._watch is not None:
+            self._watch.begin(request, session, is_live=is_forwarded)
+        return request
 
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which `created` ends; None where this process does not trace."""

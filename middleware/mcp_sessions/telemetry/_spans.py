@@ -8,9 +8,8 @@ never. The token carries the context of the first (`Claims.trace`).
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Token
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +18,7 @@ from typing import Any, Final
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import (
     INVALID_SPAN,
-    Link,
     Span,
-    SpanContext,
     SpanKind,
     TracerProvider,
     get_current_span,
@@ -35,30 +32,29 @@ from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
 from .._session.claims import PRINCIPAL, Claims, RedactedRepr
-from . import Spans, Trace, is_traced, takes_spans
 from . import _attributes as names
-from ._attributes import CallerAttributes, KnownNames, attributes_on, has_external_session, session_attributes
+from ._attributes import KnownNames, attributes_on, has_external_session
 from ._context import (
     RequestInfo,
-    ServerSpan,
     TraceParents,
     as_parent,
     attached,
     current_info,
-    info_in,
     links_to,
+    name_session,
     request_info,
+    session_names,
     start_of,
     trace_parents,
     traceparent_of,
     with_info,
     without_parent,
 )
+from ._core import Redact, Spans, Trace, is_traced, takes_spans
 from ._frameworks import store_context
-from ._outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, http_name, record
+from ._outcome import Outcome, RequestTelemetry, name_http_span, record
 
 _CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "sessions/create"})
-_SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
 
 
 @dataclass(repr=False)
@@ -92,9 +88,8 @@ class Tracing:
     Args:
         spans: Which span a message gets; see `Spans`.
         trace: See `Trace`.
-        aliases: Further attributes that name a session.
         listeners: Receive each message when it has been handled.
-        contents: Writes a call's arguments and result.
+        redact: Returns what may be written of a call's arguments and result.
         caller: Returns who sends a request, or None where no span says so.
         makes_server_spans: Whether the wrapped server makes server spans itself; called once, when it gets a message.
         tracer_provider: Where spans go; None is the process's own.
@@ -105,24 +100,21 @@ class Tracing:
         spans: Spans = "auto",
         *,
         trace: Trace = "request",
-        aliases: Collection[str] = (),
-        listeners: Sequence[OperationListener] = (),
-        contents: RedactedContents | None = None,
-        caller: CallerAttributes | None = None,
+        listeners: Sequence[Callable[[RequestTelemetry], None]] = (),
+        redact: Redact | None = None,
+        caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
         makes_server_spans: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         self._spans: Final = spans
         self._makes_server_spans: Final = cache(makes_server_spans)
         self._in_session: Final = trace == "session"
-        self._aliases: Final = aliases
         self._listeners: Final = listeners
-        self._contents: Final = contents
+        self._redact: Final = redact
         self._caller: Final = caller
         self._provider: Final = tracer_provider
         self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
         self._known: Final = KnownNames()
-        self._server_sessions: Final[OrderedDict[str, str | None]] = OrderedDict()  # and their clients' names
         self.wraps_handlers = False  # whether they run elsewhere, and find the context of their message on its scope
 
     @property
@@ -155,182 +147,107 @@ class Tracing:
         """
         if message.kind is RESPONSE:
             return None
-        versions = names.versions_of(headers.first(VERSION), scope.get("http_version"))
-        info, unconfirmed = RequestInfo(None if session is None else session.ref, versions=versions), None
-        if session is None and server_id is not None:
+        ref = None if session is None else session.ref
+        if session is None and server_id is not None and is_forwarded:  # what we refuse may name any
             ref = names.server_ref(server_id)
-            info.ref, unconfirmed = (ref, None) if ref in self._server_sessions else (None, ref)
-        target = names.target_of(message)
-        request = RequestTelemetry(message, target, info, self._known, self._listeners, unconfirmed, self._confirm)
+        request = RequestTelemetry(
+            message=message,
+            target=names.target_of(message),
+            known=self._known,
+            listeners=self._listeners,
+            ref=ref,
+            versions=names.versions_of(headers.first(VERSION), scope.get("http_version")),
+            redact=self._redact if message.method == names.CALL else None,
+        )
         if message.method != INITIALIZE:
-            request.info_token = request_info.set(info)
+            request.info_token = request_info.set(request)
         if self.is_tracing:
-            self._trace(request, session, is_forwarded, scope, headers.by_name)
+            request.is_native = is_forwarded and self._makes_server_spans()
+            request.has_span = request.is_native or self._spans == "auto"
+            request.caller = self._caller_of(scope)
+            self._trace(request, session, trace_parents(message.params.meta, headers.by_name, get_current()))
+            self._attach(request, scope)
         return request
 
-    def _trace(
-        self,
-        request: RequestTelemetry,
-        session: Claims | None,
-        is_forwarded: bool,
-        scope: MutableMapping[str, Any],
-        headers: Mapping[bytes, bytes],
-    ) -> None:
+    def _trace(self, request: RequestTelemetry, session: Claims | None, parents: TraceParents) -> None:
         """Annotate the span around a message, start its own, and make the context for its handler."""
-        message, info = request.message, request.info
-        parents = trace_parents(message.params.meta, headers, get_current())
-        is_native = is_forwarded and self._makes_server_spans()
-        start = None if session is None else start_of(session.trace)
-        info.begins_trace = self._in_session and session is None and not is_native and message.method in _CREATES
-        info.caller = {} if self._caller is None else self._caller(scope)
-        info.http_span = self._http_span(parents.around)
-        if message.method == names.CALL:
-            request.contents = self._contents
-        below = with_info(info, self._below(parents, start, info))
-        info.is_external = info.ref is None and has_external_session({}, None, below)
-        # The server's own span ends before its answer leaves, so what it returned is written on one around that.
-        wraps = is_native and request.contents is not None and info.http_span is None
-        makes_own = self._spans == "auto" and (wraps or not is_native)
-        arguments = None if request.contents is None else request.contents.arguments(message)
-        self._annotate(request, parents, content("arguments", arguments, is_ours=not makes_own, is_outermost=True))
-        client = self._client(message, info, session)
-        attributes = {**names.message_attributes(message, request.target, client), **info.versions, **info.caller}
-        links = links_to(caller=parents.caller, transport=parents.transport, start=start)
-        if makes_own:
-            given = {} if wraps else attributes
-            self._start(request, below, given, [] if wraps else links, arguments, is_inner=wraps)
-        if is_native:
-            is_outermost = info.http_span is None and not makes_own
-            info.server_span = ServerSpan(message.method, request.target, attributes, links, self._known, is_outermost)
-        handled = self._handled_in(request, parents, below, start)
-        if is_forwarded and (wraps or info.begins_trace or (self._in_session and start is not None)):
-            request.traceparent = traceparent_of(get_current_span(handled).get_span_context())
-        self._attach(request, handled, scope)
-
-    def _http_span(self, around: Span | None) -> Span | None:
-        """Return the span around where it is the request's alone: another one may be of more than this message."""
-        is_its_own = self._spans == "enrich" or getattr(around, "kind", None) is SpanKind.SERVER
-        return around if is_its_own else None
-
-    def _below(self, parents: TraceParents, start: SpanContext | None, info: RequestInfo) -> Context:
-        """Return the context of a message's parent: the session's start, none, the caller's span or the current one."""
-        if info.begins_trace:
-            return set_span_in_context(INVALID_SPAN, parents.context)
-        return as_parent(start, parents.context) if self._in_session and start is not None else parents.context
-
-    def _annotate(self, request: RequestTelemetry, parents: TraceParents, more: Mapping[str, str]) -> None:
-        """Write on the span of the HTTP request what it is."""
-        span, info, message = request.info.http_span, request.info, request.message
-        if span is None:
-            return
-        labels = names.labels_of(message, request.target)
-        named = self._named(info.ref, attributes_on(span), parents.context)
-        span.set_attributes({**labels, **named, **info.caller, names.INPUT: " ".join(labels.values()), **more})
-        if (name := http_name(span, self._known.span_name(message.method, request.target))) is not None:
-            span.update_name(name)
-
-    def _start(
-        self,
-        request: RequestTelemetry,
-        below: Context,
-        attributes: Mapping[str, Any],
-        links: list[Link],
-        arguments: str | None,
-        *,
-        is_inner: bool,
-    ) -> None:
-        """Start our own span of a message."""
-        message, info = request.message, request.info
-        is_outermost = info.http_span is None
-        shown = {names.INPUT: " ".join(names.labels_of(message, request.target).values())} if is_outermost else {}
-        shown.update(content("arguments", arguments, is_ours=True, is_outermost=is_outermost))
-        request.span = self._tracer.start_span(
-            self._known.span_name(message.method, request.target),
-            below,
-            SpanKind.INTERNAL if is_inner else SpanKind.SERVER,
-            {**attributes, **self._named(info.ref, {}, below), **shown},
-            without_parent(links, get_current_span(below).get_span_context()),
-        )
-
-    def _handled_in(
-        self, request: RequestTelemetry, parents: TraceParents, below: Context, start: SpanContext | None
-    ) -> Context:
-        """Return the context in which a message is handled."""
-        if request.span is not None:
-            return set_span_in_context(request.span, below)
-        if parents.caller.is_valid and not (self._in_session and start is not None):
+        message, start = request.message, None if session is None else start_of(session.trace)
+        is_below_start = self._in_session and start is not None
+        is_creation = self._in_session and session is None and message.method in _CREATES
+        request.begins_trace = is_creation and not request.is_native
+        below = with_info(request, parents.context)
+        if is_below_start and start is not None:
+            below = as_parent(start, below)
+        elif request.begins_trace:
+            below = set_span_in_context(INVALID_SPAN, below)
+        request.is_external = request.ref is None and has_external_session({}, None, below)
+        client = client_of(message) if session is None or session.client is None else session.client
+        known = names.message_attributes(message, request.target, client)
+        request.attributes = {**known, **request.versions, **request.caller}
+        request.links = links_to(caller=parents.caller, transport=parents.transport, start=start)
+        if parents.around is not None and (
+            self._spans == "enrich" or getattr(parents.around, "kind", None) is SpanKind.SERVER
+        ):
+            self._annotate_http_span(request, parents.around, parents.context)
+        if self._spans == "auto" and not request.is_native:
+            request.span = self._tracer.start_span(
+                self._known.span_name(message.method, request.target),
+                below,
+                SpanKind.SERVER,
+                {**request.attributes, **session_names(request.ref, {}, below), **request.arguments()},
+                without_parent(request.links, get_current_span(below).get_span_context()),
+            )
+            request.end_span = request.span.end
+            below = set_span_in_context(request.span, below)
+        elif parents.caller.is_valid and not is_below_start:
             # The server reads `_meta` itself, and what else is around it is not below its caller's span.
-            return set_span_in_context(get_current_span(), below)
-        return below
+            below = set_span_in_context(get_current_span(), below)
+        if is_below_start or request.begins_trace:
+            request.traceparent = traceparent_of(get_current_span(below).get_span_context())
+        request.context = below
 
-    def _attach(self, request: RequestTelemetry, handled: Context, scope: MutableMapping[str, Any]) -> None:
-        """Make a context the current one, and that of handlers that run elsewhere.
+    def _annotate_http_span(self, request: RequestTelemetry, span: Span, context: Context) -> None:
+        """Write on the span of an HTTP request what it is: a span that may be of more than a message stays as it is."""
+        request.http_span = span
+        labels = {name: value for name, value in request.attributes.items() if name in names.LABELS}
+        named = session_names(request.ref, attributes_on(span), context)
+        span.set_attributes({**labels, **named, **request.caller, **request.arguments(span)})
+        name_http_span(span, self._known.span_name(request.message.method, request.target))
+
+    def _attach(self, request: RequestTelemetry, scope: MutableMapping[str, Any]) -> None:
+        """Make the context of a message the current one, and that of handlers that run elsewhere.
 
         Servers with transport sessions start a task in `initialize` that serves the whole connection: it would keep
         the context for every later request, and may keep the scope.
         """
-        request.context = handled
+        assert request.context is not None
         if request.message.method == INITIALIZE:
-            request.token = attach(with_info(request.info))
+            request.token = attach(with_info(request))
             return
         if self.wraps_handlers:
-            store_context(scope, handled)
-        request.token = attach(handled)
+            store_context(scope, request.context)
+        request.token = attach(request.context)
 
-    def _client(self, message: Message, info: RequestInfo, session: Claims | None) -> str | None:
-        known = session.client if session is not None else self._server_sessions.get(info.ref or "")
-        return known or client_of(message)
+    def _caller_of(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
+        return {} if self._caller is None else self._caller(scope)
 
-    # --- naming a session --------------------------------------------------------------------------
-
-    def _named(self, ref: str | None, span: Mapping[str, Any], context: Context) -> Mapping[str, str]:
-        """Return what names a session on a span with these attributes so far, in a context."""
-        if ref is None:
-            return {}
-        info = info_in(context)
-        is_external = (info is not None and info.is_external) or has_external_session(span, ref, context)
-        return session_attributes(ref, self._aliases, is_external)
-
-    def _name(self, span: Span, ref: str, more: Mapping[str, Any] | None = None) -> None:
-        if span.is_recording():
-            span.set_attributes({**self._named(ref, attributes_on(span), get_current()), **(more or {})})
-
-    def name_session(self, claims: Claims) -> None:
-        """Name a session on the spans of the request that creates it."""
-        info = current_info()
-        for span in [get_current_span()] if info is None else info.spans:
-            self._name(span, claims.ref)
+    # --- requests without a message ------------------------------------------------------------------
 
     def name_request(self, whose: Claims | str, scope: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
-        ref = names.server_ref(whose) if isinstance(whose, str) else whose.ref
-        if isinstance(whose, str) and ref not in self._server_sessions:
-            return nullcontext()
-        client = self._server_sessions[ref] if isinstance(whose, str) else whose.client
-        caller = {} if self._caller is None else self._caller(scope)
-        if client is not None:
-            caller[names.CLIENT] = client
-        self._name(get_current_span(), ref, caller)
-        return attached(with_info(RequestInfo(ref, caller=caller)))
+        ref, client = (names.server_ref(whose), None) if isinstance(whose, str) else (whose.ref, whose.client)
+        caller = {**self._caller_of(scope), **({} if client is None else {names.CLIENT: client})}
+        name_session(get_current_span(), ref, caller)
+        return attached(with_info(RequestInfo(ref=ref, caller=caller)))
 
     def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Mapping[str, Any]) -> None:
         """Record on the span around why a request without a message is refused, and who sent it."""
         span = get_current_span()
         if claims is not None:
             self.name_request(claims, scope)
-        elif self._caller is not None and span.is_recording():
-            span.set_attributes(self._caller(scope))
+        elif span.is_recording():
+            span.set_attributes(self._caller_of(scope))
         record(span, Outcome.of_code(code, refusal.reason))
-
-    def _confirm(self, request: RequestTelemetry, ref: str) -> None:
-        """Take a session of the wrapped server for one: the server has named it, or served it."""
-        request.info.ref = ref
-        self._server_sessions[ref] = client_of(request.message) or self._server_sessions.get(ref)
-        self._server_sessions.move_to_end(ref)
-        if len(self._server_sessions) > _SERVER_SESSIONS:
-            self._server_sessions.popitem(last=False)
-        for span in filter(None, (request.info.http_span, request.span)):
-            self._name(span, ref)
 
     # --- the spans of a session ----------------------------------------------------------------------
 
@@ -338,28 +255,32 @@ class Tracing:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         info = current_info() or RequestInfo()
         is_root = self._in_session and not info.begins_trace
-        # The wrapped server's own span has ended by now, and nothing hangs below a span that has.
-        ended = None if info.server_span is None else info.server_span.claimed_by
-        linked = ended or (get_current_span().get_span_context() if is_root else None)
-        mine = RequestInfo(claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
-        context = with_info(mine, Context() if is_root else None)
-        kind = claims.kind if claims.kind == PRINCIPAL else None
-        known = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.KIND: kind}
-        attributes = {**info.caller, **{name: value for name, value in known.items() if value is not None}}
-        span = self._tracer.start_span(
-            "session start", context, SpanKind.INTERNAL, attributes, links_to(request=linked)
-        )
-        return Start(span, self._named(claims.ref, {}, context), attach(set_span_in_context(span, context)))
+        around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
+        mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
+        context = with_info(mine, Context() if is_root else set_span_in_context(around))
+        attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
+        if claims.client is not None:
+            attributes[names.CLIENT] = claims.client
+        if claims.kind == PRINCIPAL:
+            attributes[names.KIND] = claims.kind
+        links = links_to(request=around.get_span_context() if is_root else None)
+        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
+        return Start(span, session_names(claims.ref, {}, context), attach(set_span_in_context(span, context)))
+
+    def name_session(self, claims: Claims) -> None:
+        """Name a session on the spans of the request that creates it."""
+        info = current_info()
+        for span in [get_current_span()] if info is None else info.spans:
+            name_session(span, claims.ref)
 
     def end_session(self, ref: str, *, start: str | None, reason: str, seconds: float) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
         info, begun, around = current_info() or RequestInfo(), start_of(start), get_current_span()
-        client = {**attributes_on(around), **info.caller}.get(names.CLIENT) if info.ref == ref else None
-        context = with_info(RequestInfo(ref, caller=info.caller))
-        links = links_to(start=begun)
+        context, links = with_info(RequestInfo(ref=ref, caller=info.caller)), links_to(start=begun)
         if self._in_session and begun is not None:
             context, links = as_parent(begun, context), links_to(request=around.get_span_context())
-        known = {names.CLIENT: client, names.REASON: reason, names.DURATION: seconds}
-        given = {**self._named(ref, {}, context), **info.caller, **known}
-        attributes = {name: value for name, value in given.items() if value is not None}
+        attributes = {**session_names(ref, {}, context), **info.caller, names.REASON: reason, names.DURATION: seconds}
+        client = attributes_on(around).get(names.CLIENT)
+        if info.ref == ref and client is not None:
+            attributes.setdefault(names.CLIENT, client)
         self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()

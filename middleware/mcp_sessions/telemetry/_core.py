@@ -1,0 +1,68 @@
+"""What the server needs of telemetry without OpenTelemetry: the options' values, and the session whose hook runs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NamedTuple
+
+from .._session.claims import Correlation, Principal
+
+_API: Final = "opentelemetry.trace"
+
+Spans = Literal["auto", "enrich", "off"]
+"""`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, the attributes go on the span
+around; `"off"`: no span at all."""
+
+Trace = Literal["request", "session"]
+"""`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs
+to the session's trace, and links to its caller."""
+
+Content = Literal["arguments", "result"]
+
+Redact = Callable[[Content, str, Any], Any]
+"""Called with the content's kind, the tool's name and the value; returns what may be written, or None for nothing."""
+
+User = Callable[[Principal], "str | None"]
+"""Called with the principal of a request; returns what of it may be written as `user.id`, or None for nothing."""
+
+START_TRACE: Final = "mcp_sessions.start"
+"""The traceparent of the start of a log record's session, on the record."""
+
+
+class Hook(NamedTuple):
+    """The session whose hook runs, whatever request is handled meanwhile."""
+
+    ref: str
+    trace: str | None  # the traceparent of its start
+
+
+running_hook: Final[ContextVar[Hook | None]] = ContextVar("mcp_running_hook", default=None)
+
+
+@contextmanager
+def hook(ref: str, trace: str | None = None) -> Iterator[None]:
+    """Let spans and log records within the block belong to a session whose hook runs."""
+    token = running_hook.set(Hook(ref, trace))
+    try:
+        yield
+    finally:
+        running_hook.reset(token)
+
+
+def is_traced() -> bool:
+    """Whether spans go anywhere: the process has a tracer provider of its own, the SDK's or another one.
+
+    A provider may be set at any time, so no answer is cached.
+    """
+    return _API in sys.modules and takes_spans(sys.modules[_API].get_tracer_provider())
+
+
+def takes_spans(provider: object) -> bool:
+    """Whether a tracer provider is more than one of the API's stand-ins: others have classes of the same name."""
+    return type(provider).__module__ != _API
+
+
+def attributes_of(correlation: Correlation) -> dict[str, str]:
+    """Return the attributes of a client's conversation label."""
+    return {"mcp_sessions.correlation": correlation.id, "mcp_sessions.correlation.source": correlation.source}
