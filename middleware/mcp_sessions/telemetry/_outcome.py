@@ -177,7 +177,7 @@ class RequestTelemetry(RequestInfo):
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
         if self.message.method == INITIALIZE and self.ref is None and session_ids:
-            self.ref = server_ref(session_ids[-1])
+            self.ref: str | None = server_ref(session_ids[-1])
             for span in self.spans:
                 name_session(span, self.ref)
 
