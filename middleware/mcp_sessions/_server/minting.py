@@ -27,6 +27,7 @@ from ..telemetry import hook
 from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .current import warn_once
+from .lifecycle import SUPERSEDED
 from .logs import log_extra
 from .principal import is_unseen
 from .runtime import Runtime
@@ -106,7 +107,7 @@ async def _publish(session: ActiveSession, publish: Publish) -> None:
         await publish(session)
     except BaseException:
         with suppress(StoreUnavailable):
-            await session.session.end("superseded")
+            await session.session.end(SUPERSEDED)
         raise
 
 
