@@ -36,8 +36,7 @@ NAMES = """
 
 MEMBERS = {
     Session: (
-        "client client_capabilities correlation created_at data end expires_at has_data id kind principal ref state "
-        "traceparent"
+        "client client_capabilities correlation created_at data end expires_at id kind principal ref state traceparent"
     ),
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set sync update",

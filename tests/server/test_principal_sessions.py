@@ -17,7 +17,7 @@ from clients import SECRET, SESSION_KEY, Client, Clock, Header
 from failing import Failing
 from starlette.types import Scope, Send
 
-from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, Sessions
+from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, SessionEvent, Sessions, SessionUsed
 from mcp_sessions._server.callers import PrincipalSessions
 from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._memory import MemoryStore
@@ -242,16 +242,23 @@ class Racing(MemoryStore):
 
 @pytest.mark.parametrize("tracked", [False, True])
 async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) -> None:
-    """Its own session ends as one that never began, which `on_end` learns."""
-    clock, ended = Clock(), list[str]()
+    """Its own session ends as one that never began: `on_end` learns it, and events report neither."""
+    clock, ended, events = Clock(), list[str](), list[SessionEvent]()
     store = Racing(clock=clock)
     one, other = (
-        server(clock, store=store, tracked=tracked, on_end=lambda session, reason: ended.append(reason))
+        server(
+            clock,
+            store=store,
+            tracked=tracked,
+            on_end=lambda session, reason: ended.append(reason),
+            listen=events.append,
+        )
         for _ in range(2)
     )
     store.rival = other
     assert [await counted(client, by("ann")) for client in (one, other, one)] == [2, 3, 4]
     assert ended == ["superseded"]
+    assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
 
 
 class Refusing(MemoryStore):

@@ -55,10 +55,8 @@ class TestSession:
         assert made.ended == ["logout"]
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:
-        assert not session_of().has_data
         session = session_of()
         data = session.data
-        assert session.has_data
         assert session.data is data
         await data.set("a", 1)
         assert await session.data.get("a") == 1

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .options import OnEnd
 
 ENDED_ALL: Final = "ended_all"  # the reason where all sessions of a principal end
+SUPERSEDED: Final = "superseded"  # the reason where another worker's session of a principal came first
 
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
@@ -109,6 +110,8 @@ class Terminator:
             await self.purge(*over)
 
     def _report(self, record: Record, reason: str) -> None:
+        if reason == SUPERSEDED:  # its creation was not reported
+            return
         lasted = min(self.clock(), record.expires_at) - record.created_at  # it has not lived beyond its token
         self.emit(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
 

@@ -27,6 +27,7 @@ from ..telemetry._core import hook
 from .active import ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .current import warn_once
+from .lifecycle import SUPERSEDED
 from .logs import log_extra
 from .principal import is_unseen
 from .runtime import Runtime
@@ -78,7 +79,12 @@ async def mint(
             await session.keep_capabilities(capabilities)
         await _run_on_create(session, params, scope)
         if publish is not None:
-            await _publish(session, publish)
+            try:
+                await publish(session)
+            except BaseException:  # `on_end` frees what `on_create` made for a session that nobody can find
+                with suppress(StoreUnavailable):
+                    await session.end(SUPERSEDED)
+                raise
     return session
 
 
@@ -98,16 +104,6 @@ async def mint_for(
     options = {"principal": principal, "params": params or {}, "scope": ctx.scope, "client": client, **options}
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
         return await mint(ctx.runtime, kind=kind, **options)
-
-
-async def _publish(session: ActiveSession, publish: Publish) -> None:
-    """Make a session findable; where that fails, `on_end` frees what `on_create` made for a session nobody can find."""
-    try:
-        await publish(session)
-    except BaseException:
-        with suppress(StoreUnavailable):
-            await session.session.end("superseded")
-        raise
 
 
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:

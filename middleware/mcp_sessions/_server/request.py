@@ -21,7 +21,6 @@ from .._protocol.decision import (
     PASS,
     Action,
     Decision,
-    Rules,
     decide,
     involves_session,
 )
@@ -65,8 +64,9 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     except Refusal as refusal:
         await handle_unparsed(ctx, body, refusal)
         return
-    except Batch as batch:
-        await handle_unparsed(ctx, body, _refusal_of_batch(batch, ctx.runtime.rules))
+    except Batch as batch:  # forwarded as it comes, so nothing in it may concern a session
+        concerns_session = any(involves_session(item, ctx.runtime.rules) for item in batch.items)
+        await handle_unparsed(ctx, body, refusal_for("batch") if concerns_session else None)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -85,7 +85,9 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
         if refused is not None:
-            await _refuse(ctx, message, decision, refused)
+            # A dead cookie is renewed at once, since its client does not know that it has one.
+            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
+            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
         elif decision.action in ANSWERED:
             await respond_to_session_method(ctx, message, METHODS[decision.action])
         else:
@@ -112,17 +114,6 @@ async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | N
         await refuse_unparsed(ctx, refusal)
     else:
         await forward(ctx, body)
-
-
-def _refusal_of_batch(batch: Batch, rules: Rules) -> Refusal | None:
-    """Return why a batch is refused, or None: it is forwarded as it comes, so nothing in it may concern a session."""
-    return refusal_for("batch") if any(involves_session(item, rules) for item in batch.items) else None
-
-
-async def _refuse(ctx: RequestContext, message: Message, decision: Decision, refusal: Refusal) -> None:
-    # A dead cookie is renewed at once, since its client does not know that it has one.
-    is_dead = decision.kind == COOKIE and isinstance(refusal, SessionNotFound)
-    await refuse(ctx, message, refusal, partial(new_cookie, ctx, message) if is_dead else None)
 
 
 async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:

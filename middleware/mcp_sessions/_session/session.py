@@ -104,11 +104,6 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
             self._data = self._active.data()
         return self._data
 
-    @property
-    def has_data(self) -> bool:
-        """Whether this request has used `data`."""
-        return self._data is not None
-
     async def client_capabilities(self) -> dict[str, Any] | None:
         """Return the latest capabilities of the client of a SEP-1364 session; None for other sessions.
 
