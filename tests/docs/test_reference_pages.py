@@ -55,9 +55,9 @@ def test_every_store_and_every_event_is_on_the_api_page() -> None:
     }
 
 
-def test_every_requirement_of_the_core_is_on_the_architecture_page() -> None:
+def test_contributing_names_every_requirement_of_the_core() -> None:
     """Each with its purpose, and what it stands in place of."""
-    page = (DOCS / "architecture.md").read_text("utf-8").partition("## Dependencies")[2]
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text("utf-8").partition("### Dependencies")[2]
     needed = [Requirement(text) for text in requires("mcp-sessions") or ()]
     assert set(re.findall(r"^\| `([\w-]+)` \| .+ \| .+ \|$", page, re.MULTILINE)) == {
         one.name for one in needed if one.marker is None

@@ -2,7 +2,7 @@
 
 Each is set up as the page says, in a process of its own, but for the host, which is a receiver of ours. Two sessions
 make two calls each; then every span of theirs must have the attribute by which the tool groups. The queries of
-`docs/on-call.md` for tools that cannot be had here are compared with what is exported.
+`docs/tracing.md` for tools that cannot be had here are compared with what is exported.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def shown(span: Received) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("tool", "parse"), [("Tempo", in_tempo), ("Jaeger", in_jaeger)])
-def test_a_query_of_the_page_on_call_asks_for_what_is_exported(
+def test_a_query_of_on_call_asks_for_what_is_exported(
     tool: str, parse: Callable[[str], Asks], received: dict[str, Receiver]
 ) -> None:
     """One span at least has all of it; Jaeger shows the worker with each span, without a query."""

@@ -22,7 +22,7 @@ from mcp import Client
 from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"
-PAGE = EXAMPLES.parent / "docs" / "on-call.md"
+PAGE = EXAMPLES.parent / "docs" / "tracing.md"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$tool": ".*"}
 LIVE = DASHBOARD["panels"][0]["targets"][0]["expr"].replace("$job", ".*")
@@ -38,7 +38,7 @@ def filled(query: str) -> str:
 
 
 def of_the_page() -> list[str]:
-    """Return what the page asks Prometheus."""
+    """Return what *On call* asks Prometheus."""
     cells = re.findall(r"^\| [^|]+ \| `((?:[^`\\]|\\.)+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
     return [cell.replace("\\|", "|") for cell in cells if "mcp_sessions_" in cell]
 

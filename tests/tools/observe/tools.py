@@ -43,9 +43,9 @@ class Tool:
 
 
 def asked(tool: str) -> dict[str, str]:
-    """Return what the page *On call* asks a tool, by question."""
-    lines = (ROOT / "docs" / "on-call.md").read_text("utf-8").splitlines()
-    table = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in lines if line.startswith("| ")]
+    """Return what *On call* asks a tool, by question."""
+    text = (ROOT / "docs" / "tracing.md").read_text("utf-8").partition("## On call")[2]
+    table = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
     head, *rows = [cells for cells in table if len(cells) == 5]
     (column,) = [number for number, name in enumerate(head) if name.startswith(tool)]
     return {row[0]: row[column].replace("\\|", "|") for row in rows if row[column]}
