@@ -9,8 +9,7 @@ from mcp_sessions._errors import DataTooLarge, StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus
-from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.stores._memory_data import _DROPPED
+from mcp_sessions.stores._memory import _DROPPED, MemoryStore
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600
@@ -36,17 +35,17 @@ def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = A
 
 
 async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
-    """Many at a time, and never before every token in them has ended on a clock that is a minute behind."""
+    """Never before the token has ended on a clock that is a minute behind."""
     store = MemoryStore(clock=clock)
     a = session("a", expires_at=START + 1)
     await revoke(store, a)
-    clock.now = START + HOUR + 59
+    clock.now = START + 60.9
     await revoke(store, session("b", expires_at=START + HOUR + 100))
     assert await store.status(a) is SessionStatus.ENDED
-    clock.now = START + HOUR + 60
+    clock.now = START + 61
     await revoke(store, session("c", expires_at=START + HOUR + 100))
     assert await store.status(a) is SessionStatus.LIVE
-    assert len(store) == 2
+    assert len(store._revoked) == 2
 
 
 async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
@@ -61,7 +60,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     assert await store.status(c) is SessionStatus.LIVE
     clock.now = START + 2 * HOUR
     await revoke(store, c)
-    assert len(store) == 2
+    assert len(store._revoked) == 2
 
 
 async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
@@ -72,7 +71,7 @@ async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
         await revoke(store, session())
     clock.now = START + 120
     await revoke(store, session())
-    assert len(store) == 1
+    assert len(store._revoked) == 1
 
 
 async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
@@ -96,7 +95,7 @@ async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     """Its end could not be kept, so it is given to nobody; with room, it is."""
     store = MemoryStore(max_entries=1, clock=clock)
     await store.register(Record.of(session("a")))
-    await revoke(store, session("b", expires_at=START + 1))
+    await revoke(store, session("b", expires_at=START + 2))
     clock.now = START + 61
     with pytest.raises(StoreFull):
         await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
@@ -185,7 +184,7 @@ async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clo
         await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
     clock.now = START + 120
     await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
-    assert len(store) == 2
+    assert len(store._revoked) == 2
     assert await store.status(before) is SessionStatus.LIVE
 
 
@@ -221,13 +220,3 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
     for left in (1, 0):
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER + HOUR)
         assert len(store._data._values) == left
-
-
-async def test_a_long_list_is_read_some_at_a_time(clock: Clock) -> None:
-    """Others have their turn in between, and nothing is left out."""
-    store = MemoryStore(clock=clock)
-    sessions = [session(f"{n}") for n in range(45)]
-    for one in sessions:
-        await store.register(Record.of(one))
-    listed = await store.list_sessions(audience=AUDIENCE, subject=ALICE, limit=100)
-    assert {record.ref for record in listed} == {one.ref for one in sessions}

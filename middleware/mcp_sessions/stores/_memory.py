@@ -1,7 +1,7 @@
 """A store in this process's memory: for one worker, and for tests.
 
 Everything is bounded, and nothing is ever evicted to make room: a forgotten revocation is a deleted session that works
-again. What expires lies in heaps or in buckets, since a scan of everything would stop the event loop.
+again. What expires lies in heaps, since a scan of everything would stop the event loop.
 """
 
 from __future__ import annotations
@@ -9,92 +9,144 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
-
-import msgspec
-from anyio.lowlevel import cancel_shielded_checkpoint
 
 from .._errors import StoreFull
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
-from ._base import FIRST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
-from ._memory_data import Deadlines, SessionDataTable
+from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
 
-_LOOKS: Final = 20  # at records, between which others have their turn
-_MINUTE: Final = 60  # seconds between two times of dropping what has expired
-_BUCKET: Final = 12  # bits of the seconds of expiry: revocations of 68 minutes are forgotten together
+_DROPPED: Final = 250  # expired entries that one call drops
+_RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
+_SLACK: Final = 1000  # outdated entries of a heap that are not worth a compaction
 
 
-class _Revocations:
-    """Revoked sessions, in a bucket for each span of expiry, and cutoffs by audience and principal.
+class _Deadlines:
+    """Names, each with the moment at which to look at it, in Unix seconds."""
 
-    So a look-up is two hashes, and forgetting needs no scan (which stops the loop for 55 ms at a million entries).
-    """
+    def __init__(self) -> None:
+        self._moments: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []  # with outdated entries
 
-    def __init__(self, max_entries: int, full: Callable[[], StoreFull]) -> None:
-        self._max_entries = max_entries
-        self._full = full
-        self._refs: dict[int, dict[str, None]] = {}
-        self._count = 0
-        self._cutoffs: dict[str, float] = {}  # by audience and principal
-        self._cutoff_deadlines = Deadlines()
+    def __contains__(self, name: str) -> bool:
+        return name in self._moments
 
     def __len__(self) -> int:
-        return self._count + len(self._cutoffs)
+        return len(self._moments)
 
-    def __contains__(self, session: tuple[str, int]) -> bool:
-        ref, expires_at = session
-        return ref in self._refs.get(expires_at >> _BUCKET, ())
+    def put(self, name: str, moment: float) -> None:
+        self._moments[name] = moment
+        heappush(self._heap, (moment, name))
+        if len(self._heap) > 2 * len(self._moments) + _SLACK:
+            self._heap = [(moment, name) for name, moment in self._moments.items()]
+            heapify(self._heap)
 
-    def cutoff_time(self, audience: str, subject: str | None) -> float:
-        if not self._cutoffs:
-            return 0
-        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
+    def prolong(self, name: str, moment: float) -> None:
+        if moment > self._moments.get(name, 0):
+            self.put(name, moment)
 
-    def add(self, ref: str, expires_at: int) -> None:
-        self._check_room()
-        self._refs.setdefault(expires_at >> _BUCKET, {})[ref] = None
-        self._count += 1
+    def remove(self, name: str) -> None:
+        self._moments.pop(name, None)
 
-    def add_cutoff(self, cutoff_time: float, audience: str, subject: str | None, expires_at: float) -> None:
-        place = f"{subject or ''} {audience}"
-        if place not in self._cutoffs:
-            self._check_room()
-        self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
-        self._cutoff_deadlines.prolong(place, expires_at)
+    def first_due(self, now: float) -> str | None:
+        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        while self._heap and self._heap[0][0] <= now:
+            moment, name = self._heap[0]
+            if self._moments.get(name) == moment:
+                return name
+            heappop(self._heap)
+        return None
 
-    def drop_expired(self, expired_before: float) -> None:
-        for bucket in [bucket for bucket in self._refs if bucket < int(expired_before) >> _BUCKET]:
-            self._count -= len(self._refs.pop(bucket))
-        while (place := self._cutoff_deadlines.first_due(expired_before)) is not None:
-            del self._cutoffs[place]
-            self._cutoff_deadlines.remove(place)
+    def pop_due(self, now: float) -> Iterator[str]:
+        """Remove some of the names whose moment has come."""
+        for _ in range(_DROPPED):
+            if (name := self.first_due(now)) is not None:
+                del self._moments[name]
+                yield name
 
-    def _check_room(self) -> None:
-        if len(self) >= self._max_entries:
+
+@dataclass(slots=True)
+class _Values:
+    subject: str | None
+    items: dict[str, bytes] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)  # of those values that end before the session
+    cost: int = 0
+
+
+class _SessionData:
+    """The data of all sessions. Expired values are not read, and are dropped before anything is measured.
+
+    A quarter of the room is kept from sessions without a principal, who have one account together.
+    """
+
+    def __init__(self, max_bytes: int, full: Callable[[], StoreFull]) -> None:
+        self._full = full
+        self._max_bytes = max_bytes
+        self.bytes = 0
+        self.of_subjects: defaultdict[str, int] = defaultdict(int)
+        self.deadlines = _Deadlines()
+        self._values: dict[str, _Values] = {}
+
+    def keys(self, owner: str) -> list[str]:
+        return list(values.items) if (values := self._values.get(owner)) else []
+
+    def find(self, owner: str, key: str, now: float) -> tuple[bytes | None, float | None]:
+        """Return a value and when it ends."""
+        values = self._values.get(owner) or _Values(None)
+        ends = values.ends.get(key)
+        return (values.items.get(key), ends) if ends is None or now < ends else (None, None)
+
+    def put(self, namespace: Namespace, key: str, value: bytes | None, ends: float | None, now: float) -> None:
+        values = self._values.get(namespace.owner) or _Values(namespace.subject)
+        for expired in [name for name, end in values.ends.items() if not now < end]:
+            self._set(values, expired, None)
+        if value is not None:
+            more = _cost(key, value) - _cost(key, values.items.get(key))
+            number = len(values.items) + (key not in values.items)
+            base.check_size(namespace, values.cost + more - number * VALUE_COST)
+            self._check_room(namespace, values.subject, more)
+        self._set(values, key, value, ends)
+        if values.items:
+            self._values[namespace.owner] = values
+            self.deadlines.prolong(namespace.owner, namespace.expires_at)
+        else:
+            self.drop(namespace.owner)
+
+    def drop(self, owner: str) -> None:
+        if (values := self._values.pop(owner, None)) is not None:
+            self._account(values, -values.cost)
+            self.deadlines.remove(owner)
+
+    def _check_room(self, namespace: Namespace, subject: str | None, more: int) -> None:
+        if subject is not None:
+            of_all = self.of_subjects.get(subject, 0)
+            base.check_principal(namespace, of_all, more)
+            if subject == ANONYMOUS and of_all + more > self._max_bytes // 4 * 3:
+                raise self._full()
+        if self.bytes + more > self._max_bytes:
             raise self._full()
 
+    def _set(self, values: _Values, key: str, value: bytes | None, ends: float | None = None) -> None:
+        self._account(values, _cost(key, value) - _cost(key, values.items.pop(key, None)))
+        values.ends.pop(key, None)
+        if value is not None:
+            values.items[key] = value
+            if ends is not None:
+                values.ends[key] = ends
 
-class _Entry(msgspec.Struct, gc=False):
-    """A recorded session as plain values, which the garbage collector passes over; once it has ended, also why."""
-
-    ref: str
-    subject: str | None
-    created_at: float
-    expires_at: int
-    seen_at: float
-    trace: str | None
-    audience: str
-    principal_hashes: str | None
-    reason: str | None = None
-
-    @property
-    def record(self) -> Record:
-        return Record(*(getattr(self, name) for name in Record.__slots__))
+    def _account(self, values: _Values, cost: int) -> None:
+        values.cost += cost
+        self.bytes += cost
+        if values.subject is not None:
+            self.of_subjects[values.subject] += cost
+            if not self.of_subjects[values.subject]:
+                del self.of_subjects[values.subject]
 
 
 class MemoryStore:
@@ -121,31 +173,35 @@ class MemoryStore:
         leeway: float = 60,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._max_entries = max_entries
         self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = clock
-        self._revoked = _Revocations(max_entries, self._full)
-        self._entries: dict[str, _Entry] = {}
+        self._revoked = _Deadlines()  # sessions by their names, and the places of cutoffs
+        self._cutoffs: dict[str, float] = {}  # by principal and audience, with a blank that no session's name has
+        self._entries: dict[str, Record] = {}
+        self._reasons: dict[str, str] = {}  # why recorded sessions ended
         self._listed: dict[tuple[str, str | None], list[Position]] = {}  # by audience; and by audience and principal
         # By audience: when a session was seen last, and when it expires or, once it has ended, its lease runs out.
-        self._seen: defaultdict[str, Deadlines] = defaultdict(Deadlines)
-        self._deadlines: defaultdict[str, Deadlines] = defaultdict(Deadlines)
-        self._data = SessionDataTable(max_data_bytes, self._full)
+        self._seen: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
+        self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
+        self._data = _SessionData(max_data_bytes, self._full)
         self._anonymous = 0  # records of sessions without a principal
-        self._expired_before = 0.0
         self._usage_log = base.UsageLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    def __len__(self) -> int:
-        return len(self._revoked)
+    def _has_ended(self, ref: str) -> bool:
+        return ref in self._revoked or ref in self._reasons
+
+    def _cutoff_time(self, audience: str, subject: str | None) -> float:
+        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
 
     def _facts(self, claims: Claims) -> Facts:
-        entry = self._entries.get(claims.ref)
-        ended = (claims.ref, claims.expires_at) in self._revoked or (entry is not None and entry.reason is not None)
-        cutoff_time = self._revoked.cutoff_time(claims.audience, claims.subject)
-        return Facts(ended, cutoff_time, 0, registered=False, seen_at=None if entry is None else entry.seen_at)
+        entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, claims.subject)
+        seen_at = None if entry is None else entry.seen_at
+        return Facts(self._has_ended(claims.ref), cutoff_time, 0, registered=False, seen_at=seen_at)
 
     def status_nowait(self, claims: Claims) -> SessionStatus:
         """Return the same as `status`, for which nothing here has to be awaited."""
@@ -158,21 +214,20 @@ class MemoryStore:
         return [self.status_nowait(one) for one in claims]
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        facts, now = self._facts(claims), self._clock()
+        facts, now, entry = self._facts(claims), self._clock(), self._entries.get(claims.ref)
         status = base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout)
-        entry = self._entries.get(claims.ref)
         if status is base.LIVE and entry is not None and base.is_touch_due(entry.seen_at, now, idle_timeout):
-            entry.seen_at = max(entry.seen_at, now)
-            self._seen[entry.audience].put(entry.ref, entry.seen_at)
+            self._entries[entry.ref] = replace(entry, seen_at=now)
+            self._seen[entry.audience].put(entry.ref, now)
         return status
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         now = self._drop_expired()
-        entry = self._entries.get(record.ref)
-        if (record.ref, record.expires_at) in self._revoked or (entry is not None and entry.reason is not None):
+        if self._has_ended(record.ref):
             return False
-        self._revoked.add(record.ref, record.expires_at)
-        if entry is not None:
+        self._check_room()
+        self._revoked.put(record.ref, record.expires_at)
+        if (entry := self._entries.get(record.ref)) is not None:
             self._end(entry, reason, now + (lease or 0))
         if lease is None:
             await self.purge(record.ref)
@@ -180,22 +235,26 @@ class MemoryStore:
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
         self._drop_expired()
-        self._revoked.add_cutoff(cutoff_time, audience, subject, expires_at)
+        place = f"{subject or ''} {audience}"
+        if place not in self._cutoffs:
+            self._check_room()
+        self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
+        self._revoked.prolong(place, expires_at)
 
     async def register_at_epoch(self, claims: Claims) -> None:
         """Do nothing: what this process loses, it loses whole."""
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        if record.ref in self._entries or (record.ref, record.expires_at) in self._revoked:
+        if record.ref in self._entries or record.ref in self._revoked:
             return
         lists = self._lists(record)
-        cutoff_time = self._revoked.cutoff_time(record.audience, record.subject)
+        cutoff_time = self._cutoff_time(record.audience, record.subject)
         if max_sessions is not None and len(lists[1]) - bisect_left(lists[1], (cutoff_time, "")) >= max_sessions:
             raise refusal("sessions_full")
         is_crowded = record.subject is None and self._anonymous >= self._max_sessions - self._max_sessions // 10
         if is_crowded or len(self._entries) >= self._max_sessions:
             raise self._full()
-        self._entries[record.ref] = _Entry(*astuple(record))
+        self._entries[record.ref] = record
         self._anonymous += record.subject is None
         self._seen[record.audience].put(record.ref, record.seen_at)
         self._deadlines[record.audience].put(record.ref, record.expires_at)
@@ -207,10 +266,10 @@ class MemoryStore:
 
     def _get(self, ref: str, *, with_cut_off: bool = False) -> Record | None:
         entry = self._entries.get(ref)
-        if entry is None or entry.reason is not None or entry.expires_at <= self._clock():
+        if entry is None or ref in self._reasons or entry.expires_at <= self._clock():
             return None
-        is_live = with_cut_off or entry.created_at >= self._revoked.cutoff_time(entry.audience, entry.subject)
-        return entry.record if is_live else None
+        is_live = with_cut_off or entry.created_at >= self._cutoff_time(entry.audience, entry.subject)
+        return entry if is_live else None
 
     async def list_sessions(
         self,
@@ -221,22 +280,16 @@ class MemoryStore:
         limit: int,
         with_cut_off: bool = False,
     ) -> list[Record]:
-        found: list[Record] = []
+        listed = self._listed.get((audience, subject), [])
         if not with_cut_off:
-            after = max(after, (self._revoked.cutoff_time(audience, subject), ""))
-        while True:
-            listed = self._listed.get((audience, subject), [])
-            start, size = bisect_right(listed, after), min(limit - len(found), _LOOKS)
-            page = listed[start : start + size]
-            found += [record for _, ref in page if (record := self._get(ref, with_cut_off=with_cut_off)) is not None]
-            if len(page) < size or len(found) == limit:
-                return found
-            after = page[-1]
-            await cancel_shielded_checkpoint()
+            after = max(after, (self._cutoff_time(audience, subject), ""))
+        places = (listed[n] for n in range(bisect_right(listed, after), len(listed)))
+        found = (self._get(ref, with_cut_off=with_cut_off) for _, ref in places)
+        return list(islice((record for record in found if record is not None), limit))
 
     async def count(self, *, audience: str) -> int:
         listed = self._listed.get((audience, None), [])
-        return len(listed) - bisect_left(listed, (self._revoked.cutoff_time(audience, None), ""))
+        return len(listed) - bisect_left(listed, (self._cutoff_time(audience, None), ""))
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now = self._drop_expired()
@@ -244,47 +297,47 @@ class MemoryStore:
         idle_since = base.idle_since(now, idle_timeout)
         claimed: dict[str, Ended] = {}
         while len(claimed) < limit and (ref := deadlines.first_due(now) or seen.first_due(idle_since)) is not None:
-            entry = self._entries[ref]
             if ref in claimed:  # for no time at all
                 break
-            reason = entry.reason or ("expired" if entry.expires_at <= now else "idle")
-            if entry.reason is None and (ref, entry.expires_at) not in self._revoked:
-                self._revoked.add(ref, entry.expires_at)  # an idle one must not come back
+            entry = self._entries[ref]
+            reason = self._reasons.get(ref) or ("expired" if entry.expires_at <= now else "idle")
+            if not self._has_ended(ref):  # an idle one must not come back
+                self._check_room()
+                self._revoked.put(ref, entry.expires_at)
             self._end(entry, reason, now + lease)
-            claimed[ref] = Ended(entry.record, reason)
-            if len(claimed) % _LOOKS == 0:  # each is a step of its own
-                await cancel_shielded_checkpoint()
+            claimed[ref] = Ended(entry, reason)
         return list(claimed.values())
 
     async def purge(self, *refs: str) -> None:
-        for n, ref in enumerate(refs, 1):
-            if n % _LOOKS == 0:
-                await cancel_shielded_checkpoint()
+        for ref in refs:
             self._data.drop(ref)
             if (entry := self._entries.pop(ref, None)) is not None:
                 self._anonymous -= entry.subject is None
                 self._seen[entry.audience].remove(ref)
                 self._deadlines[entry.audience].remove(ref)
-                if entry.reason is None:
-                    self._unlist(entry.record)
+                if self._reasons.pop(ref, None) is None:
+                    self._unlist(entry)
+
+    def _check_room(self) -> None:
+        if len(self._revoked) >= self._max_entries:
+            raise self._full()
 
     def _full(self) -> StoreFull:
         if self._usage_log.is_due():
-            of_each = [len(listed) for (_, of), listed in self._listed.items() if of]
-            data = self._data
-            self._usage_log.log(StoreUsage(len(self._entries), max(of_each, default=0), data.bytes, data.max_of_one))
+            sessions = max((len(listed) for (_, of), listed in self._listed.items() if of), default=0)
+            data = max(self._data.of_subjects.values(), default=0)
+            self._usage_log.log(StoreUsage(len(self._entries), sessions, self._data.bytes, data))
         return StoreFull()
 
-    def _end(self, entry: _Entry, reason: str, lease_until: float) -> None:
-        if entry.reason is None:
-            self._unlist(entry.record)
-        entry.reason = reason
+    def _end(self, entry: Record, reason: str, lease_until: float) -> None:
+        if entry.ref not in self._reasons:
+            self._unlist(entry)
+        self._reasons[entry.ref] = reason
         self._seen[entry.audience].remove(entry.ref)
         self._deadlines[entry.audience].put(entry.ref, lease_until)
 
     def _lists(self, record: Record) -> list[list[Position]]:
-        places = ((record.audience, None), (record.audience, record.subject or ""))
-        return [self._listed.setdefault(place, []) for place in places]
+        return [self._listed.setdefault((record.audience, of), []) for of in (None, record.subject or "")]
 
     def _unlist(self, record: Record) -> None:
         for listed in self._lists(record):
@@ -293,50 +346,54 @@ class MemoryStore:
             del self._listed[record.audience, record.subject or ""]
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._data.read(namespace.owner, key, self._clock())
+        return self._data.find(namespace.owner, key, self._clock())[0]
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
         now = self._check_changeable(namespace)
-        kept = value if expires_at is None or now < expires_at else None
-        self._data.replace(namespace, key, kept, now)
-        if kept is not None:
-            self._data.set_end(namespace.owner, key, expires_at)
+        self._data.put(namespace, key, value if expires_at is None or now < expires_at else None, expires_at, now)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         now = self._check_changeable(namespace)
-        if self._data.read(namespace.owner, key, now) != old:
+        value, ends = self._data.find(namespace.owner, key, now)
+        if value != old:
             return False
-        self._data.replace(namespace, key, new, now)
+        self._data.put(namespace, key, new, ends, now)
         return True
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
         now = self._check_changeable(namespace)
-        total = base.checked_add(self._data.read(namespace.owner, key, now), by)
-        self._data.replace(namespace, key, b"%d" % total, now)
+        value, ends = self._data.find(namespace.owner, key, now)
+        total = base.checked_add(value, by)
+        self._data.put(namespace, key, b"%d" % total, ends, now)
         return total
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         now = self._check_changeable(target)
-        for key, value, expires_at in self._data.items(namespace.owner, now):
-            self._data.replace(target, key, value, now)
-            self._data.set_end(target.owner, key, expires_at)
+        for key in self._data.keys(namespace.owner):
+            value, ends = self._data.find(namespace.owner, key, now)
+            if value is not None:
+                self._data.put(target, key, value, ends, now)
 
     def _check_changeable(self, namespace: Namespace) -> float:
-        now, entry = self._drop_expired(), self._entries.get(namespace.owner)
-        has_ended = (namespace.owner, namespace.expires_at) in self._revoked
-        has_ended = has_ended or (entry is not None and entry.reason is not None)
-        base.check_changeable(namespace, now, self._leeway, has_ended=has_ended)
+        now = self._drop_expired()
+        base.check_changeable(namespace, now, self._leeway, has_ended=self._has_ended(namespace.owner))
         return now
 
     def _drop_expired(self) -> float:
-        """Drop what has expired, once a minute and some at a time, and return the time."""
+        """Drop some of what has expired, and return the time."""
         now = self._clock()
-        expired_before = (now - self._leeway) // _MINUTE * _MINUTE
-        if expired_before != self._expired_before:
-            self._revoked.drop_expired(expired_before)
-            # An expired session's `on_end` may still read its data.
-            if self._data.drop_expired(expired_before, is_needed=self._entries.get):
-                self._expired_before = expired_before
+        expired_before, data = now - self._leeway, self._data
+        for name in self._revoked.pop_due(expired_before):
+            self._cutoffs.pop(name, None)
+        for owner in data.deadlines.pop_due(expired_before):
+            if owner in self._entries:  # its `on_end` may still read the data
+                data.deadlines.put(owner, expired_before + _RECHECK_AFTER)
+            else:
+                data.drop(owner)
         return now
+
+
+def _cost(key: str, value: bytes | None) -> int:
+    return 0 if value is None else base.entry_size(key, value) + VALUE_COST
