@@ -1,98 +1,94 @@
-"""How often each request in a session asks PostgreSQL: on a network, users wait for nothing else."""
+"""How often each request in a session waits for its store: on a network, users notice nothing else of it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import postgres_servers
 import pytest
+import redis_servers
 from apps import Server, sessions
-from clients import Client
-from round_trips import HOST, proxied
+from clients import Client, Clock
+from round_trips import HOST, Proxy, proxied
 
 from mcp_sessions import Limits, Session
+from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
 
-Arguments = dict[str, Any]
-WARM_UP = 20  # after which the driver has prepared its statements on each connection
+WARM_UP = {"redis": 1, "postgresql": 20}  # after which scripts are known, and statements prepared on each connection
+TRIPS = {"create": 1, "request": 0, "get": 1, "increment": 1, "update": 2, "delete": 1}
+"""The round trips of each step besides the one for the status, tracked or not."""
 
 
-async def get(session: Session | None, arguments: Arguments) -> Any:
+@pytest.fixture
+def anyio_backend() -> str:
+    """Redis' driver knows asyncio alone."""
+    return "asyncio"
+
+
+async def use(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Change or read the session's data."""
     assert session is not None
-    return await session.data.get("n")
+    how = arguments["how"]
+    if how == "update":
+        return await session.data.update("m", lambda n: n + 1, default=0)
+    return await getattr(session.data, how)("n")
 
 
-async def increment(session: Session | None, arguments: Arguments) -> Any:
-    assert session is not None
-    return await session.data.increment("n")
-
-
-async def update(session: Session | None, arguments: Arguments) -> Any:
-    assert session is not None
-    return await session.data.update("m", lambda number: number + 1, default=0)
-
-
-class Calls:
-    """What a client does, each time the same."""
-
-    def __init__(self, client: Client, held: dict[str, str]) -> None:
-        self.client = client
-        self.held = held
-
-    async def tool(self, name: str) -> None:
-        assert (await self.client.tool(name, session=self.held)).session is not None
-
-    async def request(self) -> None:
-        await self.tool("whoami")
-
-    async def with_get(self) -> None:
-        await self.tool("get")
-
-    async def with_increment(self) -> None:
-        await self.tool("increment")
-
-    async def with_update(self) -> None:
-        await self.tool("update")
-
-    async def create(self) -> None:
-        self.created = await self.client.create()
-
-    async def delete(self) -> None:
-        assert "error" not in (await self.client.delete(self.created)).json
-
-
-BUDGET: dict[Callable[[Calls], Awaitable[None]], tuple[int, int]] = {
-    Calls.request: (1, 1),
-    Calls.with_get: (2, 2),
-    Calls.with_increment: (2, 2),
-    Calls.with_update: (3, 3),
-    Calls.create: (1, 2),
-    Calls.delete: (2, 3),
-}
-"""The most round trips, untracked and tracked."""
-
-
-@pytest.mark.parametrize("freshness", [0, 5])
-@pytest.mark.parametrize("options", [{}, {"tracked": True}, {"tracked": True, "idle_timeout": 3600}], ids=str)
-async def test_a_request_takes_few_round_trips(options: dict[str, Any], freshness: int) -> None:
-    """One to look at the session, none where its status is recent, and one or two more for its data."""
-    socket = postgres_servers.shared().folder / ".s.PGSQL.5432"
-    with proxied(socket) as proxy:
-        url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
-        store = PostgresStore(url, schema=f"s{uuid4().hex}", durability="ignore", timeout=20, freshness=freshness)
-        server = Server(get=get, increment=increment, update=update)
-        client = Client(sessions(server, store=store, limits=Limits(store_timeout=20), **options))
-        calls, taken = Calls(client, await client.create()), {}
-        for _ in range(WARM_UP):
-            for call in BUDGET:
-                await call(calls)
-        for call in BUDGET:
-            proxy.taken()
-            await call(calls)
-            taken[call] = proxy.taken()
+@asynccontextmanager
+async def counted(kind: str, clock: Clock, **options: Any) -> AsyncIterator[tuple[Store, Proxy]]:
+    """A store of a kind, all of whose round trips are counted."""
+    is_redis = kind == "redis"
+    postgres = None if is_redis else postgres_servers.shared().folder / ".s.PGSQL.5432"
+    with proxied(postgres or (HOST, redis_servers.shared().port)) as proxy:
+        store: Store
+        if is_redis:
+            store = RedisStore(
+                f"redis://{HOST}:{proxy.port}",
+                prefix=uuid4().hex,
+                clock=clock,
+                timeout=20,
+                durability="ignore",
+                **options,
+            )
+        else:
+            url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
+            name = f"s{uuid4().hex}"
+            store = PostgresStore(url, schema=name, durability="ignore", timeout=20, clock=clock, **options)
+        await store.open()
+        yield store, proxy
         await store.close()
-    most = {call: budget[bool(options)] for call, budget in BUDGET.items()}
-    assert {call.__name__: number for call, number in taken.items() if number > most[call]} == {}
-    assert taken[Calls.request] == (0 if freshness else 1)
+
+
+@pytest.mark.parametrize("kind", WARM_UP)
+@pytest.mark.parametrize("freshness", [0, 5])
+@pytest.mark.parametrize("later", [0, 60], ids=["at the store's epoch", "later"])
+@pytest.mark.parametrize("options", [{}, {"tracked": True}, {"tracked": True, "idle_timeout": 3600}], ids=str)
+async def test_a_request_takes_few_round_trips(
+    kind: str, options: dict[str, Any], later: float, freshness: float
+) -> None:
+    """One to look at the session, none where its status is recent, and one or two more for its data."""
+    clock = Clock()
+    async with counted(kind, clock, freshness=freshness) as (store, proxy):
+        limits = Limits(store_timeout=20)
+        client = Client(sessions(Server(use=use), store=store, clock=clock, limits=limits, **options))
+        clock.now += later
+        found: dict[str, int] = {}
+        for _ in range(WARM_UP[kind] + 1):
+            proxy.taken()
+            session = await client.create()
+            found["create"] = proxy.taken()
+            await client.tool(session=session)
+            proxy.taken()
+            for how in ("request", "get", "increment", "update"):
+                answer = await client.tool("whoami" if how == "request" else "use", session=session, how=how)
+                assert answer.session is not None
+                found[how] = proxy.taken()
+            assert "error" not in (await client.delete(session)).json
+            found["delete"] = proxy.taken()
+    looks = not freshness
+    assert found == {step: trips + (looks and step != "create") for step, trips in TRIPS.items()}
