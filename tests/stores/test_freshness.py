@@ -17,8 +17,8 @@ from clients import Client
 
 from mcp_sessions import Limits
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _freshness, make
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _timeout, make
 from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import LATER, START, Clock, register, revoke, session
@@ -39,7 +39,7 @@ class Steady:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
     """The clock by which a status is recent."""
-    monkeypatch.setattr(_freshness, "time", steady := Steady())
+    monkeypatch.setattr(_timeout, "time", steady := Steady())
     return steady
 
 
@@ -79,20 +79,19 @@ async def test_an_end_elsewhere_is_seen_when_the_status_is_old(
     assert await use(own) is ENDED
 
 
-async def test_an_answer_from_before_an_own_end_is_not_kept(
-    workers: tuple[Store, Store, Clock], steady: Steady
-) -> None:
+async def test_an_answer_from_before_an_own_end_is_not_kept() -> None:
     """The question was under way when the session was ended."""
-    own, _, _ = workers
-    recent = own._recent  # type: ignore[attr-defined]
 
-    async def ask() -> SessionStatus:
-        answer: SessionStatus = await own._store.status(session())  # type: ignore[attr-defined]
-        await revoke(own, session())
-        return answer
+    class Slow(MemoryStore):
+        freshness = FRESHNESS
 
-    assert await recent.status(session().ref, ask) is LIVE
-    assert await own.status(session()) is ENDED
+        async def status(self, claims: Claims) -> SessionStatus:
+            answer = await super().status(claims)
+            await revoke(own, claims)
+            return answer
+
+    own = TimeoutStore(Slow(clock=Clock()), seconds=60)
+    assert [await own.status(session()) for _ in range(2)] == [LIVE, ENDED]
 
 
 async def test_a_use_that_was_not_noted_ends_no_session_sooner(
@@ -116,7 +115,7 @@ async def test_what_is_remembered_is_bounded(
     workers: tuple[Store, Store, Clock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is forgotten when there is too much; the next request asks."""
-    monkeypatch.setattr(_freshness, "_MAX_KNOWN", 2)
+    monkeypatch.setattr(_timeout, "_MAX_RECENT", 2)
     own, other, _ = workers
     names = [session(name) for name in "abc"]
     assert [await own.status(one) for one in names] == [LIVE] * 3

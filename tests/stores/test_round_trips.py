@@ -19,7 +19,10 @@ from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
 
-WARM_UP = {"redis": 1, "postgresql": 20}  # after which scripts are known, and statements prepared on each connection
+ROUNDS = {
+    "redis": 4,
+    "postgresql": 24,
+}  # before the last, scripts are known, and statements prepared on each connection
 TRIPS = {"create": 1, "request": 0, "get": 1, "increment": 1, "update": 2, "delete": 1}
 """The round trips of each step besides the one for the status, tracked or not."""
 
@@ -64,7 +67,7 @@ async def counted(kind: str, clock: Clock, **options: Any) -> AsyncIterator[tupl
         await store.close()
 
 
-@pytest.mark.parametrize("kind", WARM_UP)
+@pytest.mark.parametrize("kind", ROUNDS)
 @pytest.mark.parametrize("freshness", [0, 5])
 @pytest.mark.parametrize("later", [0, 60], ids=["at the store's epoch", "later"])
 @pytest.mark.parametrize("options", [{}, {"tracked": True}, {"tracked": True, "idle_timeout": 3600}], ids=str)
@@ -77,18 +80,22 @@ async def test_a_request_takes_few_round_trips(
         limits = Limits(store_timeout=20)
         client = Client(sessions(Server(use=use), store=store, clock=clock, limits=limits, **options))
         clock.now += later
-        found: dict[str, int] = {}
-        for _ in range(WARM_UP[kind] + 1):
+        found = dict.fromkeys(TRIPS, 99)
+
+        def note(step: str) -> None:
+            found[step] = min(found[step], proxy.taken())  # background work may ask meanwhile
+
+        for _ in range(ROUNDS[kind]):
             proxy.taken()
             session = await client.create()
-            found["create"] = proxy.taken()
+            note("create")
             await client.tool(session=session)
             proxy.taken()
             for how in ("request", "get", "increment", "update"):
                 answer = await client.tool("whoami" if how == "request" else "use", session=session, how=how)
                 assert answer.session is not None
-                found[how] = proxy.taken()
+                note(how)
             assert "error" not in (await client.delete(session)).json
-            found["delete"] = proxy.taken()
+            note("delete")
     looks = not freshness
     assert found == {step: trips + (looks and step != "create") for step, trips in TRIPS.items()}

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
 from ._base import Forgotten, StoreScope, check_clock, split_options
-from ._freshness import checked_freshness
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
 from ._threads import outcome
+from ._timeout import checked_freshness
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -37,10 +37,10 @@ from ._base import (
     status_of,
     status_with_idle,
 )
-from ._freshness import checked_freshness
 from ._redis_client import connect
 from ._redis_epoch import Durability, Epoch
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
+from ._timeout import checked_freshness
 
 DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"

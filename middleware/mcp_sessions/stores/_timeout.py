@@ -1,7 +1,8 @@
 """Every call of a store ends in time, and raises only errors of this package.
 
 A store across a network may hang, and a foreign one may raise anything: what is not an error of this package becomes
-`StoreUnavailable`, which a caller never takes for "no". This is also where a recent answer may serve again.
+`StoreUnavailable`, which a caller never takes for "no". With `freshness=`, a recent LIVE serves again: a request needs
+no round trip, and a session that another worker ended is accepted here for so long.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 import anyio
 
-from .._errors import MCPSessionsError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ._base import FIRST, Ended, Position, Record, SessionStatus, Store, StoreScope, StoreUsage, UsageLog
-from ._freshness import RecentStatuses
+from ._base import FIRST, LIVE, Ended, Position, Record, SessionStatus, Store, StoreScope, StoreUsage, UsageLog
 from ._threads import suppress_instrumentation
 
 P = ParamSpec("P")
@@ -28,6 +29,8 @@ T = TypeVar("T")
 BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MINUTE: Final = 60.0  # seconds
+_MAX_FRESHNESS: Final = 5.0  # seconds
+_MAX_RECENT: Final = 100_000  # sessions
 
 _logger: Final = logging.getLogger("mcp_sessions")
 
@@ -49,7 +52,9 @@ class TimeoutStore:
         self._one, self._three = seconds, 3 * seconds
         self._background = max(seconds, background_timeout)
         self._was_opened = False
-        self._recent = RecentStatuses(_optional_attr(store, "freshness", 0.0))
+        self._freshness = _optional_attr(store, "freshness", 0.0)
+        self._live_until: dict[str, float] = {}  # sessions that are taken for live, by the monotonic clock
+        self._endings = 0  # sessions that this worker has ended
         self._usage_log = UsageLog()
         self.location: str = _optional_attr(store, "location", type(store).__name__)
         self.fault: str | None = None  # why it did not answer when it was last asked
@@ -68,25 +73,30 @@ class TimeoutStore:
         await self._within(self._background, self._store.close)
 
     async def status(self, claims: Claims) -> SessionStatus:
-        return await self._recent.status(claims.ref, lambda: self._within(self._one, self._store.status, claims))
+        return await self._recent_or(claims.ref, partial(self._within, self._one, self._store.status, claims))
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         return await self._within(self._one, self._store.statuses, claims)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        idle_timeout = self._recent.prolonged(idle_timeout)
-        return await self._recent.status(
-            claims.ref, lambda: self._within(self._one, self._store.touch, claims, idle_timeout=idle_timeout)
-        )
+        idle_timeout = self._prolonged(idle_timeout)
+        touch = partial(self._within, self._one, self._store.touch, claims, idle_timeout=idle_timeout)
+        return await self._recent_or(claims.ref, touch)
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        with self._recent.forgetting(record.ref):
+        try:
             return await self._within(self._three, self._store.revoke, record, reason=reason, lease=lease)
+        finally:
+            self._endings += 1
+            self._live_until.pop(record.ref, None)
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
         limit, call = self._background, self._store.revoke_before
-        with self._recent.forgetting():
+        try:
             await self._within(limit, call, cutoff_time, audience=audience, subject=subject, expires_at=expires_at)
+        finally:
+            self._endings += 1
+            self._live_until.clear()
 
     async def register_at_epoch(self, claims: Claims) -> None:
         await self._within(self._three, self._store.register_at_epoch, claims)
@@ -120,7 +130,7 @@ class TimeoutStore:
         return await self._within(self._background, self._store.count, audience=audience)
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        claim, idle_timeout = self._store.claim_ended, self._recent.prolonged(idle_timeout)
+        claim, idle_timeout = self._store.claim_ended, self._prolonged(idle_timeout)
         return await self._within(
             self._background, claim, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit
         )
@@ -145,6 +155,23 @@ class TimeoutStore:
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         await self._within(self._three, self._store.copy, namespace, target)
+
+    async def _recent_or(self, ref: str, ask: Callable[[], Awaitable[SessionStatus]]) -> SessionStatus:
+        """Return a session's status, from the store unless that has called it LIVE a moment ago."""
+        asked_at, endings = time.monotonic(), self._endings
+        if asked_at < self._live_until.get(ref, -math.inf):
+            return LIVE
+        status = await ask()
+        # What ended meanwhile may have been live when the store was asked.
+        if self._freshness and status is LIVE and endings == self._endings:
+            if len(self._live_until) >= _MAX_RECENT:
+                self._live_until.clear()
+            self._live_until[ref] = asked_at + self._freshness
+        return status
+
+    def _prolonged(self, idle_timeout: int | None) -> int | None:
+        """Add the seconds in which no use is noted: a session is idle later, never sooner."""
+        return None if idle_timeout is None else idle_timeout + math.ceil(self._freshness)
 
     async def _within(self, seconds: float, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
@@ -189,6 +216,17 @@ class TimeoutStore:
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
+
+
+def checked_freshness(value: object) -> float:
+    """Return the seconds of the option `freshness=`, also from a URL; `ConfigurationError` if it cannot be used."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # as it came
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if 0 <= seconds <= _MAX_FRESHNESS:
+        return seconds
+    raise ConfigurationError(f"freshness= must be a number of seconds from 0 to {_MAX_FRESHNESS:g}")
 
 
 def _optional_attr(store: object, name: str, otherwise: T) -> T:
