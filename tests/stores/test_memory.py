@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from clients import START, Clock
 
 from mcp_sessions._errors import DataTooLarge, StoreFull
-from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus
 from mcp_sessions.stores._memory import _DROPPED, MemoryStore
-from mcp_sessions.testing._contract import revoke
-
-HOUR = 3600
-LATER = START + HOUR
-ALICE = "alice".ljust(22, "A")
+from mcp_sessions.testing._contract import ALICE, HOUR, LATER, START, Clock, revoke, session
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=name.ljust(22, "A"),
-        issued_at=START,
-        expires_at=expires_at,
-        subject=subject,
-    )
 
 
 async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
@@ -103,15 +86,6 @@ async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
         Ended(Record.of(session("a")), "expired")
     ]
-
-
-async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
-    """It counts like the store's other room."""
-    store = MemoryStore(max_data_bytes=1000, clock=clock)
-    shelf = Namespace(session().ref, LATER, 10_000)
-    with pytest.raises(StoreFull):
-        await store.write(shelf, "k", b"1" * 1000)
-    await store.write(shelf, "k", b"1" * 500)
 
 
 async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:

@@ -22,7 +22,7 @@ from mcp_sessions.stores import _redis_epoch
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_epoch import ServerInfo
-from mcp_sessions.testing._contract import revoke
+from mcp_sessions.testing._contract import revoke, session
 
 LIVE, ENDED, UNKNOWN = SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.UNKNOWN
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
@@ -44,15 +44,7 @@ def clock() -> Clock:
 def claims(jti: str, clock: Clock) -> Claims:
     """A session that begins now."""
     now = int(clock.now)
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=jti,
-        issued_at=now,
-        expires_at=now + 3600,
-        subject="sub",
-    )
+    return session(jti, issued_at=now, expires_at=now + 3600, subject="sub")
 
 
 @asynccontextmanager

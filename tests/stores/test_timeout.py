@@ -10,21 +10,18 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from clients import START
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Namespace
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _timeout
 from mcp_sessions.stores._base import METHODS, Record, Store, StoreScope, StoreUsage
 from mcp_sessions.stores._timeout import _STEPS as STEPS
 from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
+from mcp_sessions.testing._contract import namespace, session
 
-CLAIMS = Claims(
-    kind="session", issuer="mcp-sessions", audience="mcp-sessions", jti="j", issued_at=START, expires_at=START + 60
-)
-RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
-NAMESPACE = Namespace(owner="r", expires_at=START + 60, max_bytes=10)
+CLAIMS = session()
+RECORD = Record.of(CLAIMS)
+NAMESPACE = namespace(CLAIMS)
 PASSWORD = "redis://user:a-password-of-the-store@host"
 
 Call = Callable[[Store], Awaitable[object]]

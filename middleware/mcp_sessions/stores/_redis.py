@@ -360,8 +360,7 @@ class RedisStore:
         return int(total)
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        flat = await self._run("HGETALL", [self._keys("session", namespace.owner)])
-        fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+        fields = await self._run("HGETALL", [self._keys("session", namespace.owner)])
         values = [name[1:] for name in fields if name[:1] == b":"]
         items = [word for name in values for word in (name, fields[b":" + name], fields.get(b"=" + name, b""))]
         await self._change(data.WRITE, target, "", *items)
