@@ -15,10 +15,10 @@ import psycopg
 import pytest
 import redis_servers
 from apps import Server, sessions
-from clients import START, Client, Clock
+from clients import Client, Clock
 
 from mcp_sessions._errors import PrincipalDataTooLarge, StoreFull
-from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _postgres as postgres_store
 from mcp_sessions.stores._base import ANONYMOUS, Record, Store
@@ -27,9 +27,8 @@ from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._timeout import TimeoutStore
-
-LATER = START + 3600
-ALICE, BOB = "alice".ljust(22, "A"), "bob".ljust(22, "A")
+from mcp_sessions.testing._contract import ALICE, BOB, LATER, session
+from mcp_sessions.testing._tenants import shelf
 
 
 @pytest.fixture
@@ -75,37 +74,20 @@ async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) ->
     await made.close()
 
 
-def session(name: str, subject: str | None = ALICE) -> Claims:
-    jti = name.ljust(22, "A")
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=jti,
-        issued_at=START,
-        expires_at=LATER,
-        subject=subject,
-    )
-
-
 async def test_anonymous_sessions_leave_room_in_memory_for_those_with_a_principal() -> None:
     """A tenth of the records, and a quarter of the data."""
     store = MemoryStore(max_sessions=20, max_data_bytes=1000, clock=Clock())
     for n in range(18):
-        await store.register(Record.of(session(f"{n}", None)))
+        await store.register(Record.of(session(f"{n}", subject=None)))
     with pytest.raises(StoreFull):
-        await store.register(Record.of(session("x", None)))
-    await store.register(Record.of(session("b", BOB)))
-    await store.purge(session("0", None).ref)
-    await store.register(Record.of(session("x", None)))
+        await store.register(Record.of(session("x", subject=None)))
+    await store.register(Record.of(session("b", subject=BOB)))
+    await store.purge(session("0", subject=None).ref)
+    await store.register(Record.of(session("x", subject=None)))
     await store.write(Namespace("ses_1", LATER, 10_000, ANONYMOUS, None), "k", b"x" * 500)
     with pytest.raises(StoreFull):
         await store.write(Namespace("ses_2", LATER, 10_000, ANONYMOUS, None), "k", b"x")
     await store.write(shelf("b", BOB), "k", b"x")
-
-
-def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Namespace:
-    return Namespace(session(name, subject).ref, LATER, 10_000, subject, most)
 
 
 async def test_data_that_is_over_is_no_longer_counted(store: Store, clock: Clock) -> None:
@@ -159,7 +141,7 @@ async def test_a_store_that_is_full_says_how_it_got_full(
 ) -> None:
     """Once a minute: how many sessions are recorded, what data takes, and the most of one principal."""
     for name, subject in (("a", ALICE), ("b", ALICE), ("c", BOB)):
-        await store.register(Record.of(session(name, subject)))
+        await store.register(Record.of(session(name, subject=subject)))
         await store.write(shelf(name, subject, None), "k", b"x" * 300)
     fill = partial(store.write, Namespace(session("a").ref, LATER, 1 << 20), "big", b"x" * (1 << 19))
     if isinstance(store, MemoryStore):
@@ -212,16 +194,3 @@ async def held(store: Store) -> int:
     assert isinstance(store, (RedisStore, SQLiteStore, PostgresStore))
     usage = await store.usage()
     return usage.sessions + usage.data
-
-
-async def test_who_looks_at_many_records_leaves_others_their_turn(clock: Clock) -> None:
-    """All are found all the same."""
-    store = MemoryStore(clock=clock)
-    for n in range(450):
-        await store.register(Record.of(session(f"{n}")))
-    assert await store.claim_ended(audience=session("a").audience, idle_timeout=None, lease=60, limit=500) == []
-    clock.now = LATER
-    ended = await store.claim_ended(audience=session("a").audience, idle_timeout=None, lease=60, limit=500)
-    assert len({one.record.ref for one in ended}) == 450
-    await store.purge(*(one.record.ref for one in ended))
-    assert len(store._entries) == 0
