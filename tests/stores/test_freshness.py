@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import postgres_servers
 import pytest
@@ -15,7 +14,6 @@ import redis_servers
 from apps import Server, sessions
 from clients import Client
 
-from mcp_sessions import Limits
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _timeout, make
@@ -170,15 +168,3 @@ async def test_a_request_needs_no_store(server: Any, tracked: bool, anyio_backen
         for _ in range(3):
             assert (await client.tool(session=held)).session is not None
         await store.close()
-
-
-async def test_a_deletion_through_the_middleware_is_seen_at_once() -> None:
-    """By the worker that answered it."""
-    server = postgres_servers.shared()
-    store = PostgresStore(server.url, schema=f"s{uuid4().hex}", durability="ignore", freshness=5, timeout=20)
-    client = Client(sessions(Server(), store=store, limits=Limits(store_timeout=20)))
-    held = await client.create()
-    await client.tool(session=held)
-    await client.delete(held)
-    assert (await client.tool(session=held)).error["code"] == -32043
-    await store.close()
