@@ -66,9 +66,10 @@ class _Deadlines:
     def pop_due(self, now: float) -> Iterator[str]:
         """Remove some of the names whose moment has come."""
         for _ in range(_DROPPED):
-            if (name := self.first_due(now)) is not None:
-                del self._moments[name]
-                yield name
+            if (name := self.first_due(now)) is None:
+                break
+            del self._moments[name]
+            yield name
 
 
 @dataclass(slots=True)
