@@ -122,7 +122,7 @@ MUTANTS: Final = {
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "policy-templates": Mutant(
-        "_server/startup_checks.py", "return TEMPLATED % (uri, template)", "return None", "integrations/test_rules.py"
+        "_server/startup_checks.py", "return TEMPLATED % (uri, template)", "return None", "integration/test_rules.py"
     ),
     # cookies
     "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),

@@ -17,7 +17,7 @@ import mcp
 from clients import SECRET, Clock
 from mcp.types import TextContent
 
-from integrations.test_explicit_handles import held
+from integration.test_explicit_handles import held
 from mcp_sessions._session.claims import Principal
 from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 

@@ -12,10 +12,10 @@ from clients import SECRET
 from clients import Client as ASGIClient
 from fastapi import Depends, FastAPI
 
-from integrations.servers import connected, made
 from mcp_sessions import DataError, Session, add_sessions, require_session
 from mcp_sessions.integrations.fastapi import require_session as required
 
+from .bearers import connected, made
 from .servers import FRAMEWORKS
 
 EXPECTED = [3, ["x", "y"], "none", None]

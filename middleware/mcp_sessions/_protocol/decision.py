@@ -69,6 +69,9 @@ NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) 
 ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
 """After these actions the session is written into a successful response."""
 
+UNUSED: Final = frozenset({Action.STRIP_SESSION, Action.PASSTHROUGH})
+"""After these actions the application has not seen the session."""
+
 _NOTHING, _MISSING, _SESSION = SessionPresence
 TABLE: Final[Mapping[Subject, Mapping[SessionPresence, Action | str]]] = {
     Subject.CREATE: {_NOTHING: Action.CREATE, _MISSING: Action.CREATE, _SESSION: "session_on_create"},

@@ -19,7 +19,7 @@ from .._errors import (
 )
 from .._protocol import draft
 from .._refusals import refusal
-from .._session.claims import Claims, Principal, RedactedRepr
+from .._session.claims import COOKIE, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
 from .._session.state import RequestState, UnreadableState
@@ -97,7 +97,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
     async def capabilities(self) -> bytes | None:
-        return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
+        return await self.runtime.store.read(self.namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str) -> None:
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
@@ -119,7 +119,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
             raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
         try:
-            self.payload = await self.runtime.store.read(self._namespace, STATE_KEY)
+            self.take(await self.runtime.store.read(self.namespace, STATE_KEY))
         except StoreUnavailable as error:
             if not fail_open:
                 error.ref = self.claims.ref
@@ -132,17 +132,37 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
                 extra=log_extra(self.claims.ref),
             )
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a session of a cookie was used before; only then the store has a state for it, if an empty one."""
+        return self.claims.kind != COOKIE or self.payload is not None or self.state_error is not None
+
+    def take(self, stored: bytes | None) -> None:
+        """Take over what the store has as the state, before which a cookie's has the trace that its token cannot."""
+        self.payload = stored
+        if self.claims.kind == COOKIE and stored is not None:
+            trace, brace, rest = stored.partition(b"{")
+            self.payload = brace + rest or None  # else another request is about to begin the session
+            if self.payload is not None and trace:
+                self.claims = msgspec.structs.replace(self.claims, trace=trace.decode("ascii"))
+
+    async def keep(self, state: bytes) -> None:
+        """Keep a state, a JSON object, in the store, where `take` finds it."""
+        trace = self.claims.trace if self.claims.kind == COOKIE else None
+        await self.runtime.store.write(self.namespace, STATE_KEY, (trace or "").encode("ascii") + state)
+        self.payload = state
+
     async def save(self) -> None:
         """Keep a state that changed in the store, for a client that carries none."""
         changed = self.state.finalize()
         if changed is not None and not self.ended_by_own_request:  # an ended session has nothing to keep
-            await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+            await self.keep(changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
         """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
         check_capabilities(value, self.claims.ref)
         try:
-            await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
+            await self.runtime.store.write(self.namespace, CAPABILITIES_KEY, value)
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=self.claims.ref) from None
         except DataTooLarge:
@@ -171,7 +191,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return draft.with_state(plain, sealed)
 
     @property
-    def _namespace(self) -> Namespace:
+    def namespace(self) -> Namespace:
         return self.runtime.namespace(self.claims.ref, self.claims.expires_at, self.claims.subject)
 
 

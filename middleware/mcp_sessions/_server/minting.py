@@ -1,6 +1,7 @@
 """New sessions: recorded, filled by the application, and only then announced; and forks of a session.
 
-What fails on the way leaves nothing behind. How a session is named on the wire is decided elsewhere.
+What fails on the way leaves nothing behind. A cookie only offers a session: many a client asks what a server can do and
+never comes back, so the session begins with its first use. How a session is named on the wire is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -10,24 +11,27 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import msgspec
 from starlette.types import Scope
 
-from .._errors import PrincipalDataTooLarge, Refusal, StoreUnavailable
+from .._errors import DataGone, DataTooLarge, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
 from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._tokens import seal
+from .._tokens.keys import KeyRing
 from ..stores._base import LIVE, Record
 from ..telemetry._core import hook
-from .active import ActiveSession, check_capabilities, end_of
+from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .current import warn_once
-from .lifecycle import SUPERSEDED
+from .lifecycle import LEASE, SUPERSEDED
 from .logs import log_extra
 from .principal import is_unseen
 from .runtime import Runtime
@@ -42,6 +46,7 @@ UNSEEN_PRINCIPAL: Final = (
     "authentication of Starlette, the SDK or FastMCP. If sessions are meant to be anonymous, so that anyone who learns "
     "an id can use it, pass principal=lambda scope: None"
 )
+_PAUSE: Final = 0.02  # seconds between two looks at a session that another worker begins
 Publish = Callable[[ActiveSession], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -70,11 +75,12 @@ async def mint(
     _check_caller(runtime, scope)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, COOKIE, PRINCIPAL} else runtime.lifetime
+    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, PRINCIPAL} else runtime.lifetime
     fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
     if kind != SESSION:
         fields["boot"] = runtime.boot()  # its state may be in this process
-    async with _beginning(runtime, principal, server_id, **fields) as session:
+    session, start = _make(runtime, principal, server_id, **fields)
+    async with _beginning(session, start):
         if capabilities is not None:
             await session.keep_capabilities(capabilities)
         await _run_on_create(session, params, scope)
@@ -106,6 +112,67 @@ async def mint_for(
         return await mint(ctx.runtime, kind=kind, **options)
 
 
+async def offer(ctx: RequestContext, message: Message) -> str:
+    """Return the token of a session that begins with its first use: nothing is kept, counted or reported until then."""
+    runtime = ctx.runtime
+    _check_caller(runtime, ctx.scope)
+    await runtime.store.open()
+    now = runtime.clock()
+    ring, expires_at = runtime.ring(now), int(now) + int(runtime.transport.lifetime)
+    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client_of(message), "boot": runtime.boot()}
+    claims = _claims(runtime, ring, runtime.principal(ctx.scope), **fields)
+    with suppress(StoreUnavailable):
+        await runtime.store.register_at_epoch(claims)
+    return runtime.tokens.mint(ring, claims)
+
+
+async def begin_offered(session: ActiveSession, scope: Scope) -> None:
+    """Begin a session that was offered: one request does so, and others of the session wait, on any worker.
+
+    Raises what refuses a new session; the next use tries again.
+    """
+    ref = session.claims.ref
+    try:
+        async with session.runtime.principals.beginning(ref):
+            claim = await _claim(session)
+            if claim is not None:
+                await _begin_claimed(session, claim, scope)
+    except DataTooLarge:
+        raise refusal("data_full", ref=ref) from None
+    except DataGone:
+        raise SessionEnded(ref=ref) from None
+
+
+async def _begin_claimed(session: ActiveSession, claim: bytes, scope: Scope) -> None:
+    try:
+        session.claims, start = _count_and_start(session.runtime, session.claims)
+        async with _beginning(session, start):
+            await _run_on_create(session, {}, scope)
+            if session.payload is None:
+                await session.keep(b"{}")
+    except BaseException:
+        with anyio.CancelScope(shield=True), suppress(StoreUnavailable, DataGone):
+            await session.runtime.store.compare_and_swap(session.namespace, STATE_KEY, claim, None)
+        raise
+    session.loaded_state = None  # which `on_create` has changed
+
+
+async def _claim(session: ActiveSession) -> bytes | None:
+    """Return what marks a session as this request's to begin, or None once another one has begun it."""
+    store, clock = session.runtime.store, session.runtime.clock
+    while True:
+        stored = await store.read(session.namespace, STATE_KEY)
+        session.take(stored)
+        if session.has_begun:
+            return None
+        if stored is None or not clock() < int(stored) + LEASE:
+            claim = b"%d" % clock()
+            if await store.compare_and_swap(session.namespace, STATE_KEY, stored, claim):
+                return claim
+        else:
+            await anyio.sleep(_PAUSE)
+
+
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Mint a session for the caller of a live one, with a copy of its state and data; see `mint`.
 
@@ -114,7 +181,8 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
     runtime, origin = parent.runtime, parent.claims
     _check_caller(runtime, scope)
     fields: dict[str, Any] = {"kind": SESSION, "expires_at": origin.expires_at, "client": origin.client}
-    async with _beginning(runtime, parent.principal, **fields) as session:
+    session, start = _make(runtime, parent.principal, **fields)
+    async with _beginning(session, start):
         session.state.update(parent.state)
         copy = session.claims
         source, target = (runtime.namespace(one.ref, one.expires_at, one.subject) for one in (origin, copy))
@@ -131,16 +199,13 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
 
 
 @asynccontextmanager
-async def _beginning(
-    runtime: Runtime, principal: Principal | None, server_id: str | None = None, **fields: Any
-) -> AsyncIterator[ActiveSession]:
-    """Yield a new session, to be filled, and then announce it; what was kept for it goes where that fails."""
-    session, start = _make(runtime, principal, server_id, **fields)
-    claims = session.claims
+async def _beginning(session: ActiveSession, start: Start | None) -> AsyncIterator[None]:
+    """Let a new session be filled, and then announce it; what was kept for it goes where that fails."""
+    runtime, claims = session.runtime, session.claims
     try:
         await _register(session)
         try:
-            yield session
+            yield
         except BaseException:
             await runtime.terminator.purge(claims.ref)
             raise
@@ -154,23 +219,40 @@ async def _beginning(
 
 
 def _make(
-    runtime: Runtime, principal: Principal | None, server_id: str | None, **fields: Any
+    runtime: Runtime, principal: Principal | None, server_id: str | None = None, **fields: Any
 ) -> tuple[ActiveSession, Start | None]:
     """Make a new session, with these claims in addition to its name, its creation and its owner."""
     now = runtime.clock()
-    ring, issuer, audience = runtime.ring(now), runtime.tokens.issuer, runtime.audience
-    subject = ring.signing.subject(principal)
-    if runtime.create_limit is not None:
-        runtime.create_limit.spend(subject, now=now)
-    jti = secrets.token_urlsafe(16)
-    new = Claims(issuer=issuer, audience=audience, jti=jti, issued_at=floor_ms(now), subject=subject, **fields)
+    ring = runtime.ring(now)
+    new = _claims(runtime, ring, principal, **fields)
     if server_id is not None:
         new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
-    start = runtime.telemetry.recorder().start(new) if runtime.telemetry.is_recording() else None
-    claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
+    claims, start = _count_and_start(runtime, new)
     token = "" if claims.kind == PRINCIPAL else runtime.tokens.mint(ring, claims)
     ends_at = end_of(claims, runtime, int(now))
     return ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER), start
+
+
+def _claims(runtime: Runtime, ring: KeyRing, principal: Principal | None, **fields: Any) -> Claims:
+    return Claims(
+        issuer=runtime.tokens.issuer,
+        audience=runtime.audience,
+        jti=secrets.token_urlsafe(16),
+        issued_at=floor_ms(runtime.clock()),
+        subject=ring.signing.subject(principal),
+        **fields,
+    )
+
+
+def _count_and_start(runtime: Runtime, claims: Claims) -> tuple[Claims, Start | None]:
+    """Count a session against its caller's limit, and return its claims with the trace of its start, if there is any.
+
+    Raises the refusal where there are too many.
+    """
+    if runtime.create_limit is not None:
+        runtime.create_limit.spend(claims.subject, now=runtime.clock())
+    start = runtime.telemetry.recorder().start(claims) if runtime.telemetry.is_recording() else None
+    return (claims if start is None else msgspec.structs.replace(claims, trace=start.trace)), start
 
 
 async def _register(new: ActiveSession) -> None:
@@ -182,7 +264,10 @@ async def _register(new: ActiveSession) -> None:
         return
     hashes = None if principal is None else new.ring.signing.component_hashes(principal)
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    await store.register(Record.of(new.claims, hashes), max_sessions=max_sessions)
+    record = replace(
+        Record.of(new.claims, hashes), seen_at=floor_ms(new.runtime.clock())
+    )  # it may be offered long before
+    await store.register(record, max_sessions=max_sessions)
 
 
 async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scope) -> None:

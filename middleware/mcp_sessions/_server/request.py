@@ -19,6 +19,7 @@ from .._protocol.decision import (
     ADVERTISING,
     ANSWERED,
     PASS,
+    UNUSED,
     Action,
     Decision,
     decide,
@@ -38,6 +39,7 @@ from .context import RequestContext, label
 from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession, missing_session_variable
 from .era import leads_to_legacy
 from .methods import METHODS
+from .minting import begin_offered
 from .principal import is_unseen
 from .principal_session import open_own_session, principal_of
 from .response import Response, close
@@ -78,6 +80,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
             session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
         elif decision.names_session:
             session = await open_sessions(ctx, decision)
+            if session is not None and not session.has_begun and decision.action not in UNUSED:
+                await begin_offered(session, ctx.scope)
         ctx.session = session
     except Refusal as refusal:
         refused = await _reason_of(refusal, ctx.runtime)

@@ -25,7 +25,7 @@ from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
 from .active import ActiveSession, Bridged
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext
-from .minting import mint_for
+from .minting import mint_for, offer
 from .response import Response, Rewrite
 from .resumption import StreamGuard, StreamRequest
 from .sessions import open_session
@@ -277,13 +277,12 @@ async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
 
 
 async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
-    """Return a cookie for a new session, or None where the caller gets none."""
+    """Return a cookie that offers a session, or None where the caller gets none."""
     try:
-        session = await mint_for(ctx, message, COOKIE)
+        return _header(ctx, await offer(ctx, message))
     except Refusal as refusal:
         ctx.record_refused(refusal, message.label)
         return None
-    return _header(ctx, session.token)
 
 
 async def _is_live(ctx: RequestContext, cookie: str) -> bool:

@@ -24,7 +24,7 @@ from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
-from .._session.claims import Claims, RedactedRepr
+from .._session.claims import COOKIE, Claims, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.events import SessionUsed
 from .._tokens.jwt import Tokens
@@ -191,8 +191,10 @@ class Runtime:
     async def status(self, claims: Claims) -> SessionStatus:
         """Ask the store how a session stands; where sessions are recorded, note that it is used."""
         if self.tracked:
-            return await self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
-        return await self.store.status(claims)
+            status = await self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+            if claims.kind != COOKIE or status is not SessionStatus.UNKNOWN:
+                return status
+        return await self.store.status(claims)  # a cookie's is recorded when it begins
 
     @property
     def store_fault(self) -> str | None:

@@ -11,7 +11,7 @@ import msgspec
 
 
 class SessionCreated(msgspec.Struct, frozen=True):
-    """A session was created; its id is about to be sent to the client."""
+    """A session was created, or, where a cookie names it, first used."""
 
     ref: str
     expires_at: int  # Unix seconds

@@ -1,6 +1,6 @@
 """What is read of FastAPI that it does not document: the routers that `include_router` leads to.
 
-`tests/integrations/test_compat.py` names the versions in which each of these is there; in others the functions find
+`tests/integration/test_compat.py` names the versions in which each of these is there; in others the functions find
 nothing, and `add_sessions` then says that it found no endpoint.
 """
 

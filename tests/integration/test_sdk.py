@@ -12,7 +12,7 @@ from environments import needs
 from integration.wire import Client
 from mcp_sessions import Session, current_session, require_session
 
-from .servers import ERAS, SDK, connected, made
+from .bearers import ERAS, SDK, connected, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 

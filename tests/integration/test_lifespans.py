@@ -27,7 +27,7 @@ from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import Ended
 from mcp_sessions.stores._memory import MemoryStore
 
-from .servers import SDK, made
+from .bearers import SDK, made
 from .test_starlette import StreamableHTTPASGIApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
@@ -22,17 +21,7 @@ from mcp_sessions import MCPSessionMiddleware, add_sessions
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions.handles import Handle, HandleOf, Handles, _Installed
 
-from .servers import DEADLINE, ERAS, KEYS, bearer, made
-
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # the SDK drops some
-
-
-@pytest.fixture(scope="module", autouse=True)
-def leave_nothing_for_others() -> Iterator[None]:
-    """Collect what the SDK left while the filter above is still in force."""
-    yield
-    gc.collect()
-
+from .bearers import DEADLINE, ERAS, KEYS, bearer, made
 
 HANDLES: Final = Handles(KEYS, lifetimes={"basket": 86_400}).install()
 

@@ -17,7 +17,7 @@ from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session, current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
-from .servers import ERAS, FASTMCP, KEYS, bearer, connected
+from .bearers import ERAS, FASTMCP, KEYS, bearer, connected
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 

@@ -11,7 +11,7 @@ from integration.servers import FRAMEWORKS
 from integration.wire import SESSION_KEY, Client, Held, Reply, StartRefused, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 
-from .servers import CELLS, KEYS, MODERN, STATEFUL, Cell, bearer, made
+from .bearers import CELLS, KEYS, MODERN, STATEFUL, Cell, bearer, made
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 

@@ -1,1 +1,0 @@
-"""The middleware in its place inside of real applications."""

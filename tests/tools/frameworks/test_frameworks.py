@@ -1,0 +1,21 @@
+"""The page shows what every client got when the table was last written."""
+
+from __future__ import annotations
+
+import generated
+
+from frameworks import trial
+from frameworks.trial import NONE, PAGE
+
+PER_CALL = "**one for each call**, by header"
+
+
+def test_an_authenticated_user_has_a_session_with_every_client() -> None:
+    """By default some have none, or one for each call; `era="auto"` leads those of Node to one."""
+    lines = generated.part(PAGE, trial.COMMAND).splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert all(row[5] == "the user's session" or row[5] == row[3] == "a session, by `_meta`" for row in rows)
+    assert {row[0].split(" ")[0] for row in rows if row[3] == PER_CALL} == {"AutoGen", "LangChain", "LlamaIndex"}
+    assert [row[4] for row in rows if row[3] == NONE] == [NONE] + ["a session, by header"] * 4
+    assert [row[1] for row in rows[-len(trial.NODE) :]] == [setting for _, setting in trial.NODE.values()]
+    assert "Tried on 20" in lines[-1]
