@@ -145,6 +145,12 @@ MUTANTS: Final = {
     "foreign-client": Mutant(
         SESSIONS, 'refusal.reason == "token_principal"', "False", "telemetry/test_outermost_span.py"
     ),
+    "made-up-session": Mutant(
+        "telemetry/_attributes.py",
+        "if server_ref(server_id) in self._sessions else None",
+        "",
+        "telemetry/test_belonging.py",
+    ),
     "recheck": Mutant(
         RESPONSE, "return self.recheck_at <= self.ctx.runtime.clock()", "return False", f"{ANSWER_TESTS} {LIVE}"
     ),

@@ -17,6 +17,7 @@ from stateful import Stateful
 
 from mcp_sessions import EndedSession, Session
 from mcp_sessions._session.claims import Principal
+from mcp_sessions.telemetry import _attributes
 from mcp_sessions.telemetry._attributes import server_ref
 
 NAMES = ("session.id", "mcp.session.id")
@@ -134,3 +135,36 @@ async def test_a_session_of_the_server_is_named_by_its_hash(spans: list[Readable
     with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
         await call(client.app, http("DELETE", headers=[(HEADER, own)]))
     assert said(named(spans, "http"), *NAMES) == [ref, ref]
+
+
+@pytest.mark.parametrize("server", [Stateful, Server])
+async def test_an_id_that_the_server_has_not_named_is_not_a_session(spans: list[ReadableSpan], server: Any) -> None:
+    """Whether the server refuses it or, stateless, looks at none; also in what we refuse, and without a message."""
+    client = Client(sessions(server()), modern=False)
+    await client.tool("whoami", (HEADER, b"made-up"))
+    await client.send("sessions/delete", {}, (HEADER, b"made-up"))
+    for method in ("GET", "DELETE"):
+        with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
+            await call(client.app, http(method, headers=[(HEADER, b"made-up")]))
+    assert len(spans) == 4
+    assert [said(span, *NAMES) for span in spans] == [[None, None]] * 4
+
+
+async def test_the_sessions_of_the_server_that_are_known_are_bounded(
+    spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one used longest ago goes first."""
+    monkeypatch.setattr(_attributes, "_MAX_SESSIONS", 2)
+    client = Client(sessions(Stateful()), modern=False)
+
+    async def begin() -> bytes:
+        return (await client.send("initialize", INITIALIZE)).headers[b"Mcp-Session-Id"]
+
+    async def is_named(own: bytes) -> bool:
+        await client.tool("whoami", (HEADER, own))
+        return said(spans[-1], *NAMES) == [server_ref(own.decode())] * 2
+
+    first, second = await begin(), await begin()
+    assert await is_named(first)
+    await begin()
+    assert [await is_named(first), await is_named(second)] == [True, False]

@@ -67,6 +67,7 @@ METHODS: Final = frozenset(
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_NAMES: Final = 1_000  # tools and prompts that are known; more than any server should have
 _MAX_UNLISTED: Final = 100  # beyond which a tool that only fails is not known
+_MAX_SESSIONS: Final = 10_000  # of the server's own that are known; the one used longest ago goes first
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
@@ -181,13 +182,28 @@ def _text(message: Message) -> str | None:
 
 
 class KnownNames:
-    """The tools and prompts that the server has, as far as its answers show.
+    """The tools, prompts and transport sessions that the server has, as far as its answers show.
 
-    Any client can call others, and each would be a new name of spans and a new series of metrics.
+    Any client can name others: each tool would be a new name of spans and a new series of metrics, each session one
+    that never was.
     """
 
     def __init__(self) -> None:
         self._names: Final[set[tuple[str, str]]] = set()
+        self._sessions: Final[dict[str, None]] = {}
+
+    def learn_session(self, server_id: str) -> str:
+        """Add a transport session that the server names in its answer, and return its public name."""
+        ref = server_ref(server_id)
+        self._sessions.pop(ref, None)
+        self._sessions[ref] = None
+        if len(self._sessions) > _MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return ref
+
+    def session(self, server_id: str) -> str | None:
+        """Return the public name of a transport session that a client names, or None for one that is not known."""
+        return self.learn_session(server_id) if server_ref(server_id) in self._sessions else None
 
     def learn(self, method: str, target: str, *, fails: bool = False) -> None:
         """Add a name that the server lists, or that it has served; or of a tool that itself `fails`.

@@ -104,7 +104,7 @@ def session_names(ref: str | None, span: Mapping[str, Any], context: Context) ->
     return {**named, SOURCE: "server"} if ref.startswith(SERVERS) else named
 
 
-def name_session(span: Span, ref: str, more: Mapping[str, Any] | None = None) -> None:
+def name_session(span: Span, ref: str | None, more: Mapping[str, Any] | None = None) -> None:
     """Name a session on a span, with further attributes."""
     if span.is_recording():
         span.set_attributes({**session_names(ref, attributes_on(span), get_current()), **(more or {})})

@@ -24,7 +24,7 @@ from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from . import _attributes as names
-from ._attributes import CALL, KnownNames, attributes_on, server_ref
+from ._attributes import CALL, KnownNames, attributes_on
 from ._context import RequestInfo, attached, name_session, request_info
 from ._core import Content, Redact
 
@@ -177,7 +177,7 @@ class RequestTelemetry(RequestInfo):
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
         if self.message.method == INITIALIZE and self.ref is None and session_ids:
-            self.ref: str | None = server_ref(session_ids[-1])
+            self.ref: str | None = self.known.learn_session(session_ids[-1])
             for span in self.spans:
                 name_session(span, self.ref)
 

@@ -140,7 +140,7 @@ class Tracing:
             scope: The ASGI scope of its HTTP request.
             session: Its session; an authentic one also where it is refused.
             is_forwarded: Whether the wrapped server handles it, or we do.
-            server_id: The transport session of the wrapped server that it comes by.
+            server_id: The transport session of the wrapped server that it names.
 
         Returns:
             What must be ended in the same task, or None where there is nothing to end.
@@ -148,8 +148,8 @@ class Tracing:
         if message.kind is RESPONSE:
             return None
         ref = None if session is None else session.ref
-        if session is None and server_id is not None and is_forwarded:  # what we refuse may name any
-            ref = names.server_ref(server_id)
+        if session is None and server_id is not None:
+            ref = self._known.session(server_id)
         request = RequestTelemetry(
             message=message,
             target=names.target_of(message),
@@ -235,7 +235,7 @@ class Tracing:
 
     def name_request(self, whose: Claims | str, scope: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
-        ref, client = (names.server_ref(whose), None) if isinstance(whose, str) else (whose.ref, whose.client)
+        ref, client = (self._known.session(whose), None) if isinstance(whose, str) else (whose.ref, whose.client)
         caller = {**self._caller_of(scope), **({} if client is None else {names.CLIENT: client})}
         name_session(get_current_span(), ref, caller)
         return attached(with_info(RequestInfo(ref=ref, caller=caller)))
