@@ -2,6 +2,7 @@
 
 python sqlite_worker.py count PATH NUMBER TASKS TIMES    so many processes add TIMES to a number by swaps, in each task
 python sqlite_worker.py fork PATH            uses one store before a fork, in the child, and after it
+python sqlite_worker.py fork-busy PATH TIMES   the same, while the store's thread changes the file
 python sqlite_worker.py fill FOLDER          fills the disk, and prints what was refused and what was kept
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,38 @@ def fork(path: str) -> None:
     print(child.exitcode, *standings)
 
 
+def fork_busy(path: str, times: str) -> None:
+    """Fork at any moment of a store's work on another thread: each child changes the file, and so does the parent."""
+    store, names = SQLiteStore(path), [f"child-{number}" for number in range(int(times))]
+
+    async def work() -> None:
+        for number in range(1000):
+            async with anyio.create_task_group() as group:
+                for one in range(50):
+                    group.start_soon(revoke, store, f"{number}-{one}")
+                    group.start_soon(store.status, session(f"{number}-{one}"))
+            working.set()
+            if forked.is_set():
+                return
+
+    working, forked = threading.Event(), threading.Event()
+    worker = threading.Thread(target=anyio.run, args=(work,))
+    worker.start()
+    working.wait()  # with all that it imports
+    children = [
+        multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, name)) for name in names
+    ]
+    for child in children:
+        child.start()
+    forked.set()
+    worker.join()
+    for child in children:
+        child.join()
+    standings = anyio.run(store.statuses, [session(name) for name in names])
+    anyio.run(store.close)
+    print(*{child.exitcode for child in children}, *set(standings))
+
+
 async def refused(store: Store) -> list[str]:
     """Record sessions, each with data, until there is no room."""
     names: list[str] = []
@@ -119,6 +153,7 @@ def fill_disk(ballast: Path) -> None:
 MODES: dict[str, Any] = {
     "count": count,
     "fork": fork,
+    "fork-busy": fork_busy,
     "fill": lambda folder: anyio.run(fill, folder),
 }
 

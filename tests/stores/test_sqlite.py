@@ -396,11 +396,13 @@ async def test_what_a_fork_inherits_is_not_touched(
 ) -> None:
     """The new process has threads and connections of its own; one that was never used has nothing to leave."""
     await revoke(store, session())
-    left = len(sqlite_file._abandoned)
-    monkeypatch.setattr(sqlite, "_inherited", {store._thread, SQLiteStore(path)._thread})
+    connections: list[object] = []
+    monkeypatch.setattr(sqlite_file, "_abandoned", connections)
+    monkeypatch.setattr(sqlite, "_threads", {store._thread, SQLiteStore(path)._thread})
     before = store._thread._running
-    sqlite._after_fork()
-    assert len(sqlite_file._abandoned) == left + 1
+    sqlite._before_fork()
+    sqlite._after_fork(is_child=True)
+    assert len([one for one in connections if one is not None]) == 1
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
     assert before is not None
@@ -430,6 +432,12 @@ def test_a_fork_has_connections_of_its_own(path: Path) -> None:
     """Parent and child use the same store object, and see what the other changed."""
     told, _ = worker("fork", path).communicate(timeout=PATIENCE)
     assert told.split() == ["0", *["SessionStatus.ENDED"] * 3]
+
+
+def test_a_fork_amid_changes_leaves_the_file_usable(path: Path) -> None:
+    """No child inherits SQLite's locks as held, by a thread that it does not have."""
+    told, _ = worker("fork-busy", path, "20").communicate(timeout=PATIENCE)
+    assert told.split() == ["0", "SessionStatus.ENDED"]
 
 
 def on_disk(size: str, mode: str, folder: Path) -> list[str]:

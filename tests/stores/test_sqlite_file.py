@@ -431,7 +431,7 @@ def test_what_has_to_be_opened_or_waited_for_is_not_read_at_once(case: Case) -> 
     assert reader.read_nowait(names) is None
     reader.open()
     assert reader.read_nowait(names) == []
-    with reader._lock:
+    with reader.lock:
         assert reader.read_nowait(names) is None
     assert reader.read_nowait(lambda connection: connection.execute("SELECT 1 FROM nothing").fetchall()) is None
     case.path.unlink()

@@ -88,9 +88,9 @@ class SQLiteStore(SQLStore):
         self.location: str = f"SQLite file {self._path}"  # for the log
         setting = Setting(self._path, clock, busy_timeout, max_bytes)
         self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
-        self._thread = FileThread(setting, leeway)  # which does not lead back here: a store that nothing holds ends it
+        # It does not lead back here, so that a store that nothing holds ends it.
+        self._thread = FileThread(setting, self._nowait, leeway)
         self._is_open = False
-        _inherited.add(self._nowait)
 
     async def open(self) -> None:
         """Open the file, make it where there is none, and delete what has expired, in small steps."""
@@ -151,15 +151,27 @@ def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) ->
     return [connection.execute(_render(text), values).fetchall() for text, values in statements]
 
 
-_inherited: Final[weakref.WeakSet[SQLiteFile | FileThread]] = weakref.WeakSet()
+_threads: Final[weakref.WeakSet[FileThread]] = weakref.WeakSet()
+_at_rest: Final[list[FileThread]] = []
 
 
-def _after_fork() -> None:
-    for one in tuple(_inherited):
-        one.abandon_after_fork()
+def _before_fork() -> None:
+    """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and would stay locked."""
+    for thread in tuple(_threads):
+        thread.rest()
+        _at_rest.append(thread)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _after_fork(*, is_child: bool) -> None:
+    while _at_rest:
+        _at_rest.pop().go_on(is_child=is_child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, is_child=False),
+    after_in_child=partial(_after_fork, is_child=True),
+)
 
 
 @dataclass
@@ -177,13 +189,15 @@ class FileThread:
     waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
     """
 
-    def __init__(self, setting: Setting, leeway: float) -> None:
+    def __init__(self, setting: Setting, nowait: SQLiteFile, leeway: float) -> None:
         self._setting = setting
+        self._nowait = nowait
         self._leeway = leeway
+        self._at_work = Lock()
         self._lock = Lock()
         self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
         self._waiting: deque[_Change] = deque()
-        _inherited.add(self)
+        _threads.add(self)
 
     async def run(self, work: Callable[[SQLiteFile], T]) -> T:
         """Return what `work` returns, or raise what it raises, when it is its turn."""
@@ -194,7 +208,11 @@ class FileThread:
             if self._running is None:
                 self._running = (ThreadPoolExecutor(1, thread_name_prefix=_NAME), SQLiteFile(self._setting))
             executor, file = self._running
-            return executor.submit(call_suppressed, work, file)
+            return executor.submit(self._work, work, file)
+
+    def _work(self, work: Callable[[SQLiteFile], T], file: SQLiteFile) -> T:
+        with self._at_work:
+            return call_suppressed(work, file)
 
     async def change(self, statements: Sequence[Statement], *, frees: bool = False) -> list[Rows]:
         """Return the rows of statements, once all that they changed is on the disk; they may be tried again."""
@@ -235,12 +253,23 @@ class FileThread:
             while self.sweep(file):
                 """There may be more."""
 
-    def abandon_after_fork(self) -> None:
-        """Start afresh in the new process: neither threads, connections, locks nor callers survive a fork."""
-        if self._running is not None:
-            self._running[1].abandon_after_fork()
-        self._lock, self._running = Lock(), None
-        self._waiting.clear()
+    def rest(self) -> None:
+        """Wait until neither this thread nor the event loop is at work in the file, and hold both up."""
+        self._at_work.acquire()
+        self._lock.acquire()
+        self._nowait.lock.acquire()
+
+    def go_on(self, *, is_child: bool) -> None:
+        """Go on after a fork; a child starts afresh, since neither threads, connections nor callers survive it."""
+        if is_child:
+            self._nowait.abandon()
+            if self._running is not None:
+                self._running[1].abandon()
+            self._running = None
+            self._waiting.clear()
+        self._nowait.lock.release()
+        self._lock.release()
+        self._at_work.release()
 
     def _drain(self, file: SQLiteFile) -> None:
         while self._waiting:

@@ -138,7 +138,7 @@ class SQLiteFile:
     def __init__(self, setting: Setting, *, reads: bool = False) -> None:
         self._setting = setting
         self._reads = reads
-        self._lock = Lock()
+        self.lock = Lock()  # held by what opens, closes, or reads without waiting
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
@@ -146,7 +146,7 @@ class SQLiteFile:
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self._lock, self._faults(opening=True):
+        with self.lock, self._faults(opening=True):
             self._current()
 
     def read(self, job: Job[T]) -> T:
@@ -155,7 +155,7 @@ class SQLiteFile:
 
     def read_nowait(self, job: Job[T]) -> T | None:
         """Return what a job returns, or None where the file has to be opened or waited for."""
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return None
         try:
             if self._connection is None or not self._file_unchanged():
@@ -164,7 +164,7 @@ class SQLiteFile:
         except sqlite3.Error:  # to be tried again by one that can wait, and names the cause
             return None
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def change(self, job: Job[T], *, deadline: float) -> T:
         """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
@@ -185,7 +185,7 @@ class SQLiteFile:
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
-        with self._lock:
+        with self.lock:
             self._close()
 
     def _close(self) -> None:
@@ -201,10 +201,10 @@ class SQLiteFile:
     def __del__(self) -> None:
         self._close()
 
-    def abandon_after_fork(self) -> None:
+    def abandon(self) -> None:
         """Never touch the connection again: it belongs to the process that this one was forked from."""
         _abandoned.append(self._connection)
-        self._connection, self._lock = None, Lock()
+        self._connection = None
 
     def limit_size(self, connection: sqlite3.Connection, *, frees: bool) -> None:
         """Set how large the file may grow; what makes room may take the part that is kept for that."""
