@@ -640,7 +640,7 @@ async def test_a_revocation_without_an_answer_knows_itself_again(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been the first, whose caller runs `on_end`: asked again, it is. Of many, the oldest is forgotten."""
-    monkeypatch.setattr("mcp_sessions.stores._redis._MAX_UNSURE", 1)
+    monkeypatch.setattr("mcp_sessions.stores._base.MAX_UNSURE", 1)
     run = store._client.run
 
     async def lose_answer(*args: Any, **options: Any) -> Any:

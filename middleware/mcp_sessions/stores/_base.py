@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import re
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -21,6 +23,7 @@ from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLa
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 
+MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 logger: Final = logging.getLogger("mcp_sessions")
 
 
@@ -280,12 +283,9 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
     return now >= seen_at + resolution(idle_timeout)
 
 
-MAX_CLOCK_DIFFERENCE: Final = 5.0  # seconds
-
-
 def check_clock(own: float, of_store: float, location: str) -> None:
-    """Warn where a worker's clock and its store's, in Unix seconds, differ so that sessions end at wrong times."""
-    if abs(own - of_store) > MAX_CLOCK_DIFFERENCE:
+    """Warn where a worker's clock and its store's, in Unix seconds, differ by more than five."""
+    if abs(own - of_store) > 5:
         logger.warning(
             "this worker's clock is %.0f s %s that of %s: expired sessions may be accepted, or live ones refused; "
             "synchronize the clocks of all servers",
@@ -375,9 +375,8 @@ class UsageLog:
         self._logged_at = -math.inf
 
     def is_due(self) -> bool:
-        now = time.monotonic()
-        is_due = not now < self._logged_at + 60
-        self._logged_at = now if is_due else self._logged_at
+        if is_due := not time.monotonic() < self._logged_at + 60:
+            self._logged_at = time.monotonic()
         return is_due
 
     def log(self, usage: StoreUsage) -> None:
@@ -386,3 +385,16 @@ class UsageLog:
             "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
             usage,
         )
+
+
+@contextmanager
+def marked(unsure: dict[str, int], ref: str) -> Iterator[int]:
+    """Yield what marks a revocation as this call's; after one whose answer was lost, the next attempt has the same."""
+    mark = unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
+    try:
+        yield mark
+    except BaseException:
+        while len(unsure) >= MAX_UNSURE:
+            unsure.pop(next(iter(unsure)))
+        unsure[ref] = mark
+        raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
@@ -32,6 +31,7 @@ from ._base import (
     check_principal,
     idle_since,
     logger,
+    marked,
     resolution,
     split_options,
     status_of,
@@ -45,7 +45,6 @@ from ._timeout import checked_freshness
 DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
 _KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
-_MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
 _REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
     b"gone": (DataGone, "the session has ended"),
@@ -218,18 +217,11 @@ class RedisStore:
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         keys, ref = self._keys, record.ref
-        # The mark of a call without an answer is remembered: it may have been the first, and is asked again.
-        mark = self._unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
         until = "" if lease is None else repr(self._clock() + lease)
         named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
-        args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
-        try:
+        with marked(self._unsure, ref) as mark:
+            args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
             return bool(await self._run(scripts.REVOKE, named, *args))
-        except BaseException:
-            while len(self._unsure) >= _MAX_UNSURE:
-                self._unsure.pop(next(iter(self._unsure)))
-            self._unsure[ref] = mark
-            raise
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
         args = (repr(cutoff_time), self._ttl(expires_at))

@@ -18,7 +18,18 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
 from . import _sql_text as sql
-from ._base import FIRST, LIVE, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, entry_size
+from ._base import (
+    FIRST,
+    LIVE,
+    VALUE_COST,
+    Ended,
+    Facts,
+    Position,
+    Record,
+    SessionStatus,
+    StoreUsage,
+    marked,
+)
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = list[tuple[Any, ...]]
@@ -41,10 +52,10 @@ class _Item(NamedTuple):
         """Raise where a value has no room; what the statements decide is the same."""
         if value is None:
             return
-        base.check_size(namespace, self.size + entry_size(key, value))
-        old = 0 if self.value is None else entry_size(key, self.value) + VALUE_COST
+        base.check_size(namespace, self.size + base.entry_size(key, value))
+        old = 0 if self.value is None else base.entry_size(key, self.value) + VALUE_COST
         before = self.of_others + self.size + self.number * VALUE_COST + old
-        base.check_principal(namespace, before, entry_size(key, value) + VALUE_COST - old)
+        base.check_principal(namespace, before, base.entry_size(key, value) + VALUE_COST - old)
 
 
 class SQLStore(ABC):
@@ -61,6 +72,7 @@ class SQLStore(ABC):
         self._clock = clock
         self._accept_older = accept_older
         self._swept_at = -math.inf
+        self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
 
     @abstractmethod
     async def _read(self, *statements: Statement) -> list[Rows]:
@@ -108,10 +120,11 @@ class SQLStore(ABC):
             "part": _part(record.ref),
             "reason": reason,
             "lease_until": now + (lease or 0),
-            "token": secrets.randbelow(1 << 62),  # tells this call's revocation from another's, if it is made twice
         }
         statements = (sql.REVOKE, sql.IS_REVOKED_BY, *(sql.PURGE_REVOKED if lease is None else ()))
-        _, found, *_ = await self._change(*((text, values) for text in statements), frees=lease is None)
+        with marked(self._unsure, record.ref) as token:
+            changes = ((text, {**values, "token": token}) for text in statements)
+            _, found, *_ = await self._change(*changes, frees=lease is None)
         self._sweep_if_due(now)
         return bool(found)
 
