@@ -21,6 +21,7 @@ from mcp_sessions._session.claims import (
     after_ms,
     floor_ms,
     looks_like_session_id,
+    utc,
 )
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url
@@ -142,6 +143,11 @@ def test_a_cut_off_ends_what_was_issued_by_then(now: float, later: float) -> Non
     assert floor_ms(now) <= floor_ms(now + later)
     assert after_ms(now) <= floor_ms(now + 0.0021)
     assert round(floor_ms(now) * 1000) / 1000 == floor_ms(now)
+
+
+def test_a_cut_off_is_the_next_millisecond_and_a_date_is_in_utc() -> None:
+    assert (floor_ms(1.0005), after_ms(1.0005)) == (1.0, 1.001)
+    assert utc(1.5).isoformat() == "1970-01-01T00:00:01.500000+00:00"
 
 
 SECRET = "a-credential.that-must-not.show"

@@ -43,9 +43,10 @@ class TestSession:
     @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
     def test_it_is_never_copied_or_stored(self, duplicate: Any) -> None:
         """A session belongs to one request: a copy in a cache or a queue would be a stored credential."""
-        with pytest.raises(TypeError, match=r"keep session\.ref instead") as raised:
+        with pytest.raises(TypeError) as raised:
             duplicate(session_of())
-        assert "credential.that" not in str(raised.value)
+        text = "a Session holds a credential and belongs to one request; keep session.ref instead"
+        assert str(raised.value) == text
 
     async def test_ending_it_twice_ends_it_once(self) -> None:
         made = Made(TOKEN)

@@ -86,15 +86,16 @@ class TestState:
             del state["a"]
         assert state["a"] == 1
 
-    @given(
-        st.dictionaries(
-            st.text(max_size=8), st.none() | st.booleans() | st.lists(st.text(max_size=4), max_size=2), max_size=4
-        )
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.none() | st.booleans() | st.lists(st.text(max_size=4), max_size=2), max_size=4
     )
-    def test_what_was_written_is_read_by_the_next_request(self, values: dict[str, Any]) -> None:
-        state = RequestState(None, check=lambda payload: None)
-        state.update(values)
-        assert RequestState(state.finalize() or b"{}", check=check) == values
+)
+def test_what_was_written_is_read_by_the_next_request(values: dict[str, Any]) -> None:
+    state = RequestState(None, check=lambda payload: None)
+    state.update(values)
+    assert RequestState(state.finalize() or b"{}", check=check) == values
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:

@@ -50,7 +50,8 @@ def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFix
     assert source(NOW).ephemeral
     assert source(NOW + 99) is source(NOW)
     assert [(record.name, record.levelname) for record in caplog.records] == [("mcp_sessions", "WARNING")]
-    assert 'keys="env:NAME"' in caplog.text
+    meaning = "keys=None: using random session keys, for this process only; its sessions end with it. "
+    assert caplog.messages == [meaning + 'Set keys="env:NAME" or keys="file:PATH" to share and keep them']
 
 
 def test_a_ring_is_taken_as_it_is() -> None:
@@ -71,8 +72,9 @@ def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["", b"", "short", [], ["env:KEYS", "short"], 7, [7], {ONE}])
 def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str | bytes]) -> None:
-    with pytest.raises(ConfigurationError, match="token_urlsafe"):
+    with pytest.raises(ConfigurationError, match="token_urlsafe") as refused:
         read(keys, KEYS=ONE)
+    assert isinstance(keys, (str, bytes, list)) or f"not {type(keys).__name__};" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +114,13 @@ def test_a_variable_may_hold_a_pem_key(value: str) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"KEYS": ""}, {"KEYS": " ,\n# none\n"}])
 def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=r'keys="env:KEYS".*token_urlsafe'):
+    with pytest.raises(ConfigurationError, match=r'keys="env:KEYS": the variable KEYS is not set or empty; .*urlsafe'):
         read("env:KEYS", **environ)
+
+
+def test_a_secret_may_hold_what_a_pem_key_takes_for_a_line_end() -> None:
+    secret = ONE.replace("u", "\\n")
+    assert read("env:KEYS", KEYS=secret) == [kid(secret)]
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,10 +207,12 @@ def test_a_broken_change_keeps_the_keys_and_is_logged_once(
     for later in range(1, 9):
         assert source(NOW + later) is ring
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.messages[0].startswith("key file changed but cannot be used; keeping the previous keys: ")
     assert not broken or broken not in caplog.text.replace("too short", "")
     path.write_text(f"{TWO}\n{ONE}\n", "utf-8")
     assert kids(source(NOW + 10)) == [kid(TWO), kid(ONE)]
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert caplog.messages[1] == f"key file changed: now using {KeyRing([TWO, ONE])!r}"
     assert ONE not in caplog.text
     assert TWO not in caplog.text
 
