@@ -1,9 +1,8 @@
-"""What agent frameworks' clients get: each program of the page, and those of Node, against the README's server.
+"""What agent frameworks' clients get: each program of the page, `programs.md` and `npm/`, against the README's server.
 
 The server runs on four workers with one store, once per column of the table. Two of a client run at once, and each must
 have a session of its own; with sessions of a principal one runs alone, as a user of its own. A marker names a program's
-client, the packages that it needs and the argument that is not the default:
-`<!-- client: LangChain | langchain-mcp-adapters | default -->`. npx fetches what is neither Python's nor in `npm/`.
+client, the packages that it needs and its setting: `<!-- client: LangChain | langchain-mcp-adapters | default -->`.
 """
 
 from __future__ import annotations
@@ -72,11 +71,12 @@ class Client:
     code: str = ""  # what the page shows
 
 
-def of_page(page: Path, cache: Path, uv: str, prefix: str) -> list[Client]:
-    """Return the page's clients whose names begin so, default settings first, each in an environment of its own."""
-    found = [parts for parts in BLOCK.findall(page.read_text("utf-8")) if parts[0].startswith(prefix)]
+def of_python(cache: Path, uv: str, prefix: str) -> list[Client]:
+    """Return Python's clients whose names begin so, default settings first, each in an environment of its own."""
+    texts = (page.read_text("utf-8") for page in (HERE / "programs.md", PAGE))
+    wanted = [parts for text in texts for parts in BLOCK.findall(text) if parts[0].startswith(prefix)]
     clients = []
-    for name, needs, setting, code in sorted(found, key=lambda parts: parts[2] != "default"):
+    for name, needs, setting, code in sorted(wanted, key=lambda parts: parts[2] != "default"):
         folder = cache / re.sub(r"\W+", "-", needs)
         python = str(folder / "bin" / "python")
         made = [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)]
@@ -163,9 +163,9 @@ def tried(client: Client, url: str, folder: Path, *, number: int) -> tuple[str, 
 def gets(printed: Sequence[list[str]], way: str) -> str:
     """Return what clients got that printed this and named their sessions in this way, if in any."""
     if all(lines == KEPT for lines in printed):
-        return f"a session, by {way}" if way else "the user's session"
+        return f"by {way}" if way else "the user's"
     if all(lines == FORGOTTEN for lines in printed):
-        return f"**one for each call**, by {way}"
+        return "**one per call**"
     return NONE
 
 
@@ -202,7 +202,7 @@ def main() -> None:
 
         generated.replace(options.page, features.COMMAND, f"{features.table(cache, versions)}\n\nTried on {day}.")
         return
-    clients = of_page(PAGE, options.cache, options.uv, options.client)
+    clients = of_python(options.cache, options.uv, options.client)
     clients += [
         Client(f"`{package}` {versions[package]}", setting, node_command(cache, program))
         for program, (package, setting) in NODE.items()
