@@ -44,7 +44,7 @@ from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import RedisStore
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
-SETUP = re.findall(r"```python\n(.*?)```", PAGE.partition("\n## Recipes\n")[2], re.DOTALL)[0]
+SETUP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 tracer = trace.get_tracer("shop")
 
 

@@ -24,13 +24,9 @@ from otlp import Received, Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")
-_, _, RECIPES = PAGE.partition("\n## Recipes\n")
-RECIPES, _, _ = RECIPES.partition("\n## ")
-EXPORTS = re.compile(r"^export (\w+)=(.*)$", re.MULTILINE)
-SHARED = RECIPES.partition("\n### ")[0]  # by all recipes
-(CODE,) = re.findall(r"```python\n(.*?)```", SHARED, re.DOTALL)
+(CODE, *_) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHARED = dict(re.findall(r"^export (\w+)=(.*)$", PAGE, re.MULTILINE))
 PLAIN = "SessionSpanProcessor()"
-TABLE = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|", PAGE, re.MULTILINE)
 SPANS = {"sessions/create", "session start", "tools/call tool", "in the tool"}
 
 
@@ -42,34 +38,34 @@ class Recipe:
     text: str
 
     @property
-    def environment(self) -> dict[str, str]:
-        return dict(EXPORTS.findall(SHARED + self.text))
-
-    @property
     def endpoint(self) -> str:
         """Where it is sent to."""
-        return self.environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
+        return str(re.findall(r"`(https?://[^`]+)`", self.text)[0])
 
     @property
-    def groups(self) -> str:
-        (found,) = re.findall(r"^Groups by `([\w.]+)`", self.text, re.MULTILINE)
-        return str(found)
+    def headers(self) -> str:
+        return "".join(re.findall(r"headers\s+`([^`]+)`", self.text))
 
     @property
     def code(self) -> str:
         others = re.findall(r"`(SessionSpanProcessor\(.+?\))`", self.text)
         return str(CODE).replace(PLAIN, others[0] if others else PLAIN)
 
+    @property
+    def groups(self) -> str:
+        return "".join(re.findall(r'aliases=\["(.+?)"\]', self.text)) or "session.id"
+
     def at(self, url: str) -> dict[str, object]:
         """What the program below is given, with a receiver in place of the tool."""
         path = urlsplit(self.endpoint).path
         patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
-        environment = {**self.environment, **patient, "OTEL_EXPORTER_OTLP_ENDPOINT": url + path}
+        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": url + path, "OTEL_EXPORTER_OTLP_HEADERS": self.headers}
+        environment = {**SHARED, **patient, **sent}
         options = {"trace": "session"} if 'trace="session"' in self.text else {}
         return {"visit": "visit", "code": self.code, "environment": environment, "options": options}
 
 
-FOUND = [Recipe(*one) for one in re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", RECIPES, re.MULTILINE | re.DOTALL)]
+FOUND = [Recipe(*one) for one in re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\n\n)", PAGE, re.MULTILINE | re.DOTALL)]
 
 # A process has one tracer provider for its whole life, so each recipe has a child of its own: a fork, as quick as that.
 PROGRAM = """
@@ -138,15 +134,11 @@ def received() -> Iterator[dict[str, Receiver]]:
         yield receivers
 
 
-def test_every_tool_of_the_table_has_a_recipe() -> None:
-    assert sorted(recipe.name for recipe in FOUND) == sorted(TABLE)
-
-
-def test_what_was_not_run_is_marked_so() -> None:
-    """Of every tool but those that `make observe` starts, whose pictures the page shows."""
-    rows = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)
-    run = {name for name, status in rows if not status.startswith("not run here")}
-    assert {name.lower().removeprefix("arize ") for name in run} == set(TOOLS)
+def test_the_page_has_a_recipe_for_each_tool_and_says_which_were_run() -> None:
+    """Those are the tools that `python -m tests.tools.observe` starts, whose pictures the page shows."""
+    assert len(FOUND) == 9
+    (run,) = re.findall(r"^(.*) are run by `python -m tests\.tools\.observe`", PAGE, re.MULTILINE)
+    assert set(run.lower().split(" and ")) == set(TOOLS)
     for picture in re.findall(r"\((images/(?:phoenix|mlflow)-[\w.]+)\)", PAGE):
         assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
 
@@ -168,8 +160,7 @@ def test_each_sessions_spans_have_the_attribute_by_which_the_tool_groups(
 def test_it_is_sent_where_the_tool_takes_it(recipe: Recipe, received: dict[str, Receiver]) -> None:
     sent = received[recipe.name]
     assert sent.paths == {urlsplit(recipe.endpoint).path + "/v1/traces"}
-    headers = recipe.environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    for name, _, value in (one.partition("=") for one in headers.split(",") if one):
+    for name, _, value in (one.partition("=") for one in recipe.headers.split(",") if one):
         assert sent.headers[name] == unquote(value)
 
 

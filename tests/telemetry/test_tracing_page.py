@@ -23,8 +23,8 @@ from mcp_sessions.telemetry import Inspector, SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, WHO, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, MOUNTED, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
-"""The blocks, in their order. Those of the recipes are run by `test_recipes` and by `make observe`."""
+TRACES, _LOGFIRE, ALIASES, WHO, INSPECTOR, MOUNTED, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+"""The blocks, in their order. That of Logfire is run by `python -m tests.tools.observe`."""
 
 
 def run(block: str, **names: Any) -> dict[str, Any]:
