@@ -7,6 +7,7 @@ import json
 import logging
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -38,13 +39,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def unkept_logs() -> Iterator[None]:
-    """Log to nowhere: pytest keeps each record, and OpenTelemetry logs the whole of a baggage that it cannot read."""
+@contextmanager
+def logged_to_nowhere() -> Iterator[None]:
+    """While pytest keeps each record: OpenTelemetry logs the whole of a baggage that it cannot read."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, [logging.NullHandler()]
-    yield
-    root.handlers = handlers
+    try:
+        yield
+    finally:
+        root.handlers = handlers
 
 
 class Hostile:
@@ -85,7 +88,7 @@ async def growth(options: dict[str, Any], count: int) -> int:
     app = sessions(server := Server(sse=True), inspector=Inspector(), metrics=metrics, **options)
     client = Client(app)
     hostile = Hostile(client, server, (await client.create())["sessionId"])
-    with process_wide().recording() as spans:
+    with logged_to_nowhere(), process_wide().recording() as spans:
         await hostile.send(1000)
         spans.clear()
         gc.collect()
@@ -107,7 +110,6 @@ async def test_requests_without_a_valid_session_leave_nothing(options: dict[str,
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("unkept_logs")
 async def test_half_a_million_of_them_leave_nothing() -> None:
     """The tables that are kept fill up, and then stay as they are."""
     assert await growth(OPTIONS["everything"], 500_000) < 20_000_000
