@@ -6,8 +6,8 @@ from typing import Final
 
 BUDGETS: Final = {
     "ours, no session": 87_000,
-    "ours, session": 226_000,
-    "ours, session, state changed": 331_000,
+    "ours, session": 231_000,
+    "ours, session, state changed": 333_000,
     "ours, forged session refused": 331_000,
-    "ours, session, traced": 644_000,
+    "ours, session, traced": 650_000,
 }

@@ -227,6 +227,11 @@ def test_correlation_may_be_on_or_off(option: Any) -> None:
     )
 
 
+def test_a_member_of_meta_may_have_a_colon_in_its_name() -> None:
+    sources = correlation_sources(["meta:urn:chat"])
+    assert correlation_of(sources, {"urn:chat": Raw(b'"c1"')}, lambda name: None) == Correlation("c1", "meta:urn:chat")
+
+
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
@@ -280,6 +285,10 @@ def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remed
         ("session.id=c 1", None),
         ("session.id=c1;p=é", None),
         ("xsession.id=c1", None),
+        ("Xsession.id=c1", None),
+        ("session.id=Xc1X", "Xc1X"),
+        ("session.id=c1\n", None),
+        ("session.id\n=c1", None),
         ("café=c1", None),
         ("", None),
     ],

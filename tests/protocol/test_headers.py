@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from reasons import refused
 
 from mcp_sessions._protocol.headers import (
     CODING,
@@ -11,7 +12,13 @@ from mcp_sessions._protocol.headers import (
     METHOD,
     SESSION_HEADER,
     VERSION,
+    Header,
     RequestHeaders,
+    content_type,
+    edit,
+    independent_of_body,
+    runtime_without_cookies,
+    single_header,
 )
 
 
@@ -87,3 +94,55 @@ def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
 )
 def test_other_types_are_not_json(kind: str) -> None:
     assert not RequestHeaders([(b"content-type", kind.encode())]).is_json
+
+
+def test_headers_are_edited_by_name() -> None:
+    """Every copy of a name goes, and what is added stands last."""
+    headers = [(b"a", b"1"), (b"b", b"a"), (b"a", b"2")]
+    assert edit(headers, drop=[b"a"], add=[(b"c", b"3")]) == [(b"b", b"a"), (b"c", b"3")]
+    assert edit(headers) == headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([], (b"", None)),
+        ([(b"x", b"gzip")], (b"", None)),
+        ([(b"Content-Type", b" Application/JSON ; charset=utf-8; x=;")], (b"application/json", None)),
+        ([(b"content-type", b"text/event-stream"), (b"Content-Encoding", b"gzip")], (b"text/event-stream", b"gzip")),
+        ([(b"content-encoding", b"Identity"), (b"content-type", b"a/b")], (b"a/b", None)),
+    ],
+)
+def test_a_response_has_a_media_type_and_perhaps_a_coding(
+    headers: list[Header], expected: tuple[bytes, bytes | None]
+) -> None:
+    assert content_type(headers) == expected
+
+
+def test_what_depends_on_a_body_goes_when_that_changes() -> None:
+    headers = [(b"Content-Length", b"1"), (b"ETag", b"x"), (b"x", b"etag")]
+    assert independent_of_body(headers) == [(b"x", b"etag")]
+
+
+def test_of_two_session_headers_none_counts() -> None:
+    assert single_header(["one"]) == "one"
+    with refused("duplicate_session_header"):
+        single_header(["one", "one"])
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        (None, None),
+        ("node", "node"),
+        ("ai-sdk/mcp/2.0 runtime/Node.js/24", None),
+        ("shop/1.0 Node.js/24.1 more", "node.js"),
+        ("Mozilla/5.0 (X11) Deno/2", None),
+        ("python-httpx/0.28", None),
+        ("Go-http-client/2.0", "go-http-client"),
+    ],
+)
+def test_some_runtimes_keep_no_cookies(agent: str | None, expected: str | None) -> None:
+    """By the products that the User-Agent names; a browser names what it likes."""
+    headers = RequestHeaders([] if agent is None else [(b"user-agent", agent.encode())])
+    assert runtime_without_cookies(headers) == expected

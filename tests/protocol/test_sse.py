@@ -317,5 +317,5 @@ def test_a_rewritten_event_is_one_event_with_that_data(stream: bytes, value: byt
 def test_an_event_without_data_is_not_given_any(raw: bytes) -> None:
     """A priming event or a comment that began to speak would be a message that was never sent."""
     [event] = passed([raw])[0]
-    with pytest.raises(ValueError, match="only an event with data"):
+    with pytest.raises(ValueError, match=r"^only an event with data can have its data replaced$"):
         event.with_data(b"x")

@@ -12,6 +12,8 @@ from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, ht
 from failing import Failing
 
 from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
+from mcp_sessions._protocol.cookies import cookie_name, is_cross_site, pop_session_cookie
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._refusals import REFUSALS
 
 DISCOVER = "server/discover"
@@ -47,6 +49,42 @@ def server(**options: Any) -> Client:
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
     return (await client.tool("count", *headers, **more)).result["content"]
+
+
+def test_a_cookie_is_named_after_the_audience() -> None:
+    """For good: another name would end all sessions of a deployment that is upgraded."""
+    assert cookie_name("shop") == b"mcp-session-7dypny4b"
+
+
+@pytest.mark.parametrize(
+    ("cookie", "value", "kept"),
+    [
+        (b"a=1; mcp-session-x=tok=en ; b=2", "tok=en", [(b"cookie", b"a=1; b=2")]),
+        (b"mcp-session-x =token", "token", []),
+        (b"x mcp-session-x=no", None, [(b"cookie", b"x mcp-session-x=no")]),
+        (b"mcp-session-x=\xff", "\xff", []),
+    ],
+)
+def test_our_cookie_is_taken_out_and_no_other(cookie: bytes, value: str | None, kept: list[Header]) -> None:
+    assert pop_session_cookie([(b"cookie", cookie)], b"mcp-session-x", path="/mcp", secure=False) == (value, kept)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "is_other"),
+    [
+        ("http://shop", "shop:80", False),
+        ("https://SHOP:443", "shop", False),
+        ("http://shop", "80:shop", True),
+        ("http://shop:443", "shop", True),
+        ("null", "shop", True),
+        ("http://shop", None, True),
+        ("http://a://shop", "shop", True),
+    ],
+)
+def test_a_page_is_of_another_site_unless_its_origin_is_the_host(origin: str, host: str | None, is_other: bool) -> None:
+    """By its authority, to which the usual port belongs in any case."""
+    headers = [(b"origin", origin.encode()), *([] if host is None else [(b"host", host.encode())])]
+    assert is_cross_site(RequestHeaders(headers)) is is_other
 
 
 @pytest.mark.parametrize("sse", [False, True])

@@ -29,7 +29,7 @@ _PORTS: Final = ((b"http", b":80"), (b"https", b":443"))
 
 def cookie_name(audience: str) -> bytes:
     """Return the name of the cookie without its prefix; deployments on one host differ by their audience."""
-    digest = hashlib.sha256(b"mcp-sessions/1/cookie/" + audience.encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(b"mcp-sessions/1/cookie/" + audience.encode()).digest()
     return b"mcp-session-" + b32encode(digest[:5]).lower()
 
 

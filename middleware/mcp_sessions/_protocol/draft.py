@@ -17,7 +17,7 @@ from .._errors import Refusal
 from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, has_no_other_members, last_members, members, string
+from .strict_json import DECODE_ERRORS, Names, has_no_other_members, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -54,8 +54,6 @@ class SessionMetadata(
 
 _NULL: Final = msgspec.Raw(b"null")
 _MEMBERS: Final = Names("sessionId", "state")
-_FRAME: Final = len('{"sessionId":""}')
-_STATE_FRAME: Final = len(',"state":""')
 
 _common = msgspec.json.Decoder(SessionMetadata).decode
 
@@ -73,9 +71,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
         found = _common(raw)
     except DECODE_ERRORS:
         return _uncommon(raw)
-    # The shortest form of these two members. A null counts as a further member, which it is not for us.
-    shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))
-    return found if len(raw) - shortest < SHORTEST_MEMBER or has_no_other_members(raw, found) else _uncommon(raw)
+    return found if has_no_other_members(raw, found) else _uncommon(raw)
 
 
 def _uncommon(raw: bytes) -> SessionMetadata:
