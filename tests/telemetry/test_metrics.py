@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import pytest
 from apps import Server, sessions
 from clients import Client
+from failing import Failing
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader
 from starlette.types import Scope
 
+from integration.servers import COVERING, Cell, running
 from mcp_sessions import CreateRefused, Session, __version__
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._protocol.jsonrpc import Message, parse
@@ -21,6 +23,7 @@ from mcp_sessions._refusals import ENDS, REFUSALS
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions.stores._base import Record
 from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.telemetry import _attributes as attributes
 from mcp_sessions.telemetry._attributes import SCHEMA_URL, KnownNames, target_of, versions_of
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
@@ -236,6 +239,20 @@ async def test_a_tool_is_named_before_it_has_ever_succeeded(sse: bool, meter: Me
     assert calls(meter) == {("buy", "tool_error"): 1, ("_OTHER", "refused"): 1, ("pay", "tool_error"): 1}
     timed = [dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")]
     assert sorted(filter(None, timed)) == ["_OTHER", "buy", "pay"]
+
+
+@pytest.mark.parametrize("cell", [cell for cell in COVERING if not cell.stateful], ids=str)
+async def test_a_tool_that_meets_a_fault_of_the_store_has_not_failed(cell: Cell, meter: Meter) -> None:
+    """Each framework makes a failed result of the store's outage; when that is over, the tool may fail again."""
+    store, metrics = Failing("add"), SessionMetrics(meter.provider)
+    async with running(cell, store=TimeoutStore(store, seconds=5), metrics=metrics) as server:
+        client = await server.connected()
+        held = await client.create()
+        for failing in ({"add"}, set[str]()):
+            store.failing = failing
+            failed = await client.request("tools/call", {"name": "tally"}, held)
+            assert failed.answer["result"]["isError"] is bool(failing)
+    assert calls(meter) == {("tally", "refused"): 1, ("tally", "success"): 1}
 
 
 def test_no_client_makes_names(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,11 @@ class Runtime:
         """Why the store did not answer when it was last asked, or None."""
         return getattr(self.store, "fault", None)
 
+    def store_fault_since(self, moment: float) -> str | None:
+        """Return why the store has failed since a moment of `perf_counter`, or None."""
+        at, reason = getattr(self.store, "last_fault", (moment, None))
+        return reason if at >= moment else None
+
     @property
     def whole_idle_timeout(self) -> int | None:
         return None if self.idle_timeout is None else int(self.idle_timeout)

@@ -58,6 +58,10 @@ class TimeoutStore:
         self._usage_log = UsageLog()
         self.location: str = _optional_attr(store, "location", type(store).__name__)
         self.fault: str | None = None  # why it did not answer when it was last asked
+        self.last_fault = (
+            -math.inf,
+            "",
+        )  # when it last failed, by `perf_counter`, and why
         self._logged_at: dict[str, float] = {}  # when each fault was logged last
 
     @property
@@ -179,12 +183,12 @@ class TimeoutStore:
             with suppress_instrumentation(), _time_limit(seconds):
                 answer = await call(*args, **kwargs)
         except StoreFull as error:
-            self._log(error)
+            self._note(error)
             await self._log_usage()
             raise
         except StoreUnavailable as error:
             self.fault = error.reason
-            self._log(error)
+            self._note(error)
             raise
         except MCPSessionsError:
             raise
@@ -197,7 +201,7 @@ class TimeoutStore:
             self.fault = None
             return answer
         self.fault = fault.reason
-        self._log(fault)
+        self._note(fault)
         raise fault from None
 
     async def _log_usage(self) -> None:
@@ -207,9 +211,9 @@ class TimeoutStore:
             with suppress(Exception), anyio.move_on_after(self._one):
                 self._usage_log.log(await ask())
 
-    def _log(self, fault: StoreUnavailable) -> None:
-        """Log a fault with the place and the cause, each kind once a minute."""
-        now = time.monotonic()
+    def _note(self, fault: StoreUnavailable) -> None:
+        """Keep the last fault, and log each kind once a minute."""
+        self.last_fault, now = (time.perf_counter(), fault.reason), time.monotonic()
         if not now < self._logged_at.get(fault.reason, -math.inf) + _MINUTE:
             self._logged_at[fault.reason] = now
             _logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, StatusCode
 
-from .._errors import Refusal
+from .._errors import Refusal, SessionRequired
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from . import _attributes as names
@@ -121,6 +121,7 @@ class RequestTelemetry(RequestInfo):
     known: KnownNames
     listeners: Sequence[Callable[[RequestTelemetry], None]] = ()  # receive it when it has been handled
     redact: Redact | None = None  # where it is a call whose arguments and result may be written
+    store_fault: Callable[[float], str | None] = lambda since: None  # why the store has not answered since then
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of its server span
     links: list[Link] = field(default_factory=list)  # what that may link, its parent among it
     is_native: bool = False  # whether the wrapped server makes that span
@@ -190,6 +191,8 @@ class RequestTelemetry(RequestInfo):
         outcome = outcome_in(text)
         if outcome is None or self.outcome.reason is not None:
             return
+        if outcome.error is not None:  # it need not be the tool's
+            outcome = replace(outcome, reason=outcome.reason or self.store_fault(self.started_at))
         self._settle(outcome, None if outcome.code is not None else self._redacted("result", text, "result"))
 
     def _settle(self, outcome: Outcome, result: str | None = None) -> None:
@@ -290,7 +293,8 @@ def outcome_in(text: bytes) -> Outcome | None:
         return Outcome.of_code(answer.error.code)
     if answer.result is None:
         return None
-    if answer.result.isError:  # as the SDK's and FastMCP's servers word it
-        return Outcome(names.TOOL_ERROR, is_unknown=b"Unknown tool" in text)
+    if answer.result.isError:  # as the SDK's and FastMCP's servers word it, and as we do
+        reason = SessionRequired.reason if SessionRequired.message.encode() in text else None
+        return Outcome(names.TOOL_ERROR, reason=reason, is_unknown=b"Unknown tool" in text)
     tools = tuple(tool.name[: names.MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
     return Outcome(tools=tools) if tools else SUCCESS
