@@ -297,6 +297,11 @@ def test_the_summary_says_how_much_needs_a_session(require: Require, summary: st
 # --- what is refused at construction -------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["tools/callback", "tasks/run", "shop/checkout"])
+def test_a_method_of_a_server_s_own_is_no_slip(method: str) -> None:
+    assert Policy([method]).summary == Policy(["shop/checkout"]).summary
+
+
 async def judge_later(_asked: PolicyRequest) -> None:
     """A coroutine is true, whatever it would have returned."""
 

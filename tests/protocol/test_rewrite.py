@@ -42,6 +42,22 @@ def read(body: bytes) -> Message:
 
 
 @pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b'{"id":1,"result":{"ttlMs":9,"a":[ 1 ]}}', b'{"id":1,"result":{"ttlMs":0,"a":[ 1 ],"cacheScope":"private"}}'),
+        (b'{"id":1,"result":{"cacheScope":"public"}}', b'{"id":1,"result":{"cacheScope":"private","ttlMs":0}}'),
+        (b'{"id":1,"result":{"ttl\\u004ds":9}}', b'{"id":1,"result":{"ttlMs":0,"cacheScope":"private"}}'),
+        (b'{"id":1,"result":{"a":"ttlMs cacheScope"}}', None),
+        (b'{"id":2,"result":{"ttlMs":9}}', None),
+        (b'{"id":1,"error":{"ttlMs":9}}', None),
+    ],
+)
+def test_an_answer_in_a_session_is_kept_from_caches(answer: bytes, expected: bytes | None) -> None:
+    """Where it says that it may be cached, since caches do not know sessions."""
+    assert rewrite.private(answer, b"1") == expected
+
+
+@pytest.mark.parametrize(
     ("result", "echoed"),
     [
         (b"{}", b'{"_meta":{"%b":%b}}'),

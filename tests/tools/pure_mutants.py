@@ -29,7 +29,7 @@ TESTS: Final = {
     ),
     "_protocol/draft.py": ("protocol/test_draft_metadata.py", "protocol/test_decision.py", "server/test_absence.py"),
     "_protocol/headers.py": ("protocol/test_headers.py",),
-    "_protocol/jsonrpc.py": ("protocol/test_jsonrpc.py",),
+    "_protocol/jsonrpc.py": ("protocol/test_jsonrpc.py", "protocol/test_draft_metadata.py", "protocol/test_field.py"),
     "_protocol/labels.py": ("protocol/test_correlation.py", "protocol/test_client_name.py"),
     "_protocol/policy.py": ("protocol/test_policy.py",),
     "_protocol/rewrite.py": ("protocol/test_rewrite.py",),

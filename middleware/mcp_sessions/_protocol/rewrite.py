@@ -114,8 +114,6 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
 
 def private(response: bytes, request_id: bytes) -> bytes | None:
     """Return the answer with its cache hints private and stale, or None where it has none; all else is as `echo`."""
-    if b"cacheScope" not in response and b"ttlMs" not in response and b"\\" not in response:
-        return None
     found = _result(response, request_id)
     if found is None or not _make_private(found[1]):
         return None
