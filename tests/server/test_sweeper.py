@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server, sessions
+from apps import Server, sessions, sweeper_of
 from clients import START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
@@ -78,8 +78,7 @@ class Worker:
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
             listen=self.emit,
         )
-        assert app._runtime.sweeper is not None
-        self.sweeper = app._runtime.sweeper
+        self.sweeper = sweeper_of(app)
 
     def emit(self, fact: SessionEvent) -> None:
         """Hear a fact, and fail once where that is asked for."""

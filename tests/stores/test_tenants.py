@@ -14,7 +14,7 @@ import postgres_servers
 import psycopg
 import pytest
 import redis_servers
-from apps import Server, sessions
+from apps import Server, sessions, sweeper_of
 from clients import Client, Clock
 
 from mcp_sessions._errors import PrincipalDataTooLarge, StoreFull
@@ -175,8 +175,7 @@ async def test_a_client_that_begins_sessions_and_never_ends_them_leaves_nothing(
 async def test_tracked_sessions_are_gone_after_a_day_of_silence(store: Store, clock: Clock) -> None:
     """Without any option, and not before: clients that connect for each call never end theirs."""
     app = sessions(Server(), clock=clock, store=store, tracked=True)
-    sweeper = app._runtime.sweeper
-    assert sweeper is not None
+    sweeper = sweeper_of(app)
     for _ in range(3):
         client = Client(app)
         await client.tool(session=await client.create())

@@ -11,6 +11,7 @@ from clients import SECRET, Clock
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions._server.lifecycle import Sweeper
 from mcp_sessions._server.options import GROUPS
 
 RESULTS: dict[str, dict[str, Any]] = {
@@ -155,3 +156,9 @@ def grouped(**options: Any) -> dict[str, Any]:
 def sessions(app: Any, **options: Any) -> MCPSessionMiddleware:
     """Wrap an application in the middleware, with the suite's key and a clock that stands still."""
     return MCPSessionMiddleware(app, **{"keys": SECRET, "clock": Clock(), **grouped(**options)})
+
+
+def sweeper_of(app: MCPSessionMiddleware) -> Sweeper:
+    """Return what ends the recorded sessions of a middleware that expired or were idle."""
+    (sweeper,) = [one for one in app._runtime.background_services if isinstance(one, Sweeper)]
+    return sweeper

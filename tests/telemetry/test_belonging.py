@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apps import Server, sessions
+from apps import Server, sessions, sweeper_of
 from clients import LEGACY, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -44,8 +44,7 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
 
     async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
         clock.now += 60
-        assert app._runtime.sweeper is not None
-        await app._runtime.sweeper.sweep()
+        await sweeper_of(app).sweep()
 
     app = sessions(
         Server(sweep=sweep), on_create=begin, on_end=end, tracked=True, clock=clock, idle_timeout=50, lifetime=1000

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, reply, sessions, sweeper_of
 from clients import LEGACY, Answer, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -210,8 +210,7 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
     await Client(middleware).create()
     clock.now += 60
-    assert middleware._runtime.sweeper is not None
-    await middleware._runtime.sweeper.sweep()
+    await sweeper_of(middleware).sweep()
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]

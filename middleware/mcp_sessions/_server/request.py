@@ -31,6 +31,7 @@ from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message,
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
+from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
@@ -129,7 +130,8 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
     if message is not None:
         if ctx.session is not None and decision.action is Action.ATTACH:
             session = Session(ctx.session)
-            ctx.runtime.telemetry.report_use(session.ref, message.label)
+            if (listen := ctx.runtime.telemetry.listen) is not None:
+                listen(SessionUsed(session.ref, message.label))
         body = await prepare_message(ctx, message, decision, session)
     attached = _attach(ctx, message, session)
     try:

@@ -26,7 +26,6 @@ from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
 from .._session.claims import COOKIE, Claims, RedactedRepr
 from .._session.data import Data, Namespace
-from .._session.events import SessionUsed
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry._feed import Feed
     from ..telemetry._recorder import Telemetry
-    from .operator import Watched
+    from .background import Background
 
 _PROCESS: Final = secrets.token_bytes(16)
 
@@ -74,13 +73,13 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Options, *, keys_persistent: bool) -> TransportRules:
-        transport = options.transport
+        transport, idle = options.transport, _idle_timeout(options)
         # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
         return cls(
             header=transport.header and keys_persistent,
             cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
             shares_cookies=transport.cookie == "shared",
-            principal_idle=_principal_idle(options) if transport.principal and keys_persistent else None,
+            principal_idle=(idle or as_seconds(DAY)) if transport.principal and keys_persistent else None,
             leads_to_legacy=options.wire.era == "auto",
             lifetime=as_seconds(transport.lifetime),
             bridges=transport.bridge,
@@ -93,18 +92,17 @@ class Recording:
 
     def __init__(self, app: ASGIApp, options: Options) -> None:
         telemetry = options.telemetry
-        self.feed: Final = _make_feed(options)
+        self.feed: Feed | None = None
+        if telemetry.inspector is not None:
+            from ..telemetry._feed import Feed
+
+            self.feed = Feed(options.clock)
         self.listen: Final = telemetry.listen
         self.metrics_enabled: Final = telemetry.metrics is not None
         self._always: Final = self.metrics_enabled or self.feed is not None
         self._traces: Final = telemetry.spans != "off"
         self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
         self.emit: Final = EventSink(telemetry.listen, self.is_recording, self.recorder)
-
-    def report_use(self, ref: str, method: str) -> None:
-        """Report to the application that a request uses a session."""
-        if self.listen is not None:
-            self.listen(SessionUsed(ref, method))
 
     def is_recording(self) -> bool:
         """Whether telemetry records anything now."""
@@ -126,14 +124,6 @@ def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemet
         tracked=options.tracked is not None,
         caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options.principal)),
     )
-
-
-def _make_feed(options: Options) -> Feed | None:
-    if options.telemetry.inspector is None:
-        return None
-    from ..telemetry._feed import Feed
-
-    return Feed(options.clock)
 
 
 class Runtime:
@@ -184,9 +174,18 @@ class Runtime:
         self.events = Events()
         on_end, emit = options.on_end, self.telemetry.emit
         self.terminator = Terminator(store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock)
-        self.sweeper = self._sweeper(options)
-        services = (self.sweeper, self._counter(), self._watched(options))
-        self.background_services = [service for service in services if service is not None]
+        self.background_services: list[Background] = []
+        if options.tracked is not None:
+            interval = as_seconds(options.tracked.sweep_interval)
+            sweeper = Sweeper(store, self.terminator, self.audience, self.whole_idle_timeout, interval)
+            self.background_services.append(sweeper)
+            if self.telemetry.metrics_enabled:
+                report = lambda number: self.telemetry.recorder().alive(self.audience, number)  # noqa: E731
+                self.background_services.append(LiveSessionCounter(store, self.audience, report))
+        if self.telemetry.feed is not None:
+            from .operator import Watched
+
+            self.background_services.append(Watched(options, self.telemetry.feed, self.terminator))
 
     async def status(self, claims: Claims) -> SessionStatus:
         """Ask the store how a session stands; where sessions are recorded, note that it is used."""
@@ -241,25 +240,6 @@ class Runtime:
             sep1364=sep1364,
         )
 
-    def _sweeper(self, options: Options) -> Sweeper | None:
-        if options.tracked is None:
-            return None
-        interval = as_seconds(options.tracked.sweep_interval)
-        return Sweeper(self.store, self.terminator, self.audience, self.whole_idle_timeout, interval)
-
-    def _counter(self) -> LiveSessionCounter | None:
-        if not self.tracked or not self.telemetry.metrics_enabled:
-            return None
-        report = lambda number: self.telemetry.recorder().alive(self.audience, number)  # noqa: E731
-        return LiveSessionCounter(self.store, self.audience, report)
-
-    def _watched(self, options: Options) -> Watched | None:
-        if self.telemetry.feed is None:
-            return None
-        from .operator import Watched
-
-        return Watched(options, self.telemetry.feed, self.terminator)
-
 
 def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
     """Return the dialects, who need not confirm a session by one, and `capabilities.sessions` as JSON."""
@@ -270,11 +250,6 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     sep1364 = Sep1364.of(options.dialects)
     confirms = sep1364.initializes is not None and not sep1364.is_sessionless
     return sep1364, PendingInitialized() if confirms else None, sep1364.capability
-
-
-def _principal_idle(options: Options) -> float:
-    idle = _idle_timeout(options)
-    return as_seconds(DAY) if idle is None else idle
 
 
 def _idle_timeout(options: Options) -> float | None:
