@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from apps import sessions
 from clients import Client
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Session
-from mcp_sessions._server.callers import PendingInitialized
+from mcp_sessions._server import callers
 
 HEADER = b"mcp-session-id"
 
@@ -32,11 +33,10 @@ async def test_a_stream_whose_start_waits_can_be_cut() -> None:
     assert answer.error["code"] == -32043
 
 
-def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first() -> None:
+def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of clients that never came back is bounded."""
-    pending = PendingInitialized(max_waiting=1)
+    monkeypatch.setattr(callers, "MAX_WAITING", 1)
+    pending = callers.PendingInitialized()
     pending.add("first")
     pending.add("second")
     assert [transport in pending for transport in ("first", "second")] == [False, True]
-    pending.remove("second")
-    assert "second" not in pending

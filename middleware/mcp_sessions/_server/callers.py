@@ -38,25 +38,14 @@ class CreateLimit(msgspec.Struct):
         self.created[caller] = spent + 1
 
 
-class PendingInitialized:
+class PendingInitialized(OrderedDict[str, None]):
     """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
-
-    def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
-        self._max_waiting: Final = max_waiting
-        self._waiting: Final[OrderedDict[str, None]] = OrderedDict()
-
-    def __contains__(self, transport: str | None) -> bool:
-        return transport in self._waiting
 
     def add(self, transport: str) -> None:
         """Remember a transport session whose client need not confirm it."""
-        self._waiting[transport] = None
-        if len(self._waiting) > self._max_waiting:
-            self._waiting.popitem(last=False)
-
-    def remove(self, transport: str) -> None:
-        """Forget a transport session that was confirmed."""
-        self._waiting.pop(transport, None)
+        self[transport] = None
+        if len(self) > MAX_WAITING:
+            self.popitem(last=False)
 
 
 class PrincipalSessions:

@@ -37,15 +37,7 @@ NEEDED: Final = (
     "mcp_sessions.client.with_sessions"
 )
 WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
-ONE_JAR: Final = f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")'
-UNSEEN_CALLER: Final = "it sends an Authorization header, but the middleware does not see who the caller is"
-CROSS_SITE: Final = "a page of another site sent the request, so its cookies are ignored"
-EPHEMERAL: Final = "with keys=None, keys die with the process, and clients without session support get no session"
-LISTS: Final = 'set wire=Wire(lists="session")'
-SEE: Final = "pass principal=, or use add_sessions"
-KEYS: Final = 'set keys="env:MCP_SESSIONS_KEYS"'
 TRANSPORT: Final = 'set transport="auto"'
-STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
 WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of the MCP endpoint"
 Cause = tuple[str, str]
 """Why there is no session, and the remedy, in our own words."""
@@ -101,27 +93,28 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         headers, message, transport = self.headers, self.message, self.runtime.transport
         is_modern, by_header = headers.is_modern, transport.header or transport.bridges
         yield message is None, "it sent a batch, which cannot carry one", "send its messages one by one"
-        yield self.why == "list", "lists are the same in all sessions of the modern era", LISTS
-        yield self.why == "unseen", UNSEEN_CALLER, SEE
-        yield (
-            headers.cookie == SHARED_JAR,
-            "it shares its HTTP client, and so a cookie jar, with another MCP client",
-            ONE_JAR,
-        )
+        stays, lists = "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
+        yield self.why == "list", stays, lists
+        unseen = "it sends an Authorization header, but the middleware does not see who the caller is"
+        yield self.why == "unseen", unseen, "pass principal=, or use add_sessions"
+        shared = "it shares its HTTP client, and so a cookie jar, with another MCP client"
+        own_jar = f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")'
+        yield headers.cookie == SHARED_JAR, shared, own_jar
         speaks = message is not None and speaks_draft(message)
         yield speaks, "it names sessions itself and named none", "let it call sessions/create first"
         away = self.runtime.store_fault is not None
         yield away, "the session store does not answer", "see the warning about it, and bring it back"
-        ephemeral = not transport.keys_persistent
-        yield ephemeral, EPHEMERAL, KEYS
+        ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
+        yield not transport.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
         yield is_modern and transport.cookie_name is None, "cookies are off", TRANSPORT
-        yield is_modern and cookies.is_cross_site(headers), CROSS_SITE, WRAP
+        cross_site = "a page of another site sent the request, so its cookies are ignored"
+        yield is_modern and cookies.is_cross_site(headers), cross_site, WRAP
         has_no_jar = is_modern and runtime_without_cookies(headers) is not None
         yield has_no_jar, "its runtime keeps no cookies", 'set wire=Wire(era="auto")'
         yield is_modern, "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
         yield not by_header, "sessions by the transport header are off", TRANSPORT
-        has_own = SESSION_HEADER in headers.by_name
-        yield has_own, "the wrapped server keeps transport sessions of its own", STATELESS
+        stateless = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
+        yield SESSION_HEADER in headers.by_name, "the wrapped server keeps transport sessions of its own", stateless
         yield True, "it sent no Mcp-Session-Id", WRAP
 
 

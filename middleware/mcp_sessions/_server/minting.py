@@ -134,8 +134,7 @@ async def begin_offered(session: ActiveSession, scope: Scope) -> None:
     ref = session.claims.ref
     try:
         async with session.runtime.principals.beginning(ref):
-            claim = await _claim(session)
-            if claim is not None:
+            if (claim := await _claim(session)) is not None:
                 await _begin_claimed(session, claim, scope)
     except DataTooLarge:
         raise refusal("data_full", ref=ref) from None

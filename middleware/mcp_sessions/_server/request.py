@@ -191,7 +191,7 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
         # By the second alternative a client may leave the confirmation out; a server of today waits for it.
         if message.method != CONFIRMATION:
             await notify(ctx, CONFIRMATION)
-        pending.remove(transport)  # only now: a concurrent message must not overtake it
+        pending.pop(transport, None)  # only now: a concurrent message must not overtake it
     standard = sep1364.outgoing(message)
     if standard is not message:
         ctx.set_content_length(standard.body)

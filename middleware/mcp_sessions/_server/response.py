@@ -76,8 +76,11 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_out(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        if self.defers_start:
-            self._find_session(start)
+        if self.defers_start:  # where the server names a session, ours is not named, nor where the request fails
+            self.session_id = next(reversed(session_header_values(start)), None)
+            if self.session_id is not None or start["status"] != _OK:
+                for change in self.rewrites:
+                    change.defers_start = False
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))
         self.body = self._body_for(*content_type(start.get("headers", ())))
@@ -101,13 +104,6 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             return EventBody(self, EventStream(max_bytes))
         self.observer = None
         return OpaqueBody(self)
-
-    def _find_session(self, start: ASGIMessage) -> None:
-        """Find the session that the server names: ours is then not named, nor where the request fails."""
-        self.session_id = next(reversed(session_header_values(start)), None)
-        if self.session_id is not None or start["status"] != _OK:
-            for change in self.rewrites:
-                change.defers_start = False
 
     @property
     def defers_start(self) -> bool:
