@@ -74,13 +74,21 @@ class TestState:
         with pytest.raises(StateNotJSON, match=f"it holds {of} that would not come back as it is, under 'a'$"):
             state_of().update(b=1, a=value)
 
+    def test_a_key_that_is_no_text_is_refused(self) -> None:
+        state: Any = state_of()
+        with pytest.raises(StateNotJSON, match=r"it holds a key of type int that would not come back as it is$"):
+            state[1] = 2
+
     def test_after_the_response_left_it_is_closed(self) -> None:
         """A late write raises instead of being lost; reading goes on."""
         state = state_of(b'{"a":1}')
         assert repr(state) == "<State open>"
         state.finalize()
         assert repr(state) == "<State closed>"
-        with pytest.raises(StateClosed, match="the response was sent"):
+        with pytest.raises(
+            StateClosed,
+            match=r"^the response was sent; session state can be changed only while the request is handled$",
+        ):
             state["a"] = 2
         with pytest.raises(StateClosed):
             del state["a"]
