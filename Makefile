@@ -10,7 +10,7 @@ STAMP := .venv/.made-with-$(shell $(PYTHON) -c 'import platform; print(platform.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers test test-all test-lowest check format lint types docs demo bench bench-check bench-docs mutants nightly clean
+.PHONY: help setup servers test test-all check format lint docs demo bench mutants nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,21 +34,16 @@ test: setup  ## run the quick tests; installs Redis and PostgreSQL as root on De
 test-all: servers  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
 	@$(NOX) -s legacy main -- $(ARGS)
 
-test-lowest: servers  ## run the tests with every dependency of the package at its lower bound
-	@$(NOX) -s lowest -- $(ARGS)
-
-check: lint types docs servers  ## the whole gate: lint, types, docs, instruction counts, tests, 100 % branch coverage
-	@$(MAKE) --no-print-directory bench-check
+check: lint docs servers  ## the whole gate: lint, types, docs, instruction counts, tests, 100 % branch coverage
+	@$(VENV)/python -m tests.benchmarks --check
 	@$(NOX) -s coverage
 
 format: setup  ## format the code and fix what the linter can fix
 	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .
 
-lint: setup  ## the format, the linter, and the architecture rules
-	@$(VENV)/ruff format --check . && $(VENV)/ruff check . && $(VENV)/python -m pytest -q tests/test_architecture.py
-
-types: setup  ## mypy, strict, on the package, the tests and the examples
-	@$(VENV)/mypy
+lint: setup  ## the format, the linter, the types (mypy, strict) and the architecture rules
+	@$(VENV)/ruff format --check . && $(VENV)/ruff check . && $(VENV)/mypy
+	@$(VENV)/python -m pytest -q tests/test_architecture.py
 
 docs: setup  ## build the documentation; a warning is an error
 	@$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
@@ -56,14 +51,8 @@ docs: setup  ## build the documentation; a warning is an error
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py
 
-bench: setup  ## measure what a request costs, side by side with others (ARGS="--quick trivial")
+bench: setup  ## measure side by side with others (ARGS="--quick trivial"), or count instructions (ARGS=--check)
 	@$(VENV)/python -m tests.benchmarks $(ARGS)
-
-bench-check: setup  ## count instructions, and fail if they exceed the budgets
-	@$(VENV)/python -m tests.benchmarks --check
-
-bench-docs: setup  ## measure, and put the summary into docs/performance.md
-	@$(VENV)/python -m tests.benchmarks --write-docs trivial sdk-json sdk-sse stores
 
 mutants: servers  ## take each defence away in a copy; its tests must notice (ARGS="expiry" runs some)
 	@$(VENV)/python tests/mutants.py $(ARGS)

@@ -15,7 +15,7 @@ import generated
 
 from .stores import STORES
 
-COMMAND: Final = "make bench-docs"
+COMMAND: Final = "python -m tests.benchmarks --write-docs trivial sdk-json sdk-sse stores"
 PAGE: Final = "performance.md"
 PLOT: Final = "images/performance-adds.svg"
 SHOWN: Final[Mapping[str, str]] = {
