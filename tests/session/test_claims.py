@@ -78,6 +78,7 @@ def envelope(header: Any, change: Callable[[str], str] = str) -> str:
         envelope(
             json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode(), lambda text: text.replace("_", "/")
         ),
+        envelope(json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode()),
         envelope(b' {"\\u0074yp" : "JWT", "typ":"%b"}' % TYP.encode()),
     ],
 )
