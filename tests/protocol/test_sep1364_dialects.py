@@ -10,10 +10,12 @@ from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import SessionNotFound
-from mcp_sessions._protocol.decision import subject_of
+from mcp_sessions._protocol.decision import decide, subject_of
 from mcp_sessions._protocol.draft import SessionMetadata, Subject
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
+from mcp_sessions._session.claims import FIELD
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)
@@ -122,3 +124,13 @@ def test_a_wrong_option_says_what_to_write(option: Any) -> None:
 def test_a_right_option_is_taken_in_any_order() -> None:
     assert Sep1364.of((SEP1364Initialize(), SEP1364Create())) == BOTH
     assert Sep1364.of([SEP1364Create()]) == Sep1364(SEP1364Create(), None)
+
+
+@pytest.mark.parametrize("cookie", [None, "a session"])
+def test_where_sessions_are_required_a_message_has_to_name_one(cookie: str | None) -> None:
+    """In its body: a cookie does not count, which a client of the dialect does not know of."""
+    requiring = rules(sep1364=Sep1364(SEP1364Create(required=True), None), kind_of={"a": FIELD}.get)
+    with refused("required"):
+        decide(message("tools/call"), RequestHeaders([], cookie=cookie), requiring)
+    mirrored = RequestHeaders([(b"mcp-session-id", b"a")], cookie=cookie)
+    assert decide(message("tools/call", ',"sessionId":"a"'), mirrored, requiring).metadata == SessionMetadata("a", None)

@@ -26,6 +26,7 @@ TESTS: Final = {
     "_protocol/decision.py": (
         *("protocol/test_decision.py", "protocol/test_sep1364_dialects.py"),
         *("server/test_field_exchange.py", "server/test_cookies.py", "server/test_bridge.py"),
+        "server/test_principal_sessions.py",
     ),
     "_protocol/draft.py": ("protocol/test_draft_metadata.py", "protocol/test_decision.py", "server/test_absence.py"),
     "_protocol/headers.py": ("protocol/test_headers.py",),

@@ -221,8 +221,8 @@ def identify(
     # What begins with `server/discover` is left to its answer.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
         is_principals = has_own and _may_be_principals(message, headers, subject)
-        return Credentials(None, transport_id, contradicts=contradicts, is_principals=is_principals)
-    return Credentials(SessionMetadata(cookie), is_cookie=True, contradicts=contradicts)
+        return Credentials(None, transport_id, is_principals=is_principals)
+    return Credentials(SessionMetadata(cookie), is_cookie=True)
 
 
 def _may_be_principals(message: Message, headers: RequestHeaders, subject: Subject) -> bool:
