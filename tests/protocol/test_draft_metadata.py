@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reasons import refused
 
 from mcp_sessions._protocol.decision import requested_session
-from mcp_sessions._protocol.draft import SessionMetadata, metadata, speaks_draft, with_state
+from mcp_sessions._protocol.draft import SessionMetadata, metadata, names_transport, speaks_draft, with_state
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.members import SESSION_KEY
 
@@ -121,3 +121,40 @@ def test_a_client_that_declares_sessions_speaks_the_draft(params: Any, speaks: b
     parsed = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode())
     assert isinstance(parsed, Message)
     assert speaks_draft(parsed) is speaks
+
+
+@pytest.mark.parametrize(
+    ("meta", "speaks"),
+    [
+        ("{}", False),
+        ('{"io.modelcontextprotocol/clientCapabilities":{}}', False),
+        ('{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"sessions":{}}}}', True),
+        ('{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"se\\u0073sions":{}}}}', True),
+        ('{"sessions":1}', False),
+    ],
+)
+def test_a_client_of_the_modern_era_states_in_each_request_what_it_speaks(meta: str, speaks: bool) -> None:
+    assert speaks_draft(message(meta)) is speaks
+    assert not speaks_draft(parse(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":"sessions"}}'))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reads", "outcome"),
+    [
+        (SessionMetadata("a"), False, False),
+        (SessionMetadata("a"), True, False),
+        (SessionMetadata("b"), True, True),
+        (None, True, True),
+        (None, False, "session_header_alone"),
+        (SessionMetadata("b"), False, "session_header_mismatch"),
+    ],
+)
+def test_a_header_mirrors_the_body_or_names_a_transport_session(
+    metadata: SessionMetadata | None, reads: bool, outcome: bool | str
+) -> None:
+    """Where none are read, it contradicts the body."""
+    if isinstance(outcome, bool):
+        assert names_transport("a", metadata, reads) is outcome
+        return
+    with refused(outcome):
+        names_transport("a", metadata, reads)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from deciding import rules
+from msgspec import Raw
 from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
-from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._protocol.decision import decide, subject_of
 from mcp_sessions._protocol.draft import SessionMetadata, Subject
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
+from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version, field, required_capabilities
 from mcp_sessions._session.claims import FIELD
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
@@ -73,7 +73,7 @@ def test_metadata_and_field_name_one_session() -> None:
 def test_a_server_without_sessions_finds_none() -> None:
     sessionless = Sep1364(None, SEP1364Initialize(sessionless=True))
     assert sessionless.requested_session(message("m"), None) is None
-    with pytest.raises(SessionNotFound):
+    with refused("sessionless"):
         sessionless.requested_session(message("m", ',"sessionId":"a"'), None)
 
 
@@ -115,9 +115,13 @@ def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, ag
     assert agrees_on_version(message("initialize", f',"params":{asked}'), answer) is agrees
 
 
-@pytest.mark.parametrize("option", ["draft", [SEP1364Create], [SEP1364Create(), SEP1364Create()], None, 7, [None]])
+TWICE = [[SEP1364Create(), SEP1364Create()], [SEP1364Initialize(), SEP1364Initialize()]]
+REMEDY = r"dialects=\[SEP1364Create\(\), SEP1364Initialize\(\)\]; the draft and the transport header need no naming$"
+
+
+@pytest.mark.parametrize("option", ["draft", [SEP1364Create], *TWICE, None, 7, [None]])
 def test_a_wrong_option_says_what_to_write(option: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"dialects=\[SEP1364Create\(\), SEP1364Initialize\(\)\]"):
+    with pytest.raises(ConfigurationError, match=REMEDY):
         Sep1364.of(option)
 
 
@@ -134,3 +138,57 @@ def test_where_sessions_are_required_a_message_has_to_name_one(cookie: str | Non
         decide(message("tools/call"), RequestHeaders([], cookie=cookie), requiring)
     mirrored = RequestHeaders([(b"mcp-session-id", b"a")], cookie=cookie)
     assert decide(message("tools/call", ',"sessionId":"a"'), mirrored, requiring).metadata == SessionMetadata("a", None)
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    with refused("field_not_string"):
+        field(message("m", ',"sessionId":7'))
+    with refused("capabilities_missing"):
+        required_capabilities(message("sessions/create", ',"params":{"capabilities":null}'))
+    assert required_capabilities(message("sessions/create", ',"params":{"capabilities":{}}')) == Raw(b"{}")
+
+
+STATING = ',"params":{"capabilities":{"experimental":{"sessions":{}}}}'
+
+
+@pytest.mark.parametrize(
+    ("dialects", "said", "modern", "begins"),
+    [
+        (BOTH, message("initialize"), False, True),
+        (BOTH, message("initialize"), True, False),
+        (BOTH, message("initialize", id=""), False, False),
+        (BOTH, message("initialize", STATING), False, False),
+        (BOTH, message("tools/call"), False, False),
+        (Sep1364(SEP1364Create(), None), message("initialize"), False, False),
+        (Sep1364(None, SEP1364Initialize(sessionless=True)), message("initialize"), False, False),
+    ],
+)
+def test_only_a_handshake_of_the_second_alternative_begins_a_session(
+    dialects: Sep1364, said: Message, modern: bool, begins: bool
+) -> None:
+    """Not one of a client that creates sessions itself, nor where there are none."""
+    assert dialects.begins_session(said, modern=modern) is begins
+
+
+@pytest.mark.parametrize(
+    ("dialects", "method", "members", "body"),
+    [
+        (BOTH, "m", ',"sessionId":"a"', '{"jsonrpc":"2.0","id":1,"method":"m"}'),
+        (BOTH, "m", "", None),
+        (
+            BOTH,
+            "initialize",
+            ',"params":{}',
+            '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{}}}',
+        ),
+        (Sep1364(None, SEP1364Initialize()), "initialize", ',"params":{}', None),
+    ],
+)
+def test_servers_of_today_get_what_they_can_read(
+    dialects: Sep1364, method: str, members: str, body: str | None
+) -> None:
+    """Without the field, and with capabilities; what needs no change is the same object."""
+    said = message(method, members)
+    standard = dialects.outgoing(said)
+    assert (standard is said) is (body is None)
+    assert (standard.body, standard.field) == (said.body if body is None else body.encode(), None)

@@ -63,6 +63,7 @@ def test_a_cookie_is_named_after_the_audience() -> None:
         (b"mcp-session-x =token", "token", []),
         (b"x mcp-session-x=no", None, [(b"cookie", b"x mcp-session-x=no")]),
         (b"mcp-session-x=\xff", "\xff", []),
+        (b"__Secure-mcp-session-x =other; a=1", None, [(b"cookie", b"a=1")]),
     ],
 )
 def test_our_cookie_is_taken_out_and_no_other(cookie: bytes, value: str | None, kept: list[Header]) -> None:

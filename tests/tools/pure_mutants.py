@@ -88,7 +88,7 @@ def changes(shown: str) -> tuple[str, str]:
 
 def is_same(old: str, new: str) -> bool:
     """Whether a change is one of how a codec or a digest is spelled, which changes nothing."""
-    return old == re.sub(r"\"(UTF-8|UTF-8-SIG|ASCII|SHA256)\"|'ASCII'", lambda found: found[0].lower(), new)
+    return old == re.sub(r"\"(UTF-8|UTF-8-SIG|ASCII|LATIN-1|SHA256)\"|'ASCII'", lambda found: found[0].lower(), new)
 
 
 def explained(file: str) -> set[str]:
