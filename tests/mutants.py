@@ -182,6 +182,10 @@ MUTANTS: Final = {
     "fork-expiry": Mutant(MINTING, '"expires_at": origin.expires_at', '"expires_at": None', FORKS),
     "fork-of-ended": Mutant(MINTING, "            raise refusal_of(status, origin)\n", "            pass\n", FORKS),
     # limits and secrecy
+    "event-bytes": Mutant(
+        *("_server/resumption.py", " or self._bytes > self._max_bytes", ""),
+        "server/test_resumption.py",
+    ),
     "create-limit": Mutant(
         "_server/callers.py",
         "if not spent < self.per_minute:",

@@ -315,3 +315,13 @@ class TestEvents:
             events.remember(transport, number, origin)
         assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
         assert [events.is_known(number) for number in "012"] == [False, True, True]
+
+    def test_so_are_the_bytes_of_its_ids(self) -> None:
+        """A client may write an id as long as a body."""
+        events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
+        for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short)):
+            events.remember(None, event_id, request)
+        assert [events.request_of(None, event_id) for event_id in "012"] == [None, long, short]
+        events.remember(None, "1", short)
+        events.remember(None, "3", long)
+        assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]

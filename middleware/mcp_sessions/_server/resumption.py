@@ -25,6 +25,7 @@ from .background import start
 INTERVAL: Final = 0.5  # seconds between two questions to the store
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
 MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 400 bytes with its place
+MAX_EVENT_BYTES: Final = 16 << 20  # of these ids, and of the ids of their requests
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
 
 
@@ -138,8 +139,11 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
 class Events:
     """The event ids that one middleware has seen, and the calls whose streams can be resumed."""
 
-    def __init__(self, *, max_events: int = MAX_EVENTS, max_calls: int = MAX_CALLS) -> None:
-        self._max_events, self._max_calls = max_events, max_calls
+    def __init__(
+        self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_EVENT_BYTES, max_calls: int = MAX_CALLS
+    ) -> None:
+        self._max_events, self._max_bytes, self._max_calls = max_events, max_bytes, max_calls
+        self._bytes = 0
         self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
         self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
         self._calls: OrderedDict[StreamRequest, None] = OrderedDict()
@@ -147,10 +151,13 @@ class Events:
     def remember(self, transport: str | None, event_id: str, request: StreamRequest) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
         place = (transport, event_id)
-        self._places[event_id] += place not in self._requests
+        known = self._requests.get(place)
+        self._places[event_id] += known is None
         self._requests[place] = request
-        if len(self._requests) > self._max_events:
-            (_, oldest), _ = self._requests.popitem(last=False)
+        self._bytes += _size(event_id, request) - (0 if known is None else _size(event_id, known))
+        while len(self._requests) > self._max_events or self._bytes > self._max_bytes:
+            (_, oldest), forgotten = self._requests.popitem(last=False)
+            self._bytes -= _size(oldest, forgotten)
             self._places[oldest] -= 1
             if not self._places[oldest]:
                 del self._places[oldest]
@@ -174,6 +181,10 @@ class Events:
             assert oldest.session is not None
             oldest.session.close()
             oldest.session, oldest.rewrites = None, ()
+
+
+def _size(event_id: str, request: StreamRequest) -> int:
+    return len(event_id) + len(request.id or b"")
 
 
 class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
