@@ -17,7 +17,6 @@ from mcp_sessions._protocol import decision
 from mcp_sessions._protocol.decision import (
     EXTENSIONS,
     LISTS,
-    NEEDS_LIVE_SESSION,
     PASS,
     SUBJECTS,
     TABLE,
@@ -164,7 +163,7 @@ def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Re
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("about", Subject)
 def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options: dict[str, Any]) -> None:
-    """A refusal is raised; a session is opened before every action that needs a live one, and before no other."""
+    """A refusal is raised; a session that is named is opened before every action but that of a response."""
     given = rules(policy, **{"subjects": EVERY, **options})
     for carried, modern in itertools.product(CARRIED.values(), (False, True)):
         text = of_subject(about, carried)
@@ -185,7 +184,7 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
             assert isinstance(outcome, Decision)
             assert outcome.action is (list_action(given.lists, modern=modern) if planned is Action.LIST else planned)
             named = None if outcome.metadata is None else outcome.metadata.session_id
-            assert named == (session if outcome.action in NEEDS_LIVE_SESSION else None)
+            assert named == session
             may_go_on = outcome.action in FORWARDED and lacks is SessionPresence.NOTHING
             assert outcome.fail_open is (given.fail_open and named is not None and may_go_on)
 
@@ -236,9 +235,10 @@ class TestWhatTheHeaderIs:
             decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
 
     def test_beside_metadata_of_the_same_session_it_is_a_mirror(self) -> None:
-        """Though a header could name a transport session here."""
-        mirrored = decide(of_subject(Subject.OTHER, "draft"), headers("draft"), rules())
-        assert (mirrored.action, mirrored.transport_id) == (Action.ATTACH, None)
+        """Though a header could name a transport session here; and neither it nor its absence contradicts."""
+        for header in ("draft", None):
+            mirrored = decide(of_subject(Subject.OTHER, "draft"), headers(header), rules())
+            assert (mirrored.action, mirrored.transport_id, mirrored.contradicts) == (Action.ATTACH, None, False)
 
     def test_where_no_dialect_has_it_a_field_is_not_read(self) -> None:
         odd = message('{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":7}')
@@ -288,6 +288,14 @@ class TestThePolicy:
         called = message(f'{{"jsonrpc":"2.0",{text}}}')
         with refused("required") if needs else nullcontext():
             assert decide(called, headers(), rules(require)) == PASS
+
+    @pytest.mark.parametrize("about", [Subject.REPLY, Subject.LIST_SESSIONS])
+    def test_what_is_about_no_session_needs_none_where_a_dialect_requires_one(self, about: Subject) -> None:
+        """SEP-1364's `required` is for the other requests."""
+        requiring = rules(subjects=EVERY, sep1364=Sep1364(SEP1364Create(required=True), None))
+        assert decide(of_subject(about, None), headers(), requiring).metadata is None
+        with refused("required"):
+            decide(of_subject(Subject.OTHER, None), headers(), requiring)
 
 
 class TestABatch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from clients import SESSION_KEY
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
@@ -53,6 +54,8 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
 def test_a_message_without_an_id_is_a_notification() -> None:
     message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     assert (message.kind, message.id, message.target(), message.meta) == (MessageKind.NOTIFICATION, None, None, None)
+    named = read(b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{"%b":{"sessionId":"a"}}}}' % SESSION_KEY.encode())
+    assert (named.kind, named.session) == (MessageKind.NOTIFICATION, b'{"sessionId":"a"}')
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,9 @@ def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> Non
     """Clients post their answers to the server's requests; whether they fit is the server's to judge."""
     message = read(b'{"jsonrpc":"2.0",' + rest + b"}")
     assert (message.kind, message.method, message.id, message.meta) == (MessageKind.RESPONSE, "", None, None)
+    field = read(b'{"jsonrpc":"2.0","sessionId":"a",' + rest + b"}").field
+    assert field is not None
+    assert bytes(field) == b'"a"'
 
 
 @pytest.mark.parametrize("absent", [b"{}", b'{"_meta":null}', b'{"_meta": null }'])

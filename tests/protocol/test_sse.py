@@ -208,6 +208,12 @@ def test_a_crlf_cut_in_two_completes_the_event_at_its_cr() -> None:
     assert [(event.raw, event.data) for event in stream.feed(b"\r\n")] == [(b"data: b\r\n\r\n", b"b")]
 
 
+def test_the_lf_of_a_cut_crlf_may_be_the_byte_that_is_too_much() -> None:
+    stream = EventStream(max_event_bytes=8)
+    assert stream.feed(b"data: a\r") == []
+    assert [(event.raw, event.oversized) for event in stream.feed(b"\n")] == [(b"data: a\r\n", True)]
+
+
 def test_the_lf_of_a_cut_crlf_is_no_part_of_the_next_event() -> None:
     """So the next event can be rewritten like any other."""
     stream = EventStream(max_event_bytes=100)
@@ -232,6 +238,15 @@ def test_a_leading_byte_order_mark_passes_and_is_not_read(cut: int) -> None:
 def test_bytes_like_a_mark_elsewhere_belong_to_the_line(stream: bytes) -> None:
     """A second mark, half a mark, or a mark further on makes a field of another name."""
     assert data(stream) == []
+
+
+def test_a_mark_at_the_start_of_a_later_chunk_is_none() -> None:
+    """Only the first bytes of a stream can be one."""
+    events, _ = passed([b"data: a\n\n", BYTE_ORDER_MARK + b"data: b\n\n"])
+    assert [(event.raw, event.data) for event in events] == [
+        (b"data: a\n\n", b"a"),
+        (BYTE_ORDER_MARK + b"data: b\n\n", None),
+    ]
 
 
 def test_half_a_mark_is_given_back_at_the_end() -> None:

@@ -59,13 +59,6 @@ ANSWERED: Final = frozenset(
 )
 """These actions are ours: the wrapped server is only asked whether it would let the caller in."""
 
-NEEDS_LIVE_SESSION: Final = (ANSWERED - {Action.CREATE, Action.CREATE_SEP1364}) | {
-    Action.ATTACH,
-    Action.STRIP_SESSION,
-    Action.PASSTHROUGH,
-}
-"""Before these actions the session must verify: an invalid one fails every request that carries it."""
-
 ECHOES: Final = frozenset({Action.ATTACH, Action.STRIP_SESSION})
 """After these actions the session is written into a successful response."""
 
@@ -184,10 +177,9 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: 
     if credentials.is_cookie and action is Action.STRIP_SESSION:
         action = Action.PASSTHROUGH  # there is nothing to take out, and nothing to echo
     kind = _kind(credentials, action, rules)
-    metadata = credentials.metadata if kind != SESSION_KIND or action in NEEDS_LIVE_SESSION else None
-    opens = metadata is not None or credentials.transport_id is not None or credentials.is_principals
+    opens = credentials.metadata is not None or credentials.transport_id is not None or credentials.is_principals
     fail_open = opens and rules.fail_open and action not in ANSWERED and not _is_required(message, rules)
-    return Decision(action, metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
+    return Decision(action, credentials.metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
 
 def subject_of(message: Message, rules: Rules) -> Subject:
