@@ -14,11 +14,11 @@ PER_CALL = "**one per call**"
 def test_an_authenticated_user_has_a_session_with_every_client() -> None:
     """By default some have none, or one for each call; `era="auto"` leads those of Node to one."""
     lines = generated.part(PAGE, trial.COMMAND).splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
-    assert all(row[5] == "the user's" or row[5] == row[3] == "by `_meta`" for row in rows)
-    assert {row[0].split(" ")[0] for row in rows if row[3] == PER_CALL} == {"AutoGen", "LangChain", "LlamaIndex"}
-    assert [row[4] for row in rows if row[3] == NONE] == [NONE] + ["by header"] * 4
-    assert [row[1] for row in rows[-len(trial.NODE) :]] == [setting for _, setting in trial.NODE.values()]
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert trial.WITH_USERS in lines
+    assert {row[0].split(" ")[0] for row in rows if row[2] == PER_CALL} == {"AutoGen", "LangChain", "LlamaIndex"}
+    assert [row[3] for row in rows if row[2] == NONE] == [NONE] + ["by header"] * 4
+    assert [row[1] or "default" for row in rows[-len(trial.NODE) :]] == [setting for _, setting in trial.NODE.values()]
     assert "Tried on 20" in lines[-1]
 
 

@@ -47,7 +47,7 @@ NODE: Final = {
 WORKERS: Final = 4
 SERVERS: Final = {
     "default": "",
-    '`Wire(era="auto")`': 'wire=mcp_sessions.Wire(era="auto")',
+    '`era="auto"`': 'wire=mcp_sessions.Wire(era="auto")',
     "sessions of a principal": (
         "transport=mcp_sessions.TransportSessions(principal=True, header=False, cookie=False), "
         'principal=lambda scope: scope["query_string"].decode() or None'
@@ -58,6 +58,9 @@ KEPT: Final = ["bread", "bread, milk", "bread, milk, tea"]
 FORGOTTEN: Final = ["bread", "milk", "tea"]
 """What a client prints that has another session for each call."""
 NONE: Final = "**none**"
+USERS: Final = "the user's"
+NAMED: Final = "by `_meta`"
+WITH_USERS: Final = "With sessions of a principal, each is in the session of its user, or in the one that it names."
 DEADLINE: Final = 120  # seconds for one program
 
 
@@ -163,15 +166,15 @@ def tried(client: Client, url: str, folder: Path, *, number: int) -> tuple[str, 
 def gets(printed: Sequence[list[str]], way: str) -> str:
     """Return what clients got that printed this and named their sessions in this way, if in any."""
     if all(lines == KEPT for lines in printed):
-        return f"by {way}" if way else "the user's"
+        return f"by {way}" if way else USERS
     if all(lines == FORGOTTEN for lines in printed):
         return "**one per call**"
     return NONE
 
 
 def table(clients: Sequence[Client]) -> str:
-    """Try all clients with all servers, and return the table."""
-    cells: dict[Client, list[str]] = {client: [client.name, client.setting] for client in clients}
+    """Try all clients with all servers, and return the table, and what sessions of a principal change."""
+    cells = {client: [client.name, client.setting.removeprefix("default")] for client in clients}
     with TemporaryDirectory() as temporary:
         for index, (column, options) in enumerate(SERVERS.items()):
             folder = Path(temporary, str(index))
@@ -181,9 +184,13 @@ def table(clients: Sequence[Client]) -> str:
                     got = (NONE, NONE)
                     with suppress(subprocess.TimeoutExpired):
                         got = tried(client, f"{url}?user={user}" if number == 1 else url, folder, number=number)
-                    row.extend(got if index == 0 else got[1:])
+                    row.append(got[1])
                     print(client.name, client.setting, column, *got, sep=" | ", flush=True)
-    return generated.table(("client", "its settings", "protocol", *SERVERS), [tuple(row) for row in cells.values()])
+    *rows, last = zip(*cells.values(), strict=True)
+    others = [name for name, got in zip(rows[0], last, strict=True) if got not in (USERS, NAMED)]
+    head = ("client", "its setting", *list(SERVERS)[:2])
+    users = f"{WITH_USERS}{' All but ' * bool(others)}{', '.join(others)}"
+    return f"{generated.table(head, list(zip(*rows, strict=True)))}\n\n{users}"
 
 
 def main() -> None:
