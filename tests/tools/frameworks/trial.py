@@ -174,7 +174,7 @@ def gets(printed: Sequence[list[str]], way: str) -> str:
 
 def table(clients: Sequence[Client]) -> str:
     """Try all clients with all servers, and return the table, and what sessions of a principal change."""
-    cells = {client: [client.name, client.setting.removeprefix("default")] for client in clients}
+    cells: dict[Client, list[str]] = {client: [] for client in clients}
     with TemporaryDirectory() as temporary:
         for index, (column, options) in enumerate(SERVERS.items()):
             folder = Path(temporary, str(index))
@@ -186,11 +186,14 @@ def table(clients: Sequence[Client]) -> str:
                         got = tried(client, f"{url}?user={user}" if number == 1 else url, folder, number=number)
                     row.append(got[1])
                     print(client.name, client.setting, column, *got, sep=" | ", flush=True)
-    *rows, last = zip(*cells.values(), strict=True)
-    others = [name for name, got in zip(rows[0], last, strict=True) if got not in (USERS, NAMED)]
-    head = ("client", "its setting", *list(SERVERS)[:2])
-    users = f"{WITH_USERS}{' All but ' * bool(others)}{', '.join(others)}"
-    return f"{generated.table(head, list(zip(*rows, strict=True)))}\n\n{users}"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for client, (by_default, auto, _) in cells.items():
+        setting = "" if client.setting == "default" else f" with {client.setting}"
+        groups.setdefault((by_default, auto), []).append(f"{client.name}{setting}")
+    rows = [(*got, "; ".join(names)) for got, names in groups.items()]
+    others = [client.name for client, (*_, users) in cells.items() if users not in (USERS, NAMED)]
+    exceptions = f" Not so: {', '.join(others)}." if others else ""
+    return f"{generated.table((*list(SERVERS)[:2], 'clients'), rows)}\n\n{WITH_USERS}{exceptions}"
 
 
 def main() -> None:
