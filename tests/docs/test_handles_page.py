@@ -109,26 +109,16 @@ def test_the_layout_is_the_one_in_force() -> None:
     assert f"That is {MAX_CHARS} characters at most." in PAGE
 
 
-def refusals() -> dict[str, str]:
-    """Return the message and the reason of each kind of slip."""
+def test_the_errors_of_the_page_are_raised() -> None:
+    """Each reason on the page has an error that is raised for it."""
     clock = Clock()
     handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
     good = handles.mint("basket", principal=None)
-    wrong = good[:31] + ("0" if good[31] != "0" else "1") + good[32:]
     foreign, other_type = handles.mint("basket", principal=Principal("desk")), handles.mint("browser")
-    slips: list[object] = [wrong, foreign, other_type, good[:-1], good + "0", good[:9] + "u" + good[10:]]
-    slips += [f"`{good}`", good.upper(), "x"]
     reasons = {}
-    for sent in [*slips, good]:
+    for sent in (foreign, other_type, good[:-1], good):
         clock.now += 86_400 * (sent == good)
         with pytest.raises(HandleError) as refused:
             handles.verify("basket", sent)
-        reasons[str(refused.value)] = refused.value.reason
-    return reasons
-
-
-def test_every_error_is_on_the_page() -> None:
-    """The page lists exactly the errors that are raised, with their reasons."""
-    table = {row[2]: row[1].strip("`") for row in rows("Error messages")}
-    assert table.pop("the same message") == "unknown"
-    assert table == refusals()
+        reasons[refused.value.reason] = str(refused.value)
+    assert {row[0].strip("`"): row[2] for row in rows("Error messages")} == reasons

@@ -33,7 +33,7 @@ PAGES = (
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")),
 )
-EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/project/*.md")))
+EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
 FENCE = re.compile(r"(?:<!-- (run|client): (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
@@ -84,11 +84,14 @@ ALL = [block for page in PAGES for block in blocks(page)]
 (SERVED,) = (one for one in ALL if one.page == "README" and "keeps" in one.words)
 
 
+def cases(found: list[Block]) -> list[Any]:
+    """Return blocks as parameters, which are skipped without what they need."""
+    return [pytest.param(one, marks=one.needed, id=str(one)) for one in found]
+
+
 def having(word: str) -> list[Any]:
-    """Return the blocks that have a word, as parameters."""
-    return [
-        pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if word in {w.split()[0] for w in one.words}
-    ]
+    """Return the blocks that have a word."""
+    return cases([one for one in ALL if word in {w.split()[0] for w in one.words}])
 
 
 def run(block: Block, url: str = ADDRESS) -> dict[str, Any]:
@@ -119,9 +122,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if not {"serves", "seen"} & {*one.words}]
-)
+@pytest.mark.parametrize("block", cases([one for one in ALL if not {"serves", "seen"} & {*one.words}]))
 async def test_a_block_runs(block: Block) -> None:
     """A block runs as it stands on the page."""
     await anyio.to_thread.run_sync(run, block)
@@ -167,6 +168,64 @@ def test_a_session_is_seen(block: Block) -> None:
     sent = [[str(span.attributes.get("session.id")), span.name] for span in tool.spans]
     (ref,) = {ref for ref, name in printed + sent if name == "tools/call add"}
     assert ref.startswith("ses_")
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in blocks("docs/testing.md")]
+)
+def test_the_tests_on_the_page_about_tests_pass(block: Block) -> None:
+    """In a file of their own, in a folder without settings."""
+    Path("test_pasted.py").write_text(block.code, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pasted.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "passed" in ran.stdout
+
+
+def recipe(word: str) -> Any:
+    """Run the one recipe with this word in it, and return its app."""
+    (block,) = (one for one in blocks("docs/recipes.md") if word in one.code)
+    return run(block)["app"]
+
+
+@needs("mcp>=2")
+async def test_a_session_belongs_to_the_user_of_ones_own_authentication() -> None:
+    """Another user's token does not open it, and without a token there is no answer of ours."""
+    app = recipe("class Authenticate")
+    async with lifespan(app):
+        ann, bob, nobody = (
+            Client(app, headers={"authorization": f"Bearer token-of-{name}"}) for name in ("ann", "bob", "nobody")
+        )
+        held = await ann.create()
+        assert await ann.call("whose", held) == "ann"
+        stolen = await bob.request("tools/call", {"name": "whose", "arguments": {}}, held)
+        assert stolen.error["code"] == -32043
+        assert (await nobody.request("sessions/create")).status == 401
+
+
+@needs("mcp>=2")
+async def test_a_page_of_an_allowed_origin_reads_its_session() -> None:
+    """A browser asks first, and shows a page only the headers that are exposed; the SDK refuses other origins."""
+    app = recipe("CORSMiddleware")
+    page = {"origin": "https://app.example", "host": "mcp.example"}
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-protocol-version"}
+    async with lifespan(app):
+        preflight = await Client(app, headers={**page, **asked}).send("OPTIONS")
+        answer = await Client(app, headers=page).connect()
+        elsewhere = await Client(app, headers={**page, "origin": "https://evil.example"}).connect()
+    assert (preflight.status, elsewhere.status) == (200, 403)
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert answer.headers["access-control-expose-headers"] == "Mcp-Session-Id"
+    assert answer.headers["mcp-session-id"]
+
+
+@needs("mcp>=2")
+async def test_a_thread_of_ones_own_has_the_session() -> None:
+    """The pool's thread runs in a copy of the call's context."""
+    app = recipe("copy_context")
+    async with lifespan(app):
+        client = Client(app)
+        assert (await client.call("draw", await client.create())).startswith("rendered for ses_")
 
 
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)

@@ -18,8 +18,6 @@ from mutants import MUTANTS, ROOT, place_of
 
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
-LIMITS = re.findall(r"^\| `Limits\.(\w+)` \| (\w+) \|", PAGE, re.MULTILINE)
-
 
 def test_every_defence_names_the_changes_that_remove_it() -> None:
     """And every change is named once: what has no row defends nothing, and a row without one is not proved."""
@@ -46,15 +44,10 @@ def test_an_auditor_reads_it_in_one_sitting() -> None:
     assert len(PAGE.split()) <= 1500
 
 
-@pytest.mark.parametrize(("option", "default"), LIMITS)
-def test_a_limit_has_its_documented_default(option: str, default: str) -> None:
-    """The default on the page is that of the code."""
-    assert str(getattr(Limits(), option)).removesuffix(".0") == default
-
-
 def test_every_limit_has_a_row() -> None:
     """Every limit is on the page, except `store_timeout`, which callers do not influence."""
-    assert {field.name for field in fields(Limits)} - {"store_timeout"} == {name for name, _ in LIMITS}
+    rows = "".join(re.findall(r"^\| (`[a-z_`, ]+) \|", PAGE.partition("## Limits")[2], re.MULTILINE))
+    assert {field.name for field in fields(Limits)} - {"store_timeout"} == set(re.findall(r"`(\w+)`", rows))
 
 
 def commands(heading: str) -> list[str]:

@@ -213,9 +213,11 @@ def _added(**given: Any) -> Any:
 
 def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
     """What the page shows as a default is that default, and the middleware takes it."""
-    shown = re.findall(r"^`(MCP_SESSIONS_\w+)(?:=.*)?`(?: = `(.*)`)?$", settings_list(), re.MULTILINE)
-    assert {name for name, _ in shown} == {variable(setting) for setting in SETTINGS}
-    for name, default in shown:
+    first, _, rest = settings_list().partition("### Behavior")
+    shown = dict(re.findall(r"^`(MCP_SESSIONS_\w+)=(.*)`$", rest, re.MULTILINE))
+    examples = set(re.findall(r"^`(MCP_SESSIONS_\w+)=", first, re.MULTILINE))
+    assert {*shown, *examples} == {variable(setting) for setting in SETTINGS}
+    for name, default in shown.items():
         if default:
             environ.setenv(name, default)
     read: dict[str, Any] = {**from_env()}

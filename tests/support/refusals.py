@@ -479,32 +479,34 @@ CASES = [
 
 def errors_page() -> str:
     """Return `docs/errors.md`."""
-    answers: dict[int, list[tuple[str, str]]] = {}
+    by_code: dict[int, list[Case]] = {}
     for case in sorted(CASES, key=lambda case: case.code):
-        answers.setdefault(case.code, []).append((_http(case), _text(case)))
-    table = generated.table(
-        ("code", "HTTP", "message"),
-        [
-            (f"`{code}`", *("; ".join(dict.fromkeys(column)) for column in zip(*rows, strict=True)))
-            for code, rows in answers.items()
-        ],
-    )
+        by_code.setdefault(case.code, []).append(case)
+    rows = [(f"`{code}`", _http(cases), "; ".join(dict.fromkeys(map(_text, cases)))) for code, cases in by_code.items()]
+    table = generated.table(("code", "HTTP", "message"), rows)
     ends = "\n".join(f"- `{why}`: {meaning}" for why, meaning in ENDS.items())
     return "\n".join([_ERRORS, table, _REASONS, *_reasons(), _ENDS, ends, ""])
 
 
 def _text(case: Case) -> str:
     """Return the message, and its beginning where each reason has an end of its own."""
+    if case.message:
+        return "what the application's `CreateRefused` says"
     begins, colon, _ = case.client_message.partition(":")
     return f"{begins}: ..." if colon else begins
 
 
-def _http(case: Case) -> str:
-    """Return the HTTP status, by era where the eras differ."""
-    if case.legacy == case.modern:
-        return str(case.legacy)
-    eras = {"legacy": case.legacy, "modern": case.modern}
-    return ", ".join(f"{status} {era}" for era, status in eras.items() if status is not None)
+def _http(cases: list[Case]) -> str:
+    """Return the HTTP statuses, by era where the eras differ."""
+    legacy, modern = (
+        ", ".join(map(str, sorted({status for status in era if status is not None})))
+        for era in ([case.legacy for case in cases], [case.modern for case in cases])
+    )
+    return (
+        legacy
+        if legacy == modern
+        else "; ".join(f"{era}: {it}" for era, it in (("legacy", legacy), ("modern", modern)) if it)
+    )
 
 
 def _reasons() -> list[str]:
@@ -521,13 +523,12 @@ def _reasons() -> list[str]:
 
 def decisions() -> str:
     """Return the decision table, a part of `docs/wire.md`."""
-    columns = list(SessionPresence)
-    heading = " | ".join(carries.value for carries in columns)
-    rows = [
-        f"| {about.value} | {' | '.join(_outcome(TABLE[about][carries]) for carries in columns)} |" for about in TABLE
-    ]
-    table = [f"| the message is | {heading} |", "|" + "---|" * (len(columns) + 1), *rows]
-    return "\n".join([*table, _LISTS, *map(_choice, LISTS)])
+    rows = []
+    for about, outcomes in TABLE.items():
+        without, required, with_one = (_outcome(outcomes[carries]) for carries in SessionPresence)
+        rows.append((about.value, without + f"; if one is required, {required}" * (required != without), with_one))
+    table = generated.table(("the message is", "without a session", "with a session"), rows)
+    return "\n".join([table, _LISTS, *map(_choice, LISTS)])
 
 
 def _choice(lists: Lists) -> str:
@@ -545,7 +546,7 @@ def _outcome(action: Action | str) -> str:
 _ERRORS = """\
 # Refusals
 
-What a client gets, by JSON-RPC code. The tests provoke each of them in both eras.
+What a client gets, by JSON-RPC code. Tests provoke each one in both [eras](concepts.md).
 """
 
 _SUSPICION = {
@@ -556,18 +557,18 @@ _SUSPICION = {
 
 _REASONS = """
 - "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that has ended also gets
-  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets the
-  same error.
-- A refused notification or posted response gets HTTP 400 or above and the id `null`. So does a body that cannot be read
-  as one message.
-- 429 and 503 carry `Retry-After`. After a 503 the session may still be alive: keep it.
+  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets this
+  error, too.
+- A refused notification or posted response gets HTTP 400 or above and the id `null`. So does a body that is not one
+  message.
+- 429 and 503 carry `Retry-After`. After a 503, keep the session: it may be alive.
 - State that cannot be stored raises an exception in the application. If a value is changed in place and becomes too
   large, the answer is `-32603`, with the size and the limit.
 
 ## Reasons
 
-Logs, spans and metrics have the exact reason, as `mcp_sessions.reason`; clients do not get it. A malformed token claim
-is named, as in `token_claim_exp`, and treated like `token_claims`. The reasons are grouped by what to do."""
+Logs, spans and metrics have the exact reason, as `mcp_sessions.reason`; clients do not get it. A malformed claim
+is named, as in `token_claim_exp`; see `token_claims`. Above each group is what to do."""
 
 _ENDS = """
 ## Ends

@@ -35,7 +35,7 @@ FIRST = {
 }
 """Common settings, with an example each."""
 WORDS = {
-    DURATION.help: " A duration.",
+    DURATION.help: "",
     "a whole number": "",
     "`true` or `false`": "",
     "text": "",
@@ -69,17 +69,17 @@ def _first(text: str) -> str:
 
 
 def default(setting: str, form: OptionType) -> str:
-    """Return a setting's default, as written in the variable."""
+    """Return a setting's default, as written in the variable, or nothing."""
     group, _, field = setting.rpartition(".")
     value: Any = getattr(GROUPS[group](), field) if group else PARAMETERS[setting].default
     if value is None:
-        return "`*`" if setting == "path" else ""
+        return "*" if setting == "path" else ""
     if form.help == DURATION.help:
         unit, size = next(((u, s) for u, s in UNITS.items() if value % s == 0), ("", 1))
-        return f"`{value / size:g}{unit}`"
+        return f"{value / size:g}{unit}"
     if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{','.join(value) if isinstance(value, tuple) else value}`"
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def entry(setting: str, known: dict[str, str]) -> str:
@@ -88,10 +88,9 @@ def entry(setting: str, known: dict[str, str]) -> str:
     written = WORDS.get(form.help, f" Written as {form.help}.")
     if set(re.findall(r"\w+", form.help)) - {"or"} <= set(re.findall(r"\w+", known[setting])):
         written = ""  # the description has the choices
-    if setting in FIRST:
-        usual = f" Default: {value}." if value else ""
-        return f"`{variable(setting)}={FIRST[setting]}`\n: {known[setting]}.{written}{usual}"
-    return f"`{variable(setting)}`{f' = {value}' if value else ''}\n: {known[setting]}.{written}"
+    if setting in FIRST and value:
+        written += f" Default: `{value}`."
+    return f"`{variable(setting)}={FIRST.get(setting, value)}`\n: {known[setting]}.{written}"
 
 
 def settings_list() -> str:

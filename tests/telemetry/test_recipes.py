@@ -216,7 +216,7 @@ def test_a_query_of_on_call_asks_for_what_is_exported(
     spans = [shown(span) for span in received["On call"].spans]
     (ref,) = {span["span.session.id"] for span in spans}
     asks = {question: parse(query.replace("SES", ref)) for question, query in asked(tool).items()}
-    assert [question for question in asks if not asks[question]] == ["which worker served it"] * (tool == "Jaeger")
+    assert [question for question in asks if not asks[question]] == ["Which worker served it"] * (tool == "Jaeger")
     for question, wanted in asks.items():
         found = [one for one in spans if all(k in one and v in (None, one[k]) for k, v in wanted.items())]
         assert found, (question, wanted)

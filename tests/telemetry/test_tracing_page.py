@@ -23,7 +23,7 @@ from mcp_sessions.telemetry import Inspector, SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, _LOGFIRE, ALIASES, WHO, INSPECTOR, MOUNTED, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = BLOCKS
 """The blocks, in their order. That of Logfire is run by `python -m tests.tools.observe`."""
 
 
@@ -44,7 +44,7 @@ def root() -> Iterator[logging.Logger]:
 def test_traces() -> None:
     """In a process of its own, since a process has one provider for its whole life."""
     look = "\nassert trace.get_tracer_provider() is provider\n"
-    done = subprocess.run([sys.executable, "-c", TRACES + ALIASES + look], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", TRACES + look], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -86,29 +86,19 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
 
 
 @needs("mcp>=2")
-def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option takes the address that the command is given, and the command takes what the option does."""
+def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers can be built, and the page's function lets one tool's query through, and nothing else."""
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
-    assert isinstance(run(INSPECTOR, app=Server())["app"], MCPSessionMiddleware)
     assert isinstance(run(MOUNTED)["inspector"], Inspector)
-    assert PAGE.count("127.0.0.1:8787") == 3
-
-
-@needs("mcp>=2")
-async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function of the page lets one tool's query through, and nothing else."""
-    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
-    redact = run(CONTENTS, app=Server())["redact"]
+    names = run(OPTIONS)
+    assert isinstance(names["app"], MCPSessionMiddleware)
+    redact = names["redact"]
     assert redact("arguments", "search", {"query": "shoes", "card": "4111"}) == {"query": "shoes"}
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
 
 
-@needs("mcp>=2")
-async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics() -> None:
     """The page's table is all that there are, each in its unit and with its attributes."""
-    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
-    for block in (METRICS, WHO):
-        assert isinstance(run(block, app=Server())["app"], MCPSessionMiddleware)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     middleware = sessions(Server(), metrics=(metrics := SessionMetrics(provider)), tracked=True)

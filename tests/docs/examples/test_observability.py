@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,10 +18,10 @@ from clients import SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
+from observe.tools import asked
 from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"
-PAGE = EXAMPLES.parent / "docs" / "tracing.md"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$tool": ".*"}
 LIVE = DASHBOARD["panels"][0]["targets"][0]["expr"].replace("$job", ".*")
@@ -35,12 +34,6 @@ def filled(query: str) -> str:
     for name, value in VARIABLES.items():
         query = query.replace(name, value)
     return query
-
-
-def of_the_page() -> list[str]:
-    """Return what *On call* asks Prometheus."""
-    cells = re.findall(r"^\| [^|]+ \| `((?:[^`\\]|\\.)+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
-    return [cell.replace("\\|", "|") for cell in cells if "mcp_sessions_" in cell]
 
 
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])
@@ -159,7 +152,7 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
             for series, times in ((refused, 3), (failed, 1)):
                 await until(prometheus.port, series, str(times))
                 assert float((await answer(prometheus.port, f"increase({series}[5m])"))[0]["value"][1]) >= times
-            for query in (*PANELS, *of_the_page()):
+            for query in (*PANELS, *(query.strip("`") for query in asked("Prometheus").values())):
                 found = await answer(prometheus.port, filled(query))
                 assert found or "store_" in query or "session_duration" in query or "ended" in query, query
 

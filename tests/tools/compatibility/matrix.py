@@ -84,22 +84,25 @@ def table(results: Sequence[Result]) -> str:
     marks: dict[str, dict[str, dict[str, str]]] = {}
     for result in results:
         server, mode, form = result.server.split("|")
-        marks.setdefault(result.client, {}).setdefault(f"{server}, {mode}", {})[form] = result.works
+        works = " ".join(result.works) or NOTHING
+        marks.setdefault(result.client, {}).setdefault(server, {})[f"{mode}, {form}"] = works
     servers = list(dict.fromkeys(server for by_server in marks.values() for server in by_server))
-    rows = []
+    groups: dict[tuple[str, str], list[str]] = {}
     for client in sorted(marks, key=lambda client: "`" in client):
         where: dict[str, list[str]] = {}
         for server, by_form in marks[client].items():
             where.setdefault(_cell(by_form), []).append(server)
-        every = "every server" if len(where) == 1 else None
-        rows += [(client, cell, every or "; ".join(found)) for cell, found in where.items()]
-    return f"Servers: {'; '.join(servers)}.\n\n{generated.table(('client', 'works', 'on'), rows)}"
+        for cell, found in where.items():
+            on = "every server" if len(where) == 1 else ", ".join(found)
+            groups.setdefault((cell, on), []).append(client)
+    rows = [(*group, "; ".join(names)) for group, names in groups.items()]
+    return f"Servers: {', '.join(servers)}.\n\n{generated.table(('works', 'on', 'clients'), rows)}"
 
 
 def _cell(by_form: Mapping[str, str]) -> str:
     if len(set(by_form.values())) == 1:
-        return " ".join(next(iter(by_form.values()))) or NOTHING
-    return ", ".join(f"{form}: {' '.join(marks) or NOTHING}" for form, marks in by_form.items())
+        return next(iter(by_form.values()))
+    return "; ".join(f"{form}: {marks}" for form, marks in by_form.items())
 
 
 # --- the command line ----------------------------------------------------------------------------

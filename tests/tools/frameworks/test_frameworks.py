@@ -14,11 +14,18 @@ PER_CALL = "**one per call**"
 def test_an_authenticated_user_has_a_session_with_every_client() -> None:
     """By default some have none, or one for each call; `era="auto"` leads those of Node to one."""
     lines = generated.part(PAGE, trial.COMMAND).splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
-    assert all(row[5] == "the user's" or row[5] == row[3] == "by `_meta`" for row in rows)
-    assert {row[0].split(" ")[0] for row in rows if row[3] == PER_CALL} == {"AutoGen", "LangChain", "LlamaIndex"}
-    assert [row[4] for row in rows if row[3] == NONE] == [NONE] + ["by header"] * 4
-    assert [row[1] for row in rows[-len(trial.NODE) :]] == [setting for _, setting in trial.NODE.values()]
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert trial.WITH_USERS in lines
+    clients = {(by_default, auto): names.split("; ") for by_default, auto, names in rows}
+    assert {name.split(" ")[0] for name in clients[PER_CALL, PER_CALL]} == {"AutoGen", "LangChain", "LlamaIndex"}
+    assert {got: len(names) for got, names in clients.items() if NONE in got} == {
+        (NONE, NONE): 1,
+        (NONE, "by header"): 4,
+    }
+    settings = [setting for _, setting in trial.NODE.values() if setting != "default"]
+    assert all(
+        any(name.endswith(f" with {setting}") for row in rows for name in row[2].split("; ")) for setting in settings
+    )
     assert "Tried on 20" in lines[-1]
 
 

@@ -47,7 +47,7 @@ NODE: Final = {
 WORKERS: Final = 4
 SERVERS: Final = {
     "default": "",
-    '`Wire(era="auto")`': 'wire=mcp_sessions.Wire(era="auto")',
+    '`era="auto"`': 'wire=mcp_sessions.Wire(era="auto")',
     "sessions of a principal": (
         "transport=mcp_sessions.TransportSessions(principal=True, header=False, cookie=False), "
         'principal=lambda scope: scope["query_string"].decode() or None'
@@ -58,6 +58,9 @@ KEPT: Final = ["bread", "bread, milk", "bread, milk, tea"]
 FORGOTTEN: Final = ["bread", "milk", "tea"]
 """What a client prints that has another session for each call."""
 NONE: Final = "**none**"
+USERS: Final = "the user's"
+NAMED: Final = "by `_meta`"
+WITH_USERS: Final = "With sessions of a principal, each is in the session of its user, or in the one that it names."
 DEADLINE: Final = 120  # seconds for one program
 
 
@@ -163,15 +166,15 @@ def tried(client: Client, url: str, folder: Path, *, number: int) -> tuple[str, 
 def gets(printed: Sequence[list[str]], way: str) -> str:
     """Return what clients got that printed this and named their sessions in this way, if in any."""
     if all(lines == KEPT for lines in printed):
-        return f"by {way}" if way else "the user's"
+        return f"by {way}" if way else USERS
     if all(lines == FORGOTTEN for lines in printed):
         return "**one per call**"
     return NONE
 
 
 def table(clients: Sequence[Client]) -> str:
-    """Try all clients with all servers, and return the table."""
-    cells: dict[Client, list[str]] = {client: [client.name, client.setting] for client in clients}
+    """Try all clients with all servers, and return the table, and what sessions of a principal change."""
+    cells: dict[Client, list[str]] = {client: [] for client in clients}
     with TemporaryDirectory() as temporary:
         for index, (column, options) in enumerate(SERVERS.items()):
             folder = Path(temporary, str(index))
@@ -181,9 +184,16 @@ def table(clients: Sequence[Client]) -> str:
                     got = (NONE, NONE)
                     with suppress(subprocess.TimeoutExpired):
                         got = tried(client, f"{url}?user={user}" if number == 1 else url, folder, number=number)
-                    row.extend(got if index == 0 else got[1:])
+                    row.append(got[1])
                     print(client.name, client.setting, column, *got, sep=" | ", flush=True)
-    return generated.table(("client", "its settings", "protocol", *SERVERS), [tuple(row) for row in cells.values()])
+    groups: dict[tuple[str, str], list[str]] = {}
+    for client, (by_default, auto, _) in cells.items():
+        setting = "" if client.setting == "default" else f" with {client.setting}"
+        groups.setdefault((by_default, auto), []).append(f"{client.name}{setting}")
+    rows = [(*got, "; ".join(names)) for got, names in groups.items()]
+    others = [client.name for client, (*_, users) in cells.items() if users not in (USERS, NAMED)]
+    exceptions = f" Not so: {', '.join(others)}." if others else ""
+    return f"{generated.table((*list(SERVERS)[:2], 'clients'), rows)}\n\n{WITH_USERS}{exceptions}"
 
 
 def main() -> None:

@@ -44,11 +44,11 @@ class Tool:
 
 def asked(tool: str) -> dict[str, str]:
     """Return what *On call* asks a tool, by question."""
-    text = (ROOT / "docs" / "tracing.md").read_text("utf-8").partition("## On call")[2]
-    table = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
-    head, *rows = [cells for cells in table if len(cells) == 5]
-    (column,) = [number for number, name in enumerate(head) if name.startswith(tool)]
-    return {row[0]: row[column].replace("\\|", "|") for row in rows if row[column]}
+    text = (ROOT / "docs" / "tracing.md").read_text("utf-8").partition("### Queries")[2]
+    questions = re.findall(r"^\*\*(.+)\?\*\*\n\n((?:- .+\n)+)", text, re.MULTILINE)
+    return {
+        question: "".join(found) for question, lines in questions if (found := re.findall(f"- {tool}: (.+)", lines))
+    }
 
 
 # --- Arize Phoenix ---------------------------------------------------------------------------------
@@ -95,19 +95,19 @@ def check_phoenix(url: str, visits: list[Visit]) -> None:
     first, *_, last = visits
     everyone = {visit.ref for visit in visits}
     expected = {
-        "what happened in a session": {last.ref},
-        "which session was slow": {first.ref},
-        "which tool failed, and why": everyone,
-        "when and why it ended": {last.ref},
-        "who it was": {first.ref},
-        "what was refused, and why": {first.ref},
+        "What happened in a session": {last.ref},
+        "Which session was slow": {first.ref},
+        "Which tool failed, and why": everyone,
+        "When did it end, and why": {last.ref},
+        "Whose was it": {first.ref},
+        "What was refused, and why": {first.ref},
     }
     cells = {question: re.findall(r"`([^`]+)`", cell) for question, cell in asked("Phoenix").items()}
     conditions = {question: found[0].replace("SES", last.ref) for question, found in cells.items() if found}
     assert conditions.keys() == expected.keys(), conditions
     for question, condition in conditions.items():
         found = sessions_in_phoenix(url, condition, "Sessions" in asked("Phoenix")[question])
-        if question == "which session was slow":
+        if question == "Which session was slow":
             found -= everyone - expected[question]  # any call is, on a machine that does other things too
         if found != expected[question]:
             raise SystemExit(f"{condition} finds {found}, and should find {expected[question]}")

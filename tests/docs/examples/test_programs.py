@@ -1,13 +1,16 @@
-"""The client examples, against the servers that they name."""
+"""The examples that are programs print what they should, against servers on a network."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clients import SECRET
-from example_servers import fresh
+from example_servers import EXAMPLES, fresh
 
 import client_sdk
 import client_two_conversations
@@ -15,15 +18,10 @@ import subagents
 from integration.serving import serving
 
 
-@pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The servers read their keys when they are made."""
-    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
-
-
 @pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
+def anyio_backend(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Uvicorn runs on asyncio alone; the servers read their keys when they are made."""
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     return "asyncio"
 
 
@@ -37,10 +35,9 @@ async def printed(capsys: pytest.CaptureFixture[str], app: Any, *mains: Any) -> 
 
 async def test_a_session_outlives_its_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second start continues the count."""
-    file = str(tmp_path / "sessions.db")
 
     async def main(url: str) -> None:
-        await client_sdk.main(file, url)
+        await client_sdk.main(str(tmp_path / "sessions.db"), url)
 
     assert await printed(capsys, fresh("counter"), main, main) == [
         *("begins a session", "count() -> 1", "count() -> 2", "count() -> 3"),
@@ -65,8 +62,21 @@ async def test_sub_agents_share_a_cart_and_have_a_browser_each(capsys: pytest.Ca
         *("milk agent: visit -> ['/milk']", "tea agent: visit -> ['/tea']"),
     ]
     assert lines[-4:] == [
-        "trial: visit -> ['/bread', '/caviar']",
-        "trial: put -> ['bread', 'caviar', 'milk', 'tea']",
-        "orchestrator: visit -> ['/bread', '/salt']",
-        "orchestrator: put -> ['bread', 'milk', 'salt', 'tea']",
+        *("trial: visit -> ['/bread', '/caviar']", "trial: put -> ['bread', 'caviar', 'milk', 'tea']"),
+        *("orchestrator: visit -> ['/bread', '/salt']", "orchestrator: put -> ['bread', 'milk', 'salt', 'tea']"),
     ]
+
+
+def test_the_demo_prints_every_step_and_no_credential() -> None:
+    """Each conversation has its own cart, which processes that were started later continue."""
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not re.search(r"eyJ|\x1b", done.stdout)
+    carts = re.findall(r"([AB]) +add\(.*?\) +-> \[(.*?)\], +process (\d+)", done.stdout)
+    assert [f"{name} {cart}".replace("'", "") for name, cart, _ in carts] == [
+        *("A milk", "B socks", "A milk, eggs", "B socks, a hat"),
+        *("A milk, eggs, bread", "B socks, a hat, tickets", "A tea", "B socks, a hat, tickets, a map"),
+    ]
+    before, after = ({process for _, _, process in part} for part in (carts[:4], carts[4:]))
+    assert not before & after

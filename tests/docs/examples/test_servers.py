@@ -1,0 +1,236 @@
+"""The example servers do what their first lines say, for a client of either era."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from clients import Clock
+from example_servers import running, use
+
+from integration.wire import SESSION_KEY, Client, Held
+
+Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of the error
+
+REQUIRED = "-31044 Session required"
+PATHS = {"fastapi_app": "/api/mcp", "starlette_app": "/tools/mcp"}
+STORIES: dict[str, list[Step]] = {
+    "counter: each session counts for itself": [
+        *(("a", "count", {}, 1), ("a", "count", {}, 2), ("b", "count", {}, 1), ("a", "count", {}, 3)),
+        ("none", "count", {}, REQUIRED),
+    ],
+    "notebook: a notebook has its own notes in order, up to the limit": [
+        *(("a", "append", {"note": "one"}, ["one"]), ("b", "append", {"note": "other"}, ["other"])),
+        *(("a", "append", {"note": "two"}, ["one", "two"]), ("b", "read", {}, ["other"])),
+        ("a", "append", {"note": "long" * 2000}, "the limit is 4096"),
+        *(("a", "read", {}, ["one", "two"]), ("none", "append", {"note": "x"}, REQUIRED)),
+        ("none", "read", {}, REQUIRED),
+    ],
+    "sandbox: files belong to a session": [
+        ("a", "write", {"name": "notes.txt", "text": "mine"}, ["notes.txt"]),
+        ("a", "write", {"name": "more.txt", "text": "too"}, ["more.txt", "notes.txt"]),
+        ("b", "read", {"name": "notes.txt"}, "there is no notes.txt in this session"),
+        ("b", "write", {"name": "notes.txt", "text": "other"}, ["notes.txt"]),
+        ("a", "read", {"name": "notes.txt"}, "mine"),
+    ],
+    "sandbox: a name cannot leave the folder": [
+        ("a", "write", {"name": name, "text": "out"}, "is not a plain file name")
+        for name in ("../out", "/etc/passwd", "..", "a/b", "")
+    ],
+    "transaction: others see values once they are committed": [
+        *(("a", "write", {"name": "size", "value": "9"}, "call begin first"), ("a", "commit", {}, "call begin first")),
+        *(("a", "begin", {}, "open"), ("a", "write", {"name": "size", "value": "9"}, {"size": "9"})),
+        *(("a", "read", {"name": "size"}, "9"), ("b", "read", {"name": "size"}, None)),
+        *(("a", "commit", {}, 1), ("b", "read", {"name": "size"}, "9")),
+    ],
+    "transaction: the end of a session rolls back": [
+        *(("a", "begin", {}, "open"), ("a", "write", {"name": "color", "value": "red"}, {"color": "red"})),
+        *(("a", "delete", {}, None), ("b", "read", {"name": "color"}, None)),
+    ],
+    "fastapi_app: a basket for each session": [
+        *(("a", "add", {"item": "pen"}, ["pen"]), ("b", "add", {"item": "book"}, ["book"])),
+        *(("a", "add", {"item": "book"}, ["pen", "book"]), ("a", "total", {}, 15), ("b", "total", {}, 12)),
+        ("a", "add", {"item": "ship"}, "there is no ship; there are: pen, book"),
+    ],
+    "starlette_app: a session remembers who was greeted": [
+        *(("a", "greet", {"name": "Ann"}, "Hello, Ann."), ("a", "greet", {"name": "Ann"}, "Hello again, Ann.")),
+        ("b", "greet", {"name": "Ann"}, "Hello, Ann."),
+    ],
+    "fastmcp_app: a session keeps its language and its history": [
+        *(
+            ("a", "choose_language", {"language": "Greek"}, "From now on: Greek."),
+            ("none", "say", {"word": "x"}, "Session required"),
+        ),
+        *(("a", "say", {"word": "moon"}, "moon, in Greek"), ("b", "say", {"word": "sun"}, "sun, in English")),
+        *(("a", "history", {}, ["moon"]), ("b", "history", {}, ["sun"])),
+    ],
+    "progressive_tools: a call is guarded until its session unlocks the tool": [
+        *(("a", "unlock", {"word": "now"}, "that is not the word"), ("a", "restart", {}, "call unlock first")),
+        *(("a", "unlock", {"word": "please"}, "restart is unlocked"), ("a", "restart", {}, "restarted")),
+        ("b", "restart", {}, "locked in this session; call unlock first"),
+    ],
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # FastMCP's
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep what examples store in a temporary folder, and close the database of `transaction`."""
+    monkeypatch.setenv("SANDBOXES", str(tmp_path))
+    monkeypatch.delenv("SETTINGS_DB", raising=False)
+    yield
+    if "transaction" in sys.modules:
+        sys.modules.pop("transaction").database.close()
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
+@pytest.mark.parametrize("story", STORIES)
+async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> None:
+    """What one session does shows in no other, and each step has its value or its error."""
+    name = story.partition(":")[0]
+    async with running(name) as app:
+        client, sessions = Client(app, modern=modern, path=PATHS.get(name, "/mcp")), dict[str, Held]()
+        for session, tool, arguments, expected in STORIES[story]:
+            if session != "none" and session not in sessions:
+                sessions[session] = await client.create()
+            if tool == "delete":
+                await client.delete(sessions.pop(session))
+                continue
+            value = await use(client, tool, sessions.get(session), **arguments)
+            assert expected in value if isinstance(expected, str) else value == expected, (tool, value)
+
+
+async def test_the_client_holds_the_number_of_counter() -> None:
+    """State is last-write-wins: a client that sends an older state again counts from there."""
+    async with running("counter") as app:
+        client = Client(app)
+        first = await client.create()
+        assert await use(client, "count", first) == 1
+        assert [await use(client, "count", Held(dict(first.metadata))) for _ in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["notebook", "fastmcp_app"])
+async def test_a_model_does_not_see_the_session(name: str) -> None:
+    """The schema of a tool has its own arguments alone."""
+    arguments = {"append": {"note"}, "choose_language": {"language"}, "say": {"word"}}
+    async with running(name) as app:
+        tools = (await Client(app).request("tools/list")).result["tools"]
+    assert all({*tool["inputSchema"]["properties"]} == arguments.get(tool["name"], set()) for tool in tools)
+
+
+def kept(sandboxes: Path) -> list[str]:
+    return [file.read_text("utf-8") for file in sandboxes.glob("*/notes.txt")]
+
+
+async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
+    """Its folder alone; a session without files can be deleted, too."""
+    async with running("sandbox") as app:
+        client = Client(app)
+        one, other, empty = [await client.create() for _ in range(3)]
+        for session, text in ((one, "mine"), (other, "other")):
+            await use(client, "write", session, name="notes.txt", text=text)
+        for session in (one, empty):
+            assert (await client.delete(session)).status == 200
+    assert kept(tmp_path) == ["other"]
+
+
+async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
+    """The other commit finds no open transaction."""
+    async with running("transaction") as app:
+        client, outcomes = Client(app), list[str]()
+        session = await client.create()
+        await use(client, "begin", session)
+        await use(client, "write", session, name="color", value="red")
+
+        async def commit() -> None:
+            outcomes.append(str(await use(client, "commit", Held(dict(session.metadata)))))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(commit)
+            tasks.start_soon(commit)
+    made, refused = sorted(outcomes)
+    assert made == "1"
+    assert refused.endswith("no transaction is open; call begin first")
+
+
+async def test_the_routes_beside_an_mcp_endpoint_are_unchanged() -> None:
+    """The lifespan ran, the OpenAPI document has no MCP endpoint, and only responses in a session name one."""
+    async with running("fastapi_app") as app:
+        assert json.loads((await Client(app, path="/catalogue").send("GET")).body) == {"pen": 3, "book": 12}
+        assert [*json.loads((await Client(app, path="/openapi.json").send("GET")).body)["paths"]] == ["/catalogue"]
+    async with running("starlette_app") as app:
+        client = Client(app, path="/tools/mcp")
+        session = await client.create()
+        refs = [
+            (await client.request("ping", None, held)).headers.get("x-session-ref") for held in (session, session, None)
+        ]
+        health = await Client(app, path="/health").send("GET")
+    assert refs[0] == refs[1]
+    assert str(refs[0]).startswith("ses_")
+    assert refs[2] is health.headers.get("x-session-ref") is None
+    assert health.body == b"well"
+
+
+def bearer(app: Any, user: str) -> Client:
+    return Client(app, headers={"authorization": f"Bearer token-of-{user}"})
+
+
+async def test_the_audit_log_names_user_action_and_session(capsys: pytest.CaptureFixture[str]) -> None:
+    """It covers a session from its beginning to its end, with a failed and a refused call."""
+    async with running("audit_log") as app:
+        ann = bearer(app, "ann")
+        session = await ann.create()
+        assert await use(ann, "pay", session, amount=5) == "paid 5"
+        assert "more than 100" in await use(ann, "pay", session, amount=500)
+        await ann.delete(session)
+        assert await use(bearer(app, "bob"), "pay", session, amount=5) == "-32043 Session not found"
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (ref,) = {line.pop("session") for line in lines}
+    assert ref.startswith("ses_")
+    assert [{name: line[name] for name in line if name != "time"} for line in lines] == [
+        {"who": "ann", "what": "begin"},
+        {"who": "ann", "what": "call", "tool": "pay", "outcome": "done"},
+        {"who": "ann", "what": "call", "tool": "pay", "outcome": "failed"},
+        {"who": None, "what": "end", "reason": "deleted"},
+        {"who": None, "what": "refuse", "reason": "token_principal"},
+    ]
+
+
+async def test_a_new_session_brings_no_fresh_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions of a user share a budget, which is renewed after a minute; another user has another."""
+    async with running("rate_limit") as app:
+        clock = Clock()
+        monkeypatch.setattr(sys.modules["rate_limit"], "clock", clock)
+        ann, bob = bearer(app, "ann"), bearer(app, "bob")
+        one, other = await ann.create(), await ann.create()
+        for session in (one, one, other, other):
+            await use(ann, "search", session, words="socks")
+        clock.now += 18
+        text = await use(ann, "search", other, words="socks")
+        assert text == "search 3 of this session for socks; 0 more this minute"
+        for session in (one, await ann.create()):
+            text = await use(ann, "search", session, words="socks")
+            assert "all used; wait 42 s. A new session brings no new ones" in text
+        assert (await use(bob, "search", await bob.create(), words="hats")).endswith("4 more this minute")
+        clock.now += 42
+        assert (await use(ann, "search", one, words="socks")).endswith("3 more this minute")
+        assert (await bearer(app, "nobody").request("sessions/create")).status == 401
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
+async def test_a_list_grows_in_the_legacy_era_alone(*, modern: bool) -> None:
+    """And in the session alone that unlocked the tool; in the modern era the list is the same for all."""
+    async with running("progressive_tools") as app:
+        client = Client(app, modern=modern)
+        early, late = await client.create(), await client.create()
+        await use(client, "unlock", late, word="please")
+        replies = [await client.request("tools/list", None, session) for session in (early, late)]
+    listed = [{tool["name"] for tool in reply.result["tools"]} for reply in replies]
+    assert listed == [{"unlock", "restart"} if modern else {"unlock"}, {"unlock", "restart"}]
+    assert all(SESSION_KEY in reply.result["_meta"] for reply in replies)
