@@ -557,8 +557,8 @@ _SUSPICION = {
 
 _REASONS = """
 - "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that has ended also gets
-  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets this
-  error, too.
+  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets
+  this error, too.
 - A refused notification or posted response gets HTTP 400 or above and the id `null`. So does a body that is not one
   message.
 - 429 and 503 carry `Retry-After`. After a 503, keep the session: it may be alive.
