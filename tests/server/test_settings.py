@@ -212,9 +212,9 @@ def _added(**given: Any) -> Any:
 
 
 def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
-    """What the page shows as a default is that default, and the middleware takes it."""
+    """What the page shows as a default is that default, and the middleware takes it; an empty value is an error."""
     first, _, rest = settings_list().partition("### Behavior")
-    shown = dict(re.findall(r"^`(MCP_SESSIONS_\w+)=(.*)`$", rest, re.MULTILINE))
+    shown = dict(re.findall(r"^`(MCP_SESSIONS_\w+)(?:=(.+))?`$", rest, re.MULTILINE))
     examples = set(re.findall(r"^`(MCP_SESSIONS_\w+)=", first, re.MULTILINE))
     assert {*shown, *examples} == {variable(setting) for setting in SETTINGS}
     for name, default in shown.items():

@@ -90,7 +90,8 @@ def entry(setting: str, known: dict[str, str]) -> str:
         written = ""  # the description has the choices
     if setting in FIRST and value:
         written += f" Default: `{value}`."
-    return f"`{variable(setting)}={FIRST.get(setting, value)}`\n: {known[setting]}.{written}"
+    shown = FIRST.get(setting, value)
+    return f"`{variable(setting)}{shown and f'={shown}'}`\n: {known[setting]}.{written}"
 
 
 def settings_list() -> str:
