@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,20 @@ async def running(name: str) -> AsyncIterator[ASGIApp]:
             yield served
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A call that failed, with the text of the tool's error or of the protocol's."""
+
+    text: str
+
+
 async def use(client: Client, tool: str, held: Held | None = None, /, **arguments: Any) -> Any:
-    """Call a tool, and return its value, or the text of its error or of the protocol's."""
+    """Call a tool, and return its value, or how it failed."""
     answer = (await client.request("tools/call", {"name": tool, "arguments": arguments}, held)).answer
     if "error" in answer:
-        return f"{answer['error']['code']} {answer['error']['message']}"
+        return Failed(f"{answer['error']['code']} {answer['error']['message']}")
     result = answer["result"]
     if result.get("isError"):
-        return result["content"][0]["text"]
+        return Failed(result["content"][0]["text"])
     content = result["structuredContent"]
     return content["result"] if content.keys() == {"result"} else content  # objects come as they are

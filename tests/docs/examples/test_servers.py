@@ -11,13 +11,13 @@ from typing import Any
 import anyio
 import pytest
 from clients import Clock
-from example_servers import running, use
+from example_servers import Failed, running, use
 
 from integration.wire import SESSION_KEY, Client, Held
 
-Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of the error
+Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of its `Failed.text`
 
-REQUIRED = "-31044 Session required"
+REQUIRED = Failed("-31044 Session required")
 PATHS = {"fastapi_app": "/api/mcp", "starlette_app": "/tools/mcp"}
 STORIES: dict[str, list[Step]] = {
     "counter: each session counts for itself": [
@@ -27,26 +27,28 @@ STORIES: dict[str, list[Step]] = {
     "notebook: a notebook has its own notes in order, up to the limit": [
         *(("a", "append", {"note": "one"}, ["one"]), ("b", "append", {"note": "other"}, ["other"])),
         *(("a", "append", {"note": "two"}, ["one", "two"]), ("b", "read", {}, ["other"])),
-        ("a", "append", {"note": "long" * 2000}, "the limit is 4096"),
+        ("a", "append", {"note": "long" * 2000}, Failed("the limit is 4096")),
         *(("a", "read", {}, ["one", "two"]), ("none", "append", {"note": "x"}, REQUIRED)),
         ("none", "read", {}, REQUIRED),
     ],
     "sandbox: files belong to a session": [
         ("a", "write", {"name": "notes.txt", "text": "mine"}, ["notes.txt"]),
         ("a", "write", {"name": "more.txt", "text": "too"}, ["more.txt", "notes.txt"]),
-        ("b", "read", {"name": "notes.txt"}, "there is no notes.txt in this session"),
+        ("b", "read", {"name": "notes.txt"}, Failed("there is no notes.txt in this session")),
         ("b", "write", {"name": "notes.txt", "text": "other"}, ["notes.txt"]),
-        ("a", "read", {"name": "notes.txt"}, "mine"),
+        *(("a", "read", {"name": "notes.txt"}, "mine"), ("b", "read", {"name": "notes.txt"}, "other")),
     ],
     "sandbox: a name cannot leave the folder": [
-        ("a", "write", {"name": name, "text": "out"}, "is not a plain file name")
+        ("a", "write", {"name": name, "text": "out"}, Failed("is not a plain file name"))
         for name in ("../out", "/etc/passwd", "..", "a/b", "")
     ],
     "transaction: others see values once they are committed": [
-        *(("a", "write", {"name": "size", "value": "9"}, "call begin first"), ("a", "commit", {}, "call begin first")),
-        *(("a", "begin", {}, "open"), ("a", "write", {"name": "size", "value": "9"}, {"size": "9"})),
-        *(("a", "read", {"name": "size"}, "9"), ("b", "read", {"name": "size"}, None)),
-        *(("a", "commit", {}, 1), ("b", "read", {"name": "size"}, "9")),
+        ("a", "write", {"name": "size", "value": "9"}, Failed("call begin first")),
+        *(("a", "commit", {}, Failed("call begin first")), ("a", "begin", {}, "open")),
+        ("a", "write", {"name": "color", "value": "red"}, {"color": "red"}),
+        ("a", "write", {"name": "size", "value": "9"}, {"color": "red", "size": "9"}),
+        *(("a", "read", {"name": "size"}, "9"), ("b", "read", {"name": "size"}, None), ("a", "commit", {}, 2)),
+        *(("a", "read", {"name": "size"}, "9"), ("b", "read", {"name": "color"}, "red")),
     ],
     "transaction: the end of a session rolls back": [
         *(("a", "begin", {}, "open"), ("a", "write", {"name": "color", "value": "red"}, {"color": "red"})),
@@ -55,7 +57,7 @@ STORIES: dict[str, list[Step]] = {
     "fastapi_app: a basket for each session": [
         *(("a", "add", {"item": "pen"}, ["pen"]), ("b", "add", {"item": "book"}, ["book"])),
         *(("a", "add", {"item": "book"}, ["pen", "book"]), ("a", "total", {}, 15), ("b", "total", {}, 12)),
-        ("a", "add", {"item": "ship"}, "there is no ship; there are: pen, book"),
+        ("a", "add", {"item": "ship"}, Failed("there is no ship; there are: pen, book")),
     ],
     "starlette_app: a session remembers who was greeted": [
         *(("a", "greet", {"name": "Ann"}, "Hello, Ann."), ("a", "greet", {"name": "Ann"}, "Hello again, Ann.")),
@@ -64,15 +66,16 @@ STORIES: dict[str, list[Step]] = {
     "fastmcp_app: a session keeps its language and its history": [
         *(
             ("a", "choose_language", {"language": "Greek"}, "From now on: Greek."),
-            ("none", "say", {"word": "x"}, "Session required"),
+            ("none", "say", {"word": "x"}, Failed("Session required")),
         ),
         *(("a", "say", {"word": "moon"}, "moon, in Greek"), ("b", "say", {"word": "sun"}, "sun, in English")),
         *(("a", "history", {}, ["moon"]), ("b", "history", {}, ["sun"])),
     ],
     "progressive_tools: a call is guarded until its session unlocks the tool": [
-        *(("a", "unlock", {"word": "now"}, "that is not the word"), ("a", "restart", {}, "call unlock first")),
+        ("a", "unlock", {"word": "now"}, Failed("that is not the word")),
+        ("a", "restart", {}, Failed("locked in this session; call unlock first")),
         *(("a", "unlock", {"word": "please"}, "restart is unlocked"), ("a", "restart", {}, "restarted")),
-        ("b", "restart", {}, "locked in this session; call unlock first"),
+        ("b", "restart", {}, Failed("locked in this session; call unlock first")),
     ],
 }
 
@@ -103,7 +106,11 @@ async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> No
                 await client.delete(sessions.pop(session))
                 continue
             value = await use(client, tool, sessions.get(session), **arguments)
-            assert expected in value if isinstance(expected, str) else value == expected, (tool, value)
+            if isinstance(expected, Failed):
+                assert isinstance(value, Failed), (tool, value)
+                assert expected.text in value.text
+            else:
+                assert value == expected, tool
 
 
 async def test_the_client_holds_the_number_of_counter() -> None:
@@ -118,10 +125,13 @@ async def test_the_client_holds_the_number_of_counter() -> None:
 @pytest.mark.parametrize("name", ["notebook", "fastmcp_app"])
 async def test_a_model_does_not_see_the_session(name: str) -> None:
     """The schema of a tool has its own arguments alone."""
-    arguments = {"append": {"note"}, "choose_language": {"language"}, "say": {"word"}}
+    expected = {
+        "notebook": {"append": {"note"}, "read": set()},
+        "fastmcp_app": {"choose_language": {"language"}, "say": {"word"}, "history": set()},
+    }
     async with running(name) as app:
         tools = (await Client(app).request("tools/list")).result["tools"]
-    assert all({*tool["inputSchema"]["properties"]} == arguments.get(tool["name"], set()) for tool in tools)
+    assert {tool["name"]: {*tool["inputSchema"]["properties"]} for tool in tools} == expected[name]
 
 
 def kept(sandboxes: Path) -> list[str]:
@@ -143,20 +153,34 @@ async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
 async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
     """The other commit finds no open transaction."""
     async with running("transaction") as app:
-        client, outcomes = Client(app), list[str]()
+        client, outcomes = Client(app), list[Any]()
         session = await client.create()
         await use(client, "begin", session)
         await use(client, "write", session, name="color", value="red")
 
         async def commit() -> None:
-            outcomes.append(str(await use(client, "commit", Held(dict(session.metadata)))))
+            outcomes.append(await use(client, "commit", Held(dict(session.metadata))))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit)
             tasks.start_soon(commit)
-    made, refused = sorted(outcomes)
-    assert made == "1"
-    assert refused.endswith("no transaction is open; call begin first")
+    made, refused = sorted(outcomes, key=lambda outcome: isinstance(outcome, Failed))
+    assert made == 1
+    assert refused.text.endswith("no transaction is open; call begin first")
+
+
+async def test_items_of_parallel_calls_are_all_in_the_basket() -> None:
+    async with running("fastapi_app") as app:
+        client = Client(app, path="/api/mcp")
+        session = await client.create()
+
+        async def add(item: str) -> None:
+            await use(client, "add", Held(dict(session.metadata)), item=item)
+
+        async with anyio.create_task_group() as tasks:
+            for item in ("pen", "book", "pen"):
+                tasks.start_soon(add, item)
+        assert await use(client, "total", session) == 18
 
 
 async def test_the_routes_beside_an_mcp_endpoint_are_unchanged() -> None:
@@ -187,9 +211,11 @@ async def test_the_audit_log_names_user_action_and_session(capsys: pytest.Captur
         ann = bearer(app, "ann")
         session = await ann.create()
         assert await use(ann, "pay", session, amount=5) == "paid 5"
-        assert "more than 100" in await use(ann, "pay", session, amount=500)
+        refused = await use(ann, "pay", session, amount=500)
+        assert isinstance(refused, Failed)
+        assert "more than 100" in refused.text
         await ann.delete(session)
-        assert await use(bearer(app, "bob"), "pay", session, amount=5) == "-32043 Session not found"
+        assert await use(bearer(app, "bob"), "pay", session, amount=5) == Failed("-32043 Session not found")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (ref,) = {line.pop("session") for line in lines}
     assert ref.startswith("ses_")
@@ -215,8 +241,9 @@ async def test_a_new_session_brings_no_fresh_budget(monkeypatch: pytest.MonkeyPa
         text = await use(ann, "search", other, words="socks")
         assert text == "search 3 of this session for socks; 0 more this minute"
         for session in (one, await ann.create()):
-            text = await use(ann, "search", session, words="socks")
-            assert "all used; wait 42 s. A new session brings no new ones" in text
+            refused = await use(ann, "search", session, words="socks")
+            assert isinstance(refused, Failed)
+            assert "all used; wait 42 s. A new session brings no new ones" in refused.text
         assert (await use(bob, "search", await bob.create(), words="hats")).endswith("4 more this minute")
         clock.now += 42
         assert (await use(ann, "search", one, words="socks")).endswith("3 more this minute")
@@ -229,8 +256,16 @@ async def test_a_list_grows_in_the_legacy_era_alone(*, modern: bool) -> None:
     async with running("progressive_tools") as app:
         client = Client(app, modern=modern)
         early, late = await client.create(), await client.create()
+
+        async def listed(held: Held | None) -> set[str]:
+            result = (await client.request("tools/list", None, held)).result
+            assert (SESSION_KEY in result.get("_meta", {})) is (held is not None)
+            return {tool["name"] for tool in result["tools"]}
+
+        whole = {"unlock", "restart"}
+        locked = whole if modern else {"unlock"}
+        assert [await listed(early), await listed(late)] == [locked, locked]
         await use(client, "unlock", late, word="please")
-        replies = [await client.request("tools/list", None, session) for session in (early, late)]
-    listed = [{tool["name"] for tool in reply.result["tools"]} for reply in replies]
-    assert listed == [{"unlock", "restart"} if modern else {"unlock"}, {"unlock", "restart"}]
-    assert all(SESSION_KEY in reply.result["_meta"] for reply in replies)
+        assert [await listed(early), await listed(late)] == [locked, whole]
+        if modern:
+            assert await listed(None) == whole
