@@ -191,7 +191,11 @@ def table(clients: Sequence[Client]) -> str:
         setting = "" if client.setting == "default" else f" with {client.setting}"
         groups.setdefault((by_default, auto), []).append(f"{client.name}{setting}")
     rows = [(*got, "; ".join(names)) for got, names in groups.items()]
-    others = [client.name for client, (*_, users) in cells.items() if users not in (USERS, NAMED)]
+    others = [
+        client.name
+        for client, (by_default, _, users) in cells.items()
+        if users != (NAMED if by_default == NAMED else USERS)
+    ]
     exceptions = f" Not so: {', '.join(others)}." if others else ""
     return f"{generated.table((*list(SERVERS)[:2], 'clients'), rows)}\n\n{WITH_USERS}{exceptions}"
 
