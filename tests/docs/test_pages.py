@@ -170,9 +170,7 @@ def test_a_session_is_seen(block: Block) -> None:
     assert ref.startswith("ses_")
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in blocks("docs/testing.md")]
-)
+@pytest.mark.parametrize("block", cases(blocks("docs/testing.md")))
 def test_the_tests_on_the_page_about_tests_pass(block: Block) -> None:
     """In a file of their own, in a folder without settings."""
     Path("test_pasted.py").write_text(block.code, "utf-8")

@@ -498,15 +498,11 @@ def _text(case: Case) -> str:
 
 def _http(cases: list[Case]) -> str:
     """Return the HTTP statuses, by era where the eras differ."""
-    legacy, modern = (
-        ", ".join(map(str, sorted({status for status in era if status is not None})))
-        for era in ([case.legacy for case in cases], [case.modern for case in cases])
-    )
-    return (
-        legacy
-        if legacy == modern
-        else "; ".join(f"{era}: {it}" for era, it in (("legacy", legacy), ("modern", modern)) if it)
-    )
+    legacy = ", ".join(map(str, sorted({case.legacy for case in cases if case.legacy is not None})))
+    modern = ", ".join(map(str, sorted({case.modern for case in cases if case.modern is not None})))
+    if legacy == modern:
+        return legacy
+    return "; ".join(f"{era}: {statuses}" for era, statuses in (("legacy", legacy), ("modern", modern)) if statuses)
 
 
 def _reasons() -> list[str]:
