@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._session import claims as module
 from mcp_sessions._session.claims import (
     MAX_TOKEN_BYTES,
     SESSION,
@@ -50,6 +53,30 @@ GOOD_HEADER = {"alg": "HS256", "kid": RINGS[0].signing.kid, "typ": TYP}
 def envelope(header: Any, change: Callable[[str], str] = str) -> str:
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     return f"{change(base64url(raw))}.{PAYLOAD}.{SIGNATURE}"
+
+
+def test_no_thread_waits_until_another_has_found_a_public_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is forked meanwhile would wait for ever, since it has not that other thread."""
+    slow, quick = claims_of(RINGS[0]), msgspec.structs.replace(claims_of(RINGS[0]), jti="B" * 22)
+    begun, go_on = Event(), Event()
+
+    def ref_of(jti: str) -> str:
+        if jti == slow.jti:
+            begun.set()
+            go_on.wait(60)
+        return f"ses_{jti}"
+
+    monkeypatch.setattr(module, "ref_of", ref_of)
+    first, second = (Thread(target=lambda one=one: one.ref, daemon=True) for one in (slow, quick))
+    first.start()
+    assert begun.wait(60)
+    second.start()
+    second.join(10)
+    waits = second.is_alive()
+    go_on.set()
+    first.join()
+    assert not waits
+    assert (slow.ref, quick.ref) == (f"ses_{slow.jti}", f"ses_{quick.jti}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import re
 from base64 import b32encode, b64decode
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -97,10 +96,14 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
             cut = self.client[:MAX_CLIENT_CHARS].encode("utf-8", "replace").decode("utf-8")
             force_setattr(self, "client", cut)
 
-    @cached_property
+    @property
     def ref(self) -> str:
         """The session's public name, 120 bits derived from `jti`; safe in logs and traces."""
-        return ref_of(self.jti)
+        # Not a `cached_property`: before Python 3.12 that has a lock, which a fork could inherit as held.
+        found: str | None = self.__dict__.get("ref")
+        if found is None:
+            found = self.__dict__["ref"] = ref_of(self.jti)
+        return found
 
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"
