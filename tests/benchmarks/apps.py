@@ -7,15 +7,22 @@ writes an answer with it. What a middleware costs stands out best against it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 TEXT: Final = "how much is the fish?"
 _JSON: Final = (b"content-type", b"application/json")
@@ -68,17 +75,54 @@ class PassThrough:
         await self.app(scope, receive, send)
 
 
+def echo(text: str) -> str:
+    """The tool of real servers."""
+    return text
+
+
 def sdk(*, json_response: bool) -> Any:
     """Return the official SDK's server with one tool."""
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("benchmark", log_level="ERROR")
-
-    @server.tool()
-    def echo(text: str) -> str:
-        return text
-
+    server.tool()(echo)
     return server.streamable_http_app(stateless_http=True, json_response=json_response)
+
+
+def fastmcp() -> Any:
+    """Return FastMCP's server with the same tool."""
+    from fastmcp import FastMCP
+
+    server = FastMCP("benchmark")
+    server.tool(echo)
+    return server.http_app(stateless_http=True, json_response=True)
+
+
+async def answer(request: Request) -> Response:
+    """Answer a JSON-RPC request as a route does."""
+    asked = await request.json()
+    return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": _CONTENT})
+
+
+def fastapi() -> Any:
+    """Return a FastAPI application that answers JSON-RPC itself."""
+    from fastapi import FastAPI
+
+    return FastAPI(routes=[Route("/mcp", answer, methods=["POST"])])
+
+
+def starlette() -> Any:
+    """Return a Starlette application that does the same."""
+    return Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
+
+
+KINDS: Final[dict[str, Callable[[], Any]]] = {
+    "official SDK": partial(sdk, json_response=True),
+    "FastMCP": fastmcp,
+    "FastAPI": fastapi,
+    "Starlette": starlette,
+}
+"""The kinds of server that answer in JSON."""
 
 
 @asynccontextmanager
@@ -130,7 +174,7 @@ async def _at_once() -> None:
 
 
 @cache
-def record_spans() -> None:
+def record_spans() -> TracerProvider:
     """Record every span of this process from now on, with the processor that the documentation asks for."""
     # Imported here: what is counted before runs where OpenTelemetry's SDK was never imported.
     from opentelemetry import trace
@@ -141,3 +185,4 @@ def record_spans() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SessionSpanProcessor())
     trace.set_tracer_provider(provider)
+    return provider

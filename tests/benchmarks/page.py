@@ -13,9 +13,10 @@ from typing import Final
 
 import generated
 
+from .apps import KINDS
 from .stores import STORES
 
-COMMAND: Final = "python -m tests.benchmarks --write-docs trivial sdk-json sdk-sse stores"
+COMMAND: Final = "python -m tests.benchmarks --write-docs trivial sdk-json sdk-sse stores traced"
 PAGE: Final = "performance.md"
 PLOT: Final = "images/performance-adds.svg"
 SHOWN: Final[Mapping[str, str]] = {
@@ -42,7 +43,7 @@ def write(figures: Mapping[str, float], run: str, docs: Path = generated.DOCS) -
     """
     adds = {shown: figures.get(f"trivial/{name}/adds") for name, shown in SHOWN.items()}
     (docs / PLOT).write_text(_bars(_TITLE, {name: value for name, value in adds.items() if value is not None}), "utf-8")
-    tables = [_middleware(figures), f"![{_TITLE}]({PLOT})", _stores(figures), _where(run)]
+    tables = [_middleware(figures), f"![{_TITLE}]({PLOT})", _stores(figures), _traced(figures), _where(run)]
     generated.replace(docs / PAGE, COMMAND, "\n\n".join(tables))
 
 
@@ -63,6 +64,15 @@ def _stores(figures: Mapping[str, float]) -> str:
         rows.append((f"`{name}`", *(f"{middle:,.0f} / {high:,.0f}" for middle, high in pairs)))
     head = ("p50 / p99, µs", "request", "with `tracked`", "`sessions/create`", "`sessions/delete`")
     return generated.table(head, rows)
+
+
+def _traced(figures: Mapping[str, float]) -> str:
+    columns = {"spans": "{:.0f}", "bytes": "{:,.0f}", "throughput": "{:.0%}"}
+    cells = [
+        [shown.format(figures.get(f"traced/{kind}/{part}", 0)) for part, shown in columns.items()] for kind in KINDS
+    ]
+    rows = [(kind, *row) for kind, row in zip(KINDS, cells, strict=True)]
+    return generated.table(("traced", "spans a call", "bytes", "throughput of HTTP instrumentation alone"), rows)
 
 
 def _where(run: str) -> str:

@@ -33,6 +33,12 @@ def _open_telemetry(app: ASGIApp, **options: Any) -> ASGIApp:
     return wrapped
 
 
+def instrumented(app: ASGIApp) -> ASGIApp:
+    """Put OpenTelemetry's HTTP instrumentation around an application, with the tracer provider of the process."""
+    wrapped: ASGIApp = OpenTelemetryMiddleware(app, exclude_spans=["receive", "send"])
+    return wrapped
+
+
 PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
     "BaseHTTPMiddleware, empty": lambda app: BaseHTTPMiddleware(app, _do_nothing),
     "OpenTelemetry ASGI, default": _open_telemetry,

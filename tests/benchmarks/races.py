@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 
 import anyio
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.types import ASGIApp
 
 from . import apps, ours, peers
@@ -76,20 +80,30 @@ def _around(server: ASGIApp, body: bytes, *, modern: bool = True) -> list[Row]:
 
 
 def traced(size: Size) -> Report:
-    """Race with recorded spans around the SDK's server and the trivial application."""
+    """Race with recorded spans around each kind of server, all with OpenTelemetry's HTTP instrumentation."""
     return anyio.run(_traced, size)
 
 
 async def _traced(size: Size) -> Report:
-    body = message(session=await ours.created(ours.wrap(apps.trivial), modern=False))
-    apps.record_spans()
-    async with apps.started(apps.sdk(json_response=True)) as server:
-        rows = [
-            *_around(apps.trivial, body),
-            Row("ours, session", Visits.of(ours.wrap(apps.trivial), body), ECHOED, NONE),
-            *(Row(name, Visits.of(make(apps.trivial), body), base=NONE) for name, make in PEERS.items()),
-            Row("SDK: none", Visits.of(server, body), base="SDK: none"),
-            Row("SDK: ours, session", Visits.of(ours.wrap(server), body), ECHOED, "SDK: none"),
-        ]
-        title = "With recorded spans, in process"
-        return await run(title, "traced", rows, rounds=size.rounds, requests=size.sdk_requests)
+    body = message(session=await ours.created(ours.wrap(apps.trivial)))
+    provider = apps.record_spans()
+    async with AsyncExitStack() as stack:
+        rows = []
+        for kind, make in apps.KINDS.items():
+            server = await stack.enter_async_context(apps.started(make()))
+            alone, with_sessions = (Visits.of(peers.instrumented(app), body) for app in (server, ours.wrap(server)))
+            rows += [
+                Row(f"{kind}, instrumented", alone, base=f"{kind}, instrumented"),
+                Row(kind, with_sessions, ECHOED, f"{kind}, instrumented"),
+            ]
+        title = "With recorded spans and HTTP instrumentation"
+        report = await run(title, "traced", rows, rounds=size.rounds, requests=size.sdk_requests)
+        exported = InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(exported))
+        for row in rows:
+            exported.clear()
+            await row.visits.answer()
+            spans = exported.get_finished_spans()
+            report.figures[f"traced/{row.name}/spans"] = len(spans)
+            report.figures[f"traced/{row.name}/bytes"] = encode_spans(spans).ByteSize()
+    return report

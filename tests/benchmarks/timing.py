@@ -47,7 +47,7 @@ class Report:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    figures: Mapping[str, float]
+    figures: dict[str, float]
 
     def text(self) -> str:
         """Return the table as a terminal shows it."""
