@@ -10,6 +10,7 @@ stay open until Enter is pressed. Of Logfire, which cannot be started here, the 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from browser import browsing
 
-from .programs import PATIENCE, ROOT, free_port, installed, running
+from .programs import PATIENCE, ROOT, free_port, installed, module, running
 from .tools import TOOLS, Tool
 from .traffic import traffic
 
@@ -72,7 +73,9 @@ def run_logfire() -> None:
     """Set up Logfire's SDK as `docs/tracing.md` shows, and check what it sends."""
     began = time.monotonic()
     python = installed(LOGFIRE, "logfire", "httpx", "-e", str(ROOT))
-    subprocess.run([str(python), "-m", "observe.logfire_sdk"], stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True)
+    sdk = module(python, "logfire_sdk")
+    environment = {**os.environ, **sdk.environment}
+    subprocess.run(sdk.line, env=environment, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True)
     say(f"{LOGFIRE}: its SDK names the session, after {time.monotonic() - began:.0f} s")
 
 

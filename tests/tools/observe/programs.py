@@ -25,6 +25,13 @@ PATIENCE = 240  # seconds for a program to answer, on a machine that does other 
 PORTS = range(20_000, 30_000)  # below those that a system gives to outgoing connections while a program starts
 
 
+def module(python: Path | str, name: str, *arguments: str) -> Command:
+    """Return the command that runs a module of this folder, which imports what tests share."""
+    folders = [str(ROOT / "tests" / folder) for folder in ("", "support", "tools")]
+    paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return Command([str(python), "-m", f"observe.{name}", *arguments], {"PYTHONPATH": paths})
+
+
 @dataclass(frozen=True)
 class Command:
     """A program to start, and what it finds in its environment."""

@@ -1,6 +1,7 @@
 """A replica of a small traced shop, on four kinds of server, with a tool that uses a database.
 
-OpenTelemetry's HTTP instrumentation is around each, as `opentelemetry-instrument` puts it; FastAPI has its own.
+OpenTelemetry's HTTP instrumentation is around each, as `opentelemetry-instrument` puts it; FastAPI has its own. One
+server more makes each session one trace.
 
     python -m observe.shop NAME ENDPOINT [HEADER=VALUE]
 
@@ -36,6 +37,8 @@ from mcp_sessions import MCPSessionMiddleware, Telemetry, add_sessions, current_
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.telemetry import SessionSpanProcessor
 
+from .traffic import ONE_TRACE
+
 database = SQLite3Instrumentor.instrument_connection(sqlite3.connect(":memory:", check_same_thread=False))
 database.cursor().execute("CREATE TABLE orders (article TEXT)")
 
@@ -61,14 +64,14 @@ def of_the_sdk() -> Any:
     return mcp.streamable_http_app(**MODES)
 
 
-def options() -> dict[str, Any]:
+def options(**telemetry: Any) -> dict[str, Any]:
     """Return the middleware's options: replicas share their keys, from the environment, and nothing else."""
 
     def user(scope: Scope) -> str | None:
         return next((value.decode() for name, value in scope["headers"] if name == b"x-user"), None)
 
-    telemetry = Telemetry(redact=lambda what, tool, value: value, user=lambda principal: principal.subject)
-    return {"keys": "env:MCP_SESSIONS_KEYS", "transport": "off", "principal": user, "telemetry": telemetry}
+    shown = Telemetry(redact=lambda what, tool, value: value, user=lambda principal: principal.subject, **telemetry)
+    return {"keys": "env:MCP_SESSIONS_KEYS", "transport": "off", "principal": user, "telemetry": shown}
 
 
 def servers() -> dict[str, ASGIApp]:
@@ -84,6 +87,7 @@ def servers() -> dict[str, ASGIApp]:
     return {
         "SDK": instrumented(MCPSessionMiddleware(of_the_sdk(), **options())),
         "FastMCP": instrumented(MCPSessionMiddleware(fastmcp.http_app(**MODES), **options())),
+        ONE_TRACE: MCPSessionMiddleware(of_the_sdk(), **options(trace="session")),
         "FastAPI": fastapi,
         "Starlette": instrumented(starlette),
     }

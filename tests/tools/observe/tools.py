@@ -132,14 +132,17 @@ def project(url: str) -> str:
 
 
 def picture_phoenix(url: str, visits: list[Visit]) -> dict[str, tuple[str, str]]:
-    """Return the list of sessions, and one of them."""
+    """Return the list of sessions, one of them, and the waterfall of one that is a single trace."""
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
-    session = next(one["id"] for one in found if one["session_id"] == visits[0].ref)
-    pages = f"{url}/projects/{project(url)}/sessions"
+    sessions = {one["session_id"]: one for one in found}
+    (whole,) = (visit for visit in visits if len(visit.turns) == 1)
+    (trace,) = sessions[whole.ref]["traces"]
+    pages = f"{url}/projects/{project(url)}"
     shown = "return document.body.innerText.includes('{}')"
     return {
-        "phoenix-sessions.png": (pages, shown.format(visits[0].ref)),
-        "phoenix-session.png": (f"{pages}/{session}", shown.format("tools/call buy")),
+        "phoenix-sessions.png": (f"{pages}/sessions", shown.format(visits[0].ref)),
+        "phoenix-session.png": (f"{pages}/sessions/{sessions[visits[0].ref]['id']}", shown.format("tools/call buy")),
+        "phoenix-trace.png": (f"{pages}/traces/{trace['trace_id']}", shown.format("INSERT")),
     }
 
 

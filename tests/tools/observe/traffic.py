@@ -14,10 +14,13 @@ from subprocess import PIPE
 from tempfile import TemporaryFile
 from typing import Any
 
-from .programs import PATIENCE, ROOT, ask
+from .programs import PATIENCE, ask, module
 
 SESSION_KEY = "io.modelcontextprotocol/session"
-USERS = ("alice", "bob", "carol", "dave")
+USERS = ("alice", "bob", "carol", "dave", "erin")
+ONE_TRACE = (
+    "one trace a session"  # the server whose sessions are one trace each, and so one turn, that of their creation
+)
 BASKET = ("hat", "socks", "shoes", "scarf", "air")  # each client's; of air there is none
 
 
@@ -34,7 +37,7 @@ class Visit:
     def run(self) -> None:
         """Create a session, and call the replicas in turns."""
         self.session = self.send("sessions/create")["session"]
-        self.turns.append(turn("POST sessions/create"))
+        self.turns.append(turn("POST sessions/create", "sessions/create", "success"))
         for number, article in enumerate(BASKET):
             self.buy(article, number)
 
@@ -42,8 +45,8 @@ class Visit:
         """Call a tool, which answers with the ref of the session; a refusal is not an answer of the tool."""
         given = {"article": article}
         result = self.send("tools/call", number, user, name="buy", arguments=given)
-        answer = json.dumps(result) if "content" in result else None
-        failed = answer is None or result["isError"]
+        answer = json.dumps(result) if "content" in result else "refused: token_principal"
+        failed = result.get("isError", True)
         self.turns.append(turn("POST tools/call buy", json.dumps(given), answer, failed=failed))
         if not failed:
             text = result["content"][0]["text"]
@@ -53,7 +56,7 @@ class Visit:
     def end(self) -> None:
         """Delete the session."""
         self.send("sessions/delete")
-        self.turns.append(turn("POST sessions/delete"))
+        self.turns.append(turn("POST sessions/delete", "sessions/delete", "success"))
 
     def send(self, method: str, number: int = 0, user: str | None = None, **params: Any) -> Any:
         """Send one request as a client of the modern era, and return its result, or its error."""
@@ -72,37 +75,46 @@ class Visit:
         return answer.get("result", answer.get("error"))
 
 
-def turn(name: str, given: str | None = None, answer: str | None = None, *, failed: bool = False) -> str:
-    """Return a request in a line: its name and status, and both sides of a call, which are JSON."""
-    sides = [json.loads(given)["article"]] if given else []
-    sides += [json.loads(answer)["content"][0]["text"]] if answer else []
-    return ": ".join([name, *["failed"] * failed, *sides])
+def turn(name: str, given: str | None, answer: str | None, *, failed: bool = False) -> str:
+    """Return a request in a line: its name and status, and both sides, of a call the article and the answer's text."""
+    sides = [shown(given, "article"), shown(answer, "content", 0, "text")]
+    return ": ".join([name, *["failed"] * failed, *filter(None, sides)])
+
+
+def shown(side: str | None, *path: str | int) -> str | None:
+    """Return a member of a side that is JSON, or the side as it is."""
+    try:
+        found = json.loads(side or "")
+    except ValueError:
+        return side
+    for step in path:
+        found = found[step]
+    return str(found)
 
 
 def traffic(endpoint: str, headers: list[str]) -> list[Visit]:
     """Let a client of each kind call both replicas, and return the visits once all spans are sent."""
     keys = {"MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
     with replica("replica-0", endpoint, headers, keys) as first, replica("replica-1", endpoint, headers, keys) as other:
-        visits = [Visit([first[kind], other[kind]], user) for kind, user in zip(first, USERS, strict=True)]
-        for visit in visits:
+        visits = {kind: Visit([first[kind], other[kind]], user) for kind, user in zip(first, USERS, strict=True)}
+        for visit in visits.values():
             visit.run()
-        stolen, *_, ended = visits
+        visits[ONE_TRACE].turns = [turn("sessions/create", "sessions/create", "success")]
+        stolen, *_, ended = visits.values()
         stolen.buy("piano")
         stolen.buy("hat", user="mallory")
         ended.end()
-    return visits
+    return list(visits.values())
 
 
 @contextmanager
 def replica(name: str, endpoint: str, headers: list[str], environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """Run a replica of the shop within the block, and yield the URL of each kind of server."""
-    folders = [str(ROOT / "tests" / folder) for folder in ("", "support", "tools")]
-    paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    line = [sys.executable, "-m", "observe.shop", name, endpoint, *headers]
-    environment = {**os.environ, **environment, "PYTHONPATH": paths}
+    shop = module(sys.executable, "shop", name, endpoint, *headers)
+    environment = {**os.environ, **environment, **shop.environment}
     with (
         TemporaryFile("w+") as log,
-        subprocess.Popen(line, env=environment, stdin=PIPE, stdout=PIPE, stderr=log, text=True) as process,
+        subprocess.Popen(shop.line, env=environment, stdin=PIPE, stdout=PIPE, stderr=log, text=True) as process,
     ):
         assert process.stdout is not None
         started = process.stdout.readline()
