@@ -15,6 +15,8 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ from otlp import receiving
 
 from integration.serving import serving
 from integration.wire import Client, lifespan
+from mcp_sessions import require_session
+from mcp_sessions.testing import session_for_test
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = (
@@ -217,13 +221,12 @@ async def test_a_page_of_an_allowed_origin_reads_its_session() -> None:
     assert answer.headers["mcp-session-id"]
 
 
-@needs("mcp>=2")
-async def test_a_thread_of_ones_own_has_the_session() -> None:
-    """The pool's thread runs in a copy of the call's context."""
-    app = recipe("copy_context")
-    async with lifespan(app):
-        client = Client(app)
-        assert (await client.call("draw", await client.create())).startswith("rendered for ses_")
+def test_a_thread_of_ones_own_has_the_session() -> None:
+    """The recipe's call runs in a copy of the context."""
+    (call,) = re.findall(r"`(pool\.submit\(.*?\))`", (ROOT / "docs" / "recipes.md").read_text("utf-8"))
+    with session_for_test() as session, ThreadPoolExecutor() as pool:
+        names = {"pool": pool, "copy_context": copy_context, "render": lambda: require_session().ref}
+        assert eval(call, names).result() == session.ref  # the page's own code
 
 
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)

@@ -545,11 +545,7 @@ _ERRORS = """\
 What a client gets, by JSON-RPC code. Tests provoke each one in both [eras](concepts.md).
 """
 
-_SUSPICION = {
-    "no": "",
-    "in numbers": " May indicate an attack if many come within a minute.",
-    "yes": " May be an attack.",
-}
+_SUSPICION = {"no": "", "in numbers": " †", "yes": " ‡"}
 
 _REASONS = """
 - "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that has ended also gets
@@ -564,7 +560,8 @@ _REASONS = """
 ## Reasons
 
 Logs, spans and metrics have the exact reason, as `mcp_sessions.reason`; clients do not get it. A malformed claim
-is named, as in `token_claim_exp`; see `token_claims`. Above each group is what to do."""
+is named, as in `token_claim_exp`; see `token_claims`. Above each group is what to do; † means that many within a
+minute may indicate an attack, ‡ that a single one may."""
 
 _ENDS = """
 ## Ends
