@@ -30,7 +30,7 @@ SHOWN: Final[Mapping[str, str]] = {
 }
 """The rows for adopters, with the names that they are shown by."""
 _TITLE: Final = "Processor time added to a request to a trivial application"
-_WIDTH, _LABELS, _ROW = 480, 250, 26  # of the plot, in pixels
+_WIDTH, _LABELS, _ROW = 520, 290, 26  # of the plot, in pixels
 
 
 def write(figures: Mapping[str, float], run: str, docs: Path = generated.DOCS) -> None:

@@ -82,12 +82,12 @@ def turn(name: str, given: str | None, answer: str | None, *, failed: bool = Fal
 
 
 def shown(side: str | None, *path: str | int) -> str | None:
-    """Return a member of a side that is JSON, or the side as it is."""
+    """Return a member of a side that is a JSON object, or the side's text, which some tools quote."""
     try:
         found = json.loads(side or "")
     except ValueError:
         return side
-    for step in path:
+    for step in path if isinstance(found, dict) else ():
         found = found[step]
     return str(found)
 
