@@ -167,7 +167,10 @@ MUTANTS: Final = {
         ANSWERS, '["code"]) == _METHOD_NOT_FOUND', '["code"]) != b""', f"{ADMISSION} {ANSWER_TESTS}"
     ),
     "owner-learns": Mutant(
-        ANSWERS, "if isinstance(refusal, _OWNER_LEARNS) else data", "", f"{ANSWER_TESTS} server/test_principals.py"
+        "_server/context.py",
+        "if isinstance(refusal, _OWNER_LEARNS) else data",
+        "",
+        f"{ANSWER_TESTS} server/test_principals.py",
     ),
     "event-owner": Mutant(
         TRANSPORT, "request is None or not _is_owned(ctx, request.claims)", "request is None", RESUMPTION

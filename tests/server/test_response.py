@@ -22,10 +22,9 @@ from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.answers import respond, send_refusal
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close
-from mcp_sessions._server.resumption import Events, StreamGuard, StreamRequest, Streams
+from mcp_sessions._server.resumption import StreamRequest, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Record
-from mcp_sessions.stores._memory import MemoryStore
 
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -167,14 +166,16 @@ CLAIMS = Claims(
     issuer="mcp-sessions",
     audience="mcp-sessions",
 )
-TOLD = b'\n\ndata: {"error":1}\n\n'
+ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32043,"message":"Session not found"}}'
+AWAY = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Session store unavailable"}}'
+TOLD, TOLD_AWAY = (b"\n\ndata: %b\n\n" % error for error in (ERROR, AWAY))
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Open:
     """A session that a response closes."""
 
-    closed = False
+    closed = ended_by_own_request = False
 
     def close(self) -> None:
         self.closed = True
@@ -190,17 +191,11 @@ class Watch:
     def __init__(
         self, send: Send | None = None, *, limit: int = 100, rewrite: Rewrite | None = None, **options: Any
     ) -> None:
-        self.answer = Answer()
-        self.streams, self.events = Streams(MemoryStore()), Events()
-        self.request = StreamRequest(CLAIMS, b"1", "tools/call")
-        self.spared = False
+        self.answer, self.session = Answer(), Open()
+        self.request = StreamRequest(CLAIMS, b"1", "tools/call", "t", session=self.session)
         rewrites = (rewrite or Shout(),)
-        self.responder = responding(send or self.answer, *rewrites, limit=limit, make_guard=self.guard, **options)
-
-    def guard(self) -> StreamGuard:
-        return StreamGuard(
-            self.request, "t", self.streams, self.events, lambda _: b'{"error":1}', lambda: self.spared, False
-        )
+        self.responder = responding(send or self.answer, *rewrites, limit=limit, request=self.request, **options)
+        self.runtime = self.responder.ctx.runtime
 
     async def say(self, *messages: Message) -> None:
         for message in messages:
@@ -209,11 +204,11 @@ class Watch:
     async def end(self) -> None:
         """The session ends."""
         with anyio.fail_after(DEADLINE):
-            await self.streams.end(CLAIMS.ref)
+            await self.runtime.streams.end(CLAIMS.ref)
 
     @property
     def is_open(self) -> bool:
-        return bool(self.streams._open)
+        return bool(self.runtime.streams._open)
 
 
 class TestASessionThatEnds:
@@ -315,7 +310,7 @@ class TestASessionThatEnds:
 
     async def test_the_stream_of_the_request_that_ended_it_goes_on(self) -> None:
         watch = Watch()
-        watch.spared = True
+        watch.session.ended_by_own_request = True
         await watch.say(start(EVENTS))
         await watch.end()
         await watch.say(body(b"data: a\n\n"))
@@ -334,7 +329,7 @@ class TestASessionThatEnds:
     @pytest.mark.parametrize(
         ("kind", "recheck_at", "status", "said"),
         [
-            (JSON, 0, 200, b'{"error":1}'),
+            (JSON, 0, 200, ERROR),
             (EVENTS, 0, 200, TOLD),  # which opens after the end
             (JSON, 1, 200, b"{}"),
             (JSON, 0, 500, b"{}"),
@@ -345,7 +340,7 @@ class TestASessionThatEnds:
     ) -> None:
         """In place of the body; what was no result, or came in time, stays as it is."""
         watch = Watch(recheck_at=recheck_at)
-        await watch.streams._store.revoke(Record.of(CLAIMS), reason="deleted", lease=60)
+        await watch.runtime.store.revoke(Record.of(CLAIMS), reason="deleted", lease=60)
         await watch.say(start(kind, (b"content-length", b"2"), status=status), body(b"{}"))
         assert (watch.answer.status, watch.answer.body) == (status, said)
         assert not watch.is_open
@@ -354,13 +349,14 @@ class TestASessionThatEnds:
     async def test_an_answer_waits_for_no_store_that_is_away(self, survives: bool) -> None:
         """In an open stream notes go on, and the answer does not, since its session may have ended."""
         watch = Watch(rewrite=Quiet())
-        watch.streams = Streams(Failing("statuses"))
-        watch.spared = survives
+        watch.runtime.streams = Streams(Failing("statuses"))
+        watch.session.ended_by_own_request = survives
         note, answer = b'data: {"method":"n"}\n\n', b'data: {"id":1,"result":{}}\n\n'
         await watch.say(start(EVENTS))
-        await watch.streams._check_once()
+        await watch.runtime.streams._check_once()
         await watch.say(body(note, more=True), body(answer, more=True))
-        assert watch.answer.messages[1:] == [body(note, more=True), body(answer, more=True) if survives else body(TOLD)]
+        last = body(answer, more=True) if survives else body(TOLD_AWAY)
+        assert watch.answer.messages[1:] == [body(note, more=True), last]
 
     async def test_an_answer_that_does_not_leave_is_not_rewritten(self) -> None:
         """Its session ended while the store was away: nothing may be kept or echoed for it."""
@@ -372,12 +368,12 @@ class TestASessionThatEnds:
                 return None
 
         watch = Watch(rewrite=Keep())
-        watch.streams = Streams(Failing("statuses"))
+        watch.runtime.streams = Streams(Failing("statuses"))
         await watch.say(start(EVENTS))
-        await watch.streams._check_once()
+        await watch.runtime.streams._check_once()
         await watch.say(body(b'data: {"id":1,"result":{}}\n\n', more=True))
         assert rewritten == []
-        assert watch.answer.messages[1:] == [body(TOLD)]
+        assert watch.answer.messages[1:] == [body(TOLD_AWAY)]
 
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(
@@ -417,7 +413,11 @@ class TestASessionThatEnds:
         """A client that resumes the stream names the last that it saw."""
         watch = Watch()
         await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
-        assert [watch.events.request_of("t", number) for number in "123"] == [watch.request, watch.request, None]
+        assert [watch.runtime.events.request_of("t", number) for number in "123"] == [
+            watch.request,
+            watch.request,
+            None,
+        ]
 
 
 class TestEverythingElse:

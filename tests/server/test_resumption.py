@@ -297,22 +297,18 @@ CLAIMS = Claims(
 class TestEvents:
     def test_the_request_behind_an_event_is_remembered(self) -> None:
         """Within its transport session: elsewhere the same id is another event."""
-        events, one, two = (
-            Events(),
-            StreamRequest(CLAIMS, b"1", "tools/call"),
-            StreamRequest(CLAIMS, b"2", "tools/call"),
-        )
-        for transport, origin in (("one", one), ("one", one), ("two", two), (None, two)):
-            events.remember(transport, "7", origin)
-        assert events.request_of("one", "7") is one
-        assert events.request_of("two", "7") is events.request_of(None, "7") is two
+        events = Events()
+        one, two, three = (StreamRequest(CLAIMS, b"1", "tools/call", transport) for transport in ("one", "two", None))
+        for origin in (one, one, two, three):
+            events.remember("7", origin)
+        assert [events.request_of(transport, "7") for transport in ("one", "two", None)] == [one, two, three]
         assert not any(events.request_of(*place) for place in [("three", "7"), ("one", "8"), ("one", None)])
         assert [events.is_known(event_id) for event_id in ("7", "8", None)] == [True, False, False]
 
     def test_memory_is_bounded(self) -> None:
-        events, origin = Events(max_events=2), StreamRequest(CLAIMS, b"1", "tools/call")
-        for transport, number in ((None, "0"), ("one", "0"), (None, "1"), (None, "2")):
-            events.remember(transport, number, origin)
+        events, origin, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
+        for request, number in ((origin, "0"), (other, "0"), (origin, "1"), (origin, "2")):
+            events.remember(number, request)
         assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
         assert [events.is_known(number) for number in "012"] == [False, True, True]
 
@@ -320,8 +316,8 @@ class TestEvents:
         """A client may write an id as long as a body."""
         events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
         for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short)):
-            events.remember(None, event_id, request)
+            events.remember(event_id, request)
         assert [events.request_of(None, event_id) for event_id in "012"] == [None, long, short]
-        events.remember(None, "1", short)
-        events.remember(None, "3", long)
+        events.remember("1", short)
+        events.remember("3", long)
         assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]

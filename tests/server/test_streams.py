@@ -62,9 +62,9 @@ class TestEndedHere:
         spared = OpenStream(streams, A, ended_by_this_request=True)
         await streams.end(A.ref)
         assert [one.is_cut, two.is_cut, other.is_cut, spared.is_cut] == [True, True, False, False]
-        assert {ref: [*of_session] for ref, of_session in streams._open.items()} == {
-            A.ref: [spared.guard],
-            B.ref: [other.guard],
+        assert {ref: [*of_session.values()] for ref, of_session in streams._open.items()} == {
+            A.ref: [spared.request],
+            B.ref: [other.request],
         }
 
     async def test_they_are_cut_side_by_side(self) -> None:
@@ -104,7 +104,7 @@ class TestEndedElsewhere:
         for _ in range(2):
             stream = OpenStream(streams, A)
             assert streams._polling
-            streams.remove(stream.guard)
+            streams.remove(stream.request, stream.terminate)
             with anyio.fail_after(DEADLINE):
                 while streams._polling:
                     await checkpoint()
@@ -126,7 +126,7 @@ async def test_a_stream_that_closes_is_forgotten() -> None:
     streams = Streams(Store())
     one, two = OpenStream(streams, A), OpenStream(streams, A)
     for _ in range(2):
-        streams.remove(one.guard)
-        assert [*streams._open[A.ref]] == [two.guard]
-    streams.remove(two.guard)
+        streams.remove(one.request, one.terminate)
+        assert [*streams._open[A.ref].values()] == [two.request]
+    streams.remove(two.request, two.terminate)
     assert streams._open == {}

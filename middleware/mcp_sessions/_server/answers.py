@@ -17,9 +17,9 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import Refusal, SessionEnded, SessionExpired, SessionNotFound
+from .._errors import Refusal
 from .._protocol import decision, rewrite
-from .._protocol.headers import HANDSHAKE_VERSIONS, METHOD, SESSION_HEADER, Header, edit
+from .._protocol.headers import METHOD, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -33,7 +33,6 @@ from .current import without_session
 from .sessions import refused_claims
 
 Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
-_OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 MISSING_SESSION_STATUSES: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
@@ -94,8 +93,7 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
         status = max(status, 400)
     elif refusal.code == INVALID_PARAMS[0] and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
-    body = refused_body(ctx, message, refusal)
-    await respond(ctx.send, status, body, refusal.retry_after, header)
+    await respond(ctx.send, status, ctx.refused_body(message, refusal), refusal.retry_after, header)
 
 
 async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
@@ -118,29 +116,6 @@ async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer a request that is refused for its session header or its body, in which no message was read."""
     if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _extra_statuses(ctx)):
         await refuse_unparsed(ctx, refusal)
-
-
-def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> bytes:
-    """Record that a message is refused, and return the error as JSON."""
-    ctx.record_refused(refusal, message.label)
-    if ctx.telemetry is not None:
-        ctx.telemetry.refuse(refusal, refusal.code)
-    return rewrite.error(message.id, refusal.code, refusal.client_message, _data(ctx, message, refusal))
-
-
-def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
-    """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
-    if refusal.reason == "modern_era":
-        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.modern_version}
-    if not isinstance(refusal, SessionNotFound):
-        return None
-    sep1364 = ctx.runtime.rules.sep1364
-    if (metadata := decision.requested_session(message, None)) is not None:
-        data = {"sessionId": metadata.session_id}
-    else:
-        session_id = None if sep1364 is None else sep1364.named_id(message)
-        data = {} if session_id is None else {"sessionId": session_id}
-    return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
 async def respond(

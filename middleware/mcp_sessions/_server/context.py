@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._errors import SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import COOKIE
+from .._protocol.decision import requested_session
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit, single_header
+from .._protocol.headers import (
+    ACCEPT_CODING,
+    HANDSHAKE_VERSIONS,
+    LENGTH,
+    SESSION_HEADER,
+    RequestHeaders,
+    edit,
+    single_header,
+)
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
 
+_OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 # ASGI extensions by which a body would leave without passing here
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
@@ -123,6 +134,26 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
         event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
         self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
+
+    def refused_body(self, message: Message, refusal: Refusal) -> bytes:
+        """Record that a message is refused, and return the error as JSON."""
+        self.record_refused(refusal, message.label)
+        if self.telemetry is not None:
+            self.telemetry.refuse(refusal, refusal.code)
+        return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(message, refusal))
+
+    def _error_data(self, message: Message, refusal: Refusal) -> dict[str, Any] | None:
+        """Return `error.data`: the id as its sender wrote it; the reason where the session is authentically its own."""
+        if refusal.reason == "modern_era":
+            return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": self.headers.modern_version}
+        if not isinstance(refusal, SessionNotFound):
+            return None
+        metadata, sep1364 = requested_session(message, None), self.runtime.rules.sep1364
+        session_id = None if metadata is None else metadata.session_id
+        if metadata is None and sep1364 is not None:
+            session_id = sep1364.named_id(message)
+        data = {} if session_id is None else {"sessionId": session_id}
+        return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
     def carry_trace(self, body: bytes) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""

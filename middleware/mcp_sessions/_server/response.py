@@ -8,7 +8,6 @@ asks the store again; `resumption.Streams` polls it, and calls `EventBody.termin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -19,15 +18,16 @@ from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
-from .._errors import Refusal
+from .._errors import Refusal, SessionEnded, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, Header, content_type, independent_of_body
 from .._protocol.sse import EventStream
 from .._session.claims import RedactedRepr
 from .context import RequestContext, session_header_values
-from .resumption import StreamGuard
+from .resumption import StreamRequest
 
 if TYPE_CHECKING:
+    from .._protocol.jsonrpc import Message
     from ..telemetry._outcome import RequestTelemetry
     from .active import ActiveSession
 
@@ -55,7 +55,9 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
     rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order
     observer: RequestTelemetry | None = None  # learns how the request ended
-    make_guard: Callable[[], StreamGuard] | None = None  # returns what ends it early, where it belongs to a session
+    message: Message | None = None  # the request; None for a stream, resumed or of a GET
+    request: StreamRequest | None = None  # what of it outlives this, where it is in a session, with which this ends
+    fail_open: bool = False  # whether it goes on where the store does not say whether the session has ended
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
@@ -101,7 +103,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         elif media_type == JSON:
             return JSONBody(self)
         elif media_type == EVENTS:
-            return EventBody(self, EventStream(max_bytes))
+            is_resumed = self.message is None  # so its client has an event id
+            return EventBody(self, EventStream(max_bytes), self.request, is_resumable=is_resumed)
         self.observer = None
         return OpaqueBody(self)
 
@@ -139,6 +142,25 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         """Whether a part of it was sent."""
         return self.body is not None and self.pending_start is None
 
+    async def end_reason(self) -> Refusal | None:
+        """Return why the answer must not leave: its session has ended since the store was asked, or may have."""
+        if self.request is None or self.request.ended_its_session:
+            return None
+        claims = self.request.claims
+        try:
+            return None if await self.ctx.runtime.streams.lives(claims) else SessionEnded(ref=claims.ref)
+        except StoreUnavailable as error:
+            return None if self.fail_open else error
+
+    def refused(self, reason: Refusal) -> bytes:
+        """Return the error in place of an answer, or nothing where none is expected."""
+        if self.message is not None:
+            return self.ctx.refused_body(self.message, reason)
+        if self.request is None or self.request.id is None:
+            return b""
+        self.ctx.record_refused(reason, self.request.label)
+        return rewrite.error(self.request.id, reason.code, reason.client_message)
+
     def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
@@ -149,8 +171,8 @@ def close(response: Response | None, session: ActiveSession | None) -> None:
     body = None
     if response is not None:
         body, response.body = response.body, None  # which refers to the response
-    if session is not None and isinstance(body, EventBody) and body.guard is not None:
-        body.close(session)
+    if isinstance(body, EventBody) and body.request is not None:
+        body.close(body.request)
     elif session is not None:
         session.close()
 
@@ -198,13 +220,13 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         self.pieces.append(event.get("body", b""))
         if event.get("more_body", False):
             return
-        text = b"".join(self.pieces)
-        changed = await self._error_if_ended() if response.status_is_stale() else None
-        if changed is None:
-            changed = await response.rewrite(text)
+        text, start = b"".join(self.pieces), response.pending_start
+        is_stale = response.status_is_stale() and start["status"] == _OK
+        end_reason = await response.end_reason() if is_stale else None
+        changed = await response.rewrite(text) if end_reason is None else response.refused(end_reason)
         if response.terminated:  # it was refused meanwhile
             return
-        start, response.pending_start = response.pending_start, None
+        response.pending_start = None
         if changed is not None:
             text, headers = changed, independent_of_body(start.get("headers", ()))
             start = {**start, "headers": [*headers, (b"content-length", b"%d" % len(text))]}
@@ -214,25 +236,17 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         await response.send_out(start)
         await response.send_out({**event, "body": text})
 
-    async def _error_if_ended(self) -> bytes | None:
-        """Return the error that takes the place of a result whose session has ended meanwhile, or None."""
-        start, make_guard = self.response.pending_start, self.response.make_guard
-        if start is None or make_guard is None or start["status"] != _OK:
-            return None
-        end_reason = await (guard := make_guard()).end_reason()
-        return None if end_reason is None else guard.refused_body(end_reason)
-
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     """An event stream, which passes event by event and ends with its session."""
 
     response: Response
     events: EventStream
+    request: StreamRequest | None  # that it answers, where that is in a session
     waiting: list[ASGIMessage] = []  # parts that follow the deferred start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
     end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
-    guard: StreamGuard | None = None  # from when the stream is open
     last_text: bytes = b""  # of its events, as it left
 
     async def begin(self, start: ASGIMessage) -> None:
@@ -241,24 +255,23 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         response.pending_start = start if response.defers_start else None
         if response.pending_start is None:
             await response.send_out(start)
-        if response.make_guard is not None:
-            self.guard = response.make_guard()
-            self.guard.streams.add(self.guard, self.terminate)
+        if self.request is not None:
+            response.ctx.runtime.streams.add(self.request, self.terminate)
             if response.status_is_stale():
-                await self._terminate_if_refused(self.guard)
+                await self._terminate_if_refused()
 
     async def send(self, event: ASGIMessage) -> None:
         body, more, response = event.get("body", b""), event.get("more_body", False), self.response
-        pieces = []
+        runtime, pieces = response.ctx.runtime, []
         for each in self.events.feed(body):
             if each.oversized:
                 _log.error(
                     "forwarded an event of over %d bytes without its session (Limits.event_bytes)",
-                    response.ctx.runtime.limits.event_bytes,
+                    runtime.limits.event_bytes,
                 )
-            if self.guard is not None and (event_id := each.id) is not None:
+            if self.request is not None and (event_id := each.id) is not None:
                 self.is_resumable = True
-                self.guard.events.remember(self.guard.transport, event_id, self.guard.request)
+                runtime.events.remember(event_id, self.request)
             changed = None if each.data is None else await self._rewrite(each.data)
             pieces.append(each.raw if changed is None else each.with_data(changed))
         if response.terminated:  # while something was kept, or since it is refused
@@ -270,13 +283,14 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             await self._pass(event if passed == body else {**event, "body": passed}, more)
 
     async def _rewrite(self, text: bytes) -> bytes | None:
-        if self.guard is not None and self.guard.needs_recheck(text):
-            await self._terminate_if_refused(self.guard)
-        if self.response.terminated:  # what does not leave is neither changed nor observed
+        response = self.response
+        if response.ctx.runtime.streams.store_unavailable and response.request_id and response.is_answer(text):
+            await self._terminate_if_refused()
+        if response.terminated:  # what does not leave is neither changed nor observed
             return None
-        changed = await self.response.rewrite(text)
+        changed = await response.rewrite(text)
         self.last_text = text if changed is None else changed
-        self.response.observe(self.last_text)
+        response.observe(self.last_text)
         return changed
 
     async def _pass(self, event: ASGIMessage, more: bool) -> None:
@@ -295,7 +309,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         finally:
             self.is_sending = False
         if not more:
-            self.unlist()
+            self._unlist()
         elif response.terminated:
             await self._send_last()  # it was terminated while something was sent
 
@@ -312,30 +326,31 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         if not self.is_sending:
             await self._send_last()
 
-    def close(self, session: ActiveSession) -> None:
+    def close(self, request: StreamRequest) -> None:
         """Close a session with its stream; the state stays open where a client that can resume it waits for it."""
-        assert self.guard is not None
-        self.unlist()
-        if self.is_resumable:
-            rewrites = tuple(change for change in self.response.rewrites if change.is_repeatable)
-            self.guard.events.keep(self.guard.request, session, rewrites, self.last_text)
-        else:
-            session.close()
+        self._unlist()
+        if request.session is not None and self.is_resumable:
+            request.rewrites = tuple(change for change in self.response.rewrites if change.is_repeatable)
+            self.response.ctx.runtime.events.keep(request, request.session, self.last_text)
+        elif request.session is not None:
+            request.session.close()
 
-    def unlist(self) -> None:
+    def _unlist(self) -> None:
         """Take the stream off the list: the application has sent everything."""
-        if self.guard is not None:
-            self.guard.streams.remove(self.guard)
+        if self.request is not None:
+            self.response.ctx.runtime.streams.remove(self.request, self.terminate)
 
-    async def _terminate_if_refused(self, guard: StreamGuard) -> None:
-        end_reason = await guard.end_reason()
+    async def _terminate_if_refused(self) -> None:
+        end_reason = await self.response.end_reason()
         if end_reason is not None and not self.response.terminated:
-            guard.streams.remove(guard)
+            self._unlist()
             await self.terminate(end_reason)
 
     async def _send_last(self) -> None:
-        assert self.guard is not None
-        last, start = self.guard.last_message(self.end_reason, self.last_text), self.response.pending_start
+        request, start = self.request, self.response.pending_start
+        assert request is not None
+        is_answered, request.answered = request.is_answered_by(self.last_text), True
+        last = b"" if is_answered else self.response.refused(self.end_reason or SessionEnded(ref=request.claims.ref))
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import anyio
 import msgspec
 
-from .._errors import Refusal, SessionEnded, StoreUnavailable
+from .._errors import StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import Claims, RedactedRepr
 from ..stores._base import SessionStatus, Store
@@ -34,49 +34,47 @@ Terminate = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Streams:
-    """The open streams of one middleware, by the `ref` of their sessions."""
+    """The open streams of one middleware, by the `ref` of their sessions: what ends each, and what it answers."""
 
     def __init__(self, store: Store, *, interval: float = INTERVAL) -> None:
         self._store, self._interval = store, interval
-        self._open: dict[str, dict[StreamGuard, Terminate]] = {}
+        self._open: dict[str, dict[Terminate, StreamRequest]] = {}
         self._polling = False
         self.store_unavailable: bool = False
         """Whether the store did not answer when it was last asked how the sessions are."""
 
-    def add(self, stream: StreamGuard, terminate: Terminate) -> None:
-        self._open.setdefault(stream.request.claims.ref, {})[stream] = terminate
+    def add(self, request: StreamRequest, terminate: Terminate) -> None:
+        self._open.setdefault(request.claims.ref, {})[terminate] = request
         if not self._polling:
             self._polling = True
             start(self._poll)
 
-    def remove(self, stream: StreamGuard) -> None:
-        ref = stream.request.claims.ref
-        of_session = self._open.get(ref, {})
-        of_session.pop(stream, None)
+    def remove(self, request: StreamRequest, terminate: Terminate) -> None:
+        of_session = self._open.get(request.claims.ref, {})
+        of_session.pop(terminate, None)
         if not of_session:
-            self._open.pop(ref, None)
+            self._open.pop(request.claims.ref, None)
 
     async def end(self, ref: str) -> None:
         """End the streams of a session that has ended, but for that of the request that ended it."""
-        ending = {stream: end for stream, end in self._open.get(ref, {}).items() if not stream.ended_by_this_request()}
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
-            for stream, terminate in ending.items():
-                self.remove(stream)
-                group.start_soon(terminate)
+            for terminate, request in [*self._open.get(ref, {}).items()]:
+                if not request.ended_its_session:
+                    self.remove(request, terminate)
+                    group.start_soon(terminate)
 
     def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
-        if transport is not None:  # in which a client may use several sessions
-            streams = [stream for of_session in self._open.values() for stream in of_session]
-        else:  # where there is none either, it could be any client's
-            streams = [*self._open.get(ref or "", ())]
-        for stream in streams:
-            stream.cancel(transport, request_id)
+        # A client may use several sessions in one transport session; where neither is named, it could be any client's.
+        refs = [ref or ""] if transport is None else [*self._open]
+        for request in (request for each in refs for request in self._open.get(each, {}).values()):
+            if request.id and request.transport == transport and rewrite.same_id(request.id, request_id):
+                request.answered = True
 
     def leave(self, ref: str) -> None:
         """Settle all requests of a session that its client ends as it leaves, often without cancelling them."""
-        for stream in self._open.get(ref, ()):
-            stream.cancel(None, None)
+        for request in self._open.get(ref, {}).values():
+            request.answered = True
 
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
@@ -91,7 +89,7 @@ class Streams:
             self._polling = False
 
     async def _check_once(self) -> None:
-        claims = [next(iter(of_session)).request.claims for of_session in self._open.values()]
+        claims = [next(iter(of_session.values())).claims for of_session in self._open.values()]
         for first in range(0, len(claims), BATCH):
             asked = claims[first : first + BATCH]
             try:
@@ -125,9 +123,15 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
+    transport: str | None = None  # the wrapped server's transport session that it came by
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
-    session: ResumableSession | None = None  # while its answer may come by a resumed stream
-    rewrites: Rewrites = ()  # what that answer needs
+    session: ResumableSession | None = None  # that it is in, while its answer may still come
+    rewrites: Rewrites = ()  # what the answer needs in a resumed stream
+
+    @property
+    def ended_its_session(self) -> bool:
+        """Whether it has itself ended the session that it is in, and goes on all the same."""
+        return self.session is not None and self.session.ended_by_own_request
 
     def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
@@ -146,11 +150,11 @@ class Events:
         self._bytes = 0
         self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
         self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
-        self._calls: OrderedDict[StreamRequest, None] = OrderedDict()
+        self._calls: OrderedDict[StreamRequest, ResumableSession] = OrderedDict()
 
-    def remember(self, transport: str | None, event_id: str, request: StreamRequest) -> None:
+    def remember(self, event_id: str, request: StreamRequest) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
-        place = (transport, event_id)
+        place = (request.transport, event_id)
         known = self._requests.get(place)
         self._places[event_id] += known is None
         self._requests[place] = request
@@ -170,59 +174,16 @@ class Events:
         """Whether an event was seen in any transport session. Servers find events by their id alone."""
         return event_id in self._places
 
-    def keep(self, request: StreamRequest, session: ResumableSession, rewrites: Rewrites, last: bytes) -> None:
+    def keep(self, request: StreamRequest, session: ResumableSession, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
-        request.session, request.rewrites = session, rewrites
-        self._calls[request] = None
+        self._calls[request] = session
         if request.is_answered_by(last):
             session.close()
         if len(self._calls) > self._max_calls:
-            oldest, _ = self._calls.popitem(last=False)
-            assert oldest.session is not None
-            oldest.session.close()
+            oldest, its_session = self._calls.popitem(last=False)
+            its_session.close()
             oldest.session, oldest.rewrites = None, ()
 
 
 def _size(event_id: str, request: StreamRequest) -> int:
     return len(event_id) + len(request.id or b"")
-
-
-class StreamGuard(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
-    """What ends a response before its time; an open stream of a session is listed by it."""
-
-    request: StreamRequest  # the request that is answered
-    transport: str | None  # the wrapped server's transport session that it came by
-    streams: Streams  # of this process, among which it is listed while it is open
-    events: Events  # of this process, by which a client may resume it
-    refused_body: Callable[[Refusal], bytes]  # returns the last message of a response that is cut, or nothing
-    ended_by_this_request: Callable[[], bool]  # whether the response goes on all the same
-    fail_open: bool  # whether it goes on where the store does not say whether the session has ended
-
-    def needs_recheck(self, text: bytes) -> bool:
-        """Whether a message is the answer, and comes while the store does not say how sessions are."""
-        return (
-            self.streams.store_unavailable and self.request.id is not None and rewrite.is_answer(text, self.request.id)
-        )
-
-    async def end_reason(self) -> Refusal | None:
-        """Return why an answer must not leave: its session has ended meanwhile, or may have."""
-        if self.ended_by_this_request():
-            return None
-        claims = self.request.claims
-        try:
-            return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
-        except StoreUnavailable as error:
-            return None if self.fail_open else error
-
-    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
-        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
-        own = self.request.id
-        if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
-            self.request.answered = True
-
-    def last_message(self, end_reason: Refusal | None, last: bytes) -> bytes:
-        """Return the last message of a stream that is cut, given the one before: none where its client expects none."""
-        if self.request.is_answered_by(last):
-            return b""
-        self.request.answered = True
-        return self.refused_body(end_reason or SessionEnded(ref=self.request.claims.ref))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import ClassVar, Final
 
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
@@ -23,11 +22,11 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
 from .active import ActiveSession, Bridged
-from .answers import refuse_at_once, refused_body
+from .answers import refuse_at_once
 from .context import BridgedInitialize, RequestContext
 from .minting import mint_for, offer
 from .response import Response, Rewrite
-from .resumption import StreamGuard, StreamRequest
+from .resumption import StreamRequest
 from .sessions import open_session
 
 INTERNAL_ERROR: Final = -32603
@@ -136,7 +135,7 @@ class Sep1364Field(Rewrite, kw_only=True):
             try:
                 self.session = await self._begin(text, response)
             except Refusal as refusal:
-                return refused_body(self.ctx, self.message, refusal)
+                return self.ctx.refused_body(self.message, refusal)
             finally:
                 self.defers_start = False
         return None if self.session is None else rewrite.with_field(text, response.request_id, self.session.token)
@@ -175,10 +174,10 @@ def response_for(ctx: RequestContext, message: Message, decision: Decision) -> R
         return passing_response(ctx)
     ctx.demand_whole_answer()
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer)
+    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer, message)
     if session is not None:
-        response.make_guard = partial(_guard, ctx, message, session, decision.fail_open)
-        response.recheck_at = session.recheck_at
+        response.request = StreamRequest(session.claims, message.id, message.label, _upstream_id(ctx), session=session)
+        response.fail_open, response.recheck_at = decision.fail_open, session.recheck_at
     return response
 
 
@@ -186,18 +185,6 @@ def passing_response(ctx: RequestContext) -> Response | None:
     """Return what observes a response whose body passes as it came, or None if nothing does."""
     observer = None if ctx.telemetry is None else ctx.telemetry.observer
     return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
-
-
-def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
-    return StreamGuard(
-        StreamRequest(session.claims, message.id, message.label),
-        _upstream_id(ctx),
-        ctx.runtime.streams,
-        ctx.runtime.events,
-        refused_body=partial(refused_body, ctx, message),
-        ended_by_this_request=lambda: session.ended_by_own_request,
-        fail_open=fail_open,
-    )
 
 
 def _upstream_id(ctx: RequestContext) -> str | None:

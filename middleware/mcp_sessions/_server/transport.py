@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
-from .._protocol import draft, rewrite
+from .._protocol import draft
 from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._tokens import seal
@@ -36,8 +35,8 @@ from .answers import (
 from .body import replay
 from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
-from .response import EventBody, Response, close
-from .resumption import StreamGuard, StreamRequest
+from .response import Response, close
+from .resumption import StreamRequest
 from .routing import LAST_EVENT_ID
 from .sessions import open_transport, refusal_of, refused_claims
 
@@ -84,7 +83,8 @@ async def _answer(ctx: RequestContext, header: str) -> None:
         with naming:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
-        await _serve_stream(ctx, ctx.bridge.server_id, StreamRequest(session.claims, None, "GET"))
+        server_id = ctx.bridge.server_id
+        await _serve_stream(ctx, server_id, StreamRequest(session.claims, None, "GET", server_id))
     else:
         await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
@@ -125,11 +125,8 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
         await _refuse_stream(ctx, foreign, "GET", claims)
         return
-    session = request.session
-    # A call that ended its own session gets its answer, once.
-    ended_itself = session is not None and session.ended_by_own_request and not request.answered
     try:
-        if not ended_itself:
+        if request.answered or not request.ended_its_session:  # a call that ended it gets its answer, once
             await _check_live(ctx, request.claims)
     except (StoreUnavailable, SessionNotFound) as refusal:
         if request.answered and isinstance(refusal, SessionNotFound):
@@ -137,17 +134,11 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: S
         else:
             await _refuse_stream(ctx, refusal, request.label, request.claims)
         return
-    refused = partial(_last_message, ctx, request)
-    guard = StreamGuard(request, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
-    response = Response(ctx, ctx.send, request.id or b"", request.rewrites, make_guard=lambda: guard)
+    response = Response(ctx, ctx.send, request.id or b"", request.rewrites, request=request)
     try:
         with without_session(ctx.scope):
             await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
-        if isinstance(response.body, EventBody):
-            response.body.unlist()
-            if session is not None and request.is_answered_by(response.body.last_text):
-                session.close()
         close(response, None)
 
 
@@ -169,13 +160,6 @@ def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
 async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
     record_refusal(ctx, refusal, claims, label)
     await send_refusal(ctx.send, refusal, _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status)
-
-
-def _last_message(ctx: RequestContext, request: StreamRequest, refusal: Refusal) -> bytes:
-    if request.id is None:
-        return b""
-    ctx.record_refused(refusal, request.label)
-    return rewrite.error(request.id, refusal.code, refusal.client_message)
 
 
 async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
