@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
-from mcp_sessions._server.startup_checks import DUPLICATE_MIDDLEWARE, MISPLACED, authenticates, repeats, unserved
+from mcp_sessions._server.startup_checks import DUPLICATE_MIDDLEWARE, MISPLACED, authenticates, log_unserved, repeats
 
 
 class Header(AuthenticationBackend):
@@ -306,18 +306,21 @@ for name in ("another route", "another mount", "a router without an end"):
 
 
 @pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
-def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(make: Callable[[], object], found: str) -> None:
-    told = unserved(make(), "/mcp")
-    assert told is not None
+def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(
+    make: Callable[[], object], found: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_unserved(make(), "/mcp")
+    log_unserved(make(), None)
+    (told,) = caplog.messages
     assert "path='/mcp'" in told
     assert told.endswith(f"(routes that take POST: {found})")
-    assert unserved(make(), None) is None
 
 
 @pytest.mark.parametrize("make", MAY_BE_SERVED.values(), ids=MAY_BE_SERVED)
-def test_in_doubt_a_path_is_served(make: Callable[[], object]) -> None:
+def test_in_doubt_a_path_is_served(make: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is said of applications that cannot be looked into."""
-    assert unserved(make(), "/mcp") is None
+    log_unserved(make(), "/mcp")
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("path", "lines"), [("/mcp", 1), ("/api/mcp", 0), (None, 0)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Sessions, add_sessions, from_env
 from mcp_sessions._server import startup_checks
-from mcp_sessions._server.startup_checks import workers_error
 from mcp_sessions._server.workers import workers
 
 
@@ -41,9 +39,18 @@ def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(
 ) -> None:
     """Refused is what gives a client nothing; a warning is what forgets that a session was deleted."""
     random_keys, memory_store, keeps_state = given
+    app = MCPSessionMiddleware(
+        Starlette(),
+        keys=None if random_keys else "a secret of the worker tests, at least 32 bytes",
+        store="memory:" if memory_store else "sqlite:sessions.db",
+        transport="auto" if keeps_state else "off",
+    )
+    caplog.clear()
     with patch.object(startup_checks, "workers", lambda: count):
-        reason = workers_error(random_keys=random_keys, memory_store=memory_store, keeps_state=keeps_state)
-    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        reason = app.configuration_error
+        if reason is None:
+            startup_checks.log_memory(app._runtime, random_keys=random_keys)
+    logged = caplog.messages
     assert (reason is not None, len(logged)) == (refused != [], int(warned != []))
     assert all(word in (reason or "") for word in refused)
     assert all(word in "".join(logged) for word in warned)

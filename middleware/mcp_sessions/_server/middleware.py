@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,7 +13,7 @@ from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
-from ..stores._base import Store, StoreScope
+from ..stores._base import Store
 from . import option_types, startup_checks
 from .answers import refuse_without_body
 from .body import peek, read_body
@@ -39,7 +39,6 @@ from .principal import PrincipalOf, from_scope
 from .request import handle_post
 from .routing import Place, Routing
 from .runtime import Runtime
-from .startup_checks import log_start
 from .transport import call_upstream, handle_without_body
 from .workers import failing_once
 
@@ -163,6 +162,7 @@ class MCPSessionMiddleware:
                 raise ConfigurationError(error)
             if not self.services.has_lifespan:
                 startup_checks.log_unstarted(self.app, self.path)
+                startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
             self._is_checked = True
             self.services.started()
 
@@ -173,16 +173,7 @@ class MCPSessionMiddleware:
             return startup_checks.MISPLACED
         if startup_checks.repeats(self.app, self.path):
             return startup_checks.DUPLICATE_MIDDLEWARE
-        return self._workers_error
-
-    @cached_property
-    def _workers_error(self) -> str | None:
-        """Why several workers must not serve this; found once, as it may log a warning."""
-        return startup_checks.workers_error(
-            random_keys=self._has_random_keys,
-            memory_store=self._runtime.store.scope is StoreScope.PROCESS,
-            keeps_state=self._runtime.transport.keeps_state or self._runtime.rules.sep1364 is not None,
-        )
+        return startup_checks.workers_error(self._runtime, random_keys=self._has_random_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -223,9 +214,8 @@ class MCPSessionMiddleware:
             raise ConfigurationError(error)
         if self._runtime.telemetry.metrics_enabled:
             self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
-        log_start(self.path, self._runtime)
-        if self._runtime.transport.header and not self._runtime.transport.bridges:
-            startup_checks.log_stateful(self.app, self.path)
+        startup_checks.log_start(self.app, self.path, self._runtime)
+        startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         text = self.configuration_error

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, product
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -19,6 +19,7 @@ import anyio
 from starlette.routing import Mount, Route, Router
 
 from .._protocol.jsonrpc import TARGETS
+from ..stores._base import StoreScope
 from . import option_types
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
 from .runtime import Runtime
@@ -69,23 +70,11 @@ def repeats(app: object, endpoint: str | None) -> bool:
     return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
 
 
-def unserved(app: object, endpoint: str | None) -> str | None:
-    """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown."""
-    all_parts = list(parts(app, endpoint))
-    if endpoint is None or not any(isinstance(part, Router) for part in all_parts) or any(map(_may_answer, all_parts)):
-        return None
-    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
-
-
 def log_unserved(app: object, endpoint: str | None) -> None:
     """Log why no request can reach the endpoint. The server starts all the same: a route may yet be added."""
-    if (reason := unserved(app, endpoint)) is not None:
-        _log.error(reason)
-
-
-def log_stateful(app: object, endpoint: str | None) -> None:
-    if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
-        _log.warning(STATEFUL)
+    found = [] if endpoint is None else list(parts(app, endpoint))
+    if any(isinstance(part, Router) for part in found) and not any(map(_may_answer, found)):
+        _log.error(UNSERVED, endpoint, ", ".join(islice(_posts(app), 5)) or "none")
 
 
 async def error_of_rules(app: object, endpoint: str | None, require: object) -> str | None:
@@ -93,25 +82,18 @@ async def error_of_rules(app: object, endpoint: str | None, require: object) -> 
     rules = require.items() if isinstance(require, Mapping) else ()
     named = [names for method, names in rules if TARGETS.get(method) == "uri" and not isinstance(names, bool)]
     uris = [uri for names in named for uri in names]
-    if uris:
-        for template in await _templates(app, endpoint):
-            pattern = _pattern(template)
-            for uri in uris:
-                if pattern.fullmatch(unquote(uri)):
-                    return TEMPLATED % (uri, template)
+    templates: list[str] = []
+    for manager in managers(reachable(app, endpoint)) if uris else ():
+        with suppress(Exception), anyio.move_on_after(LISTING):
+            templates += await _templates(manager.app)
+    for template, uri in product(templates, uris):
+        if _pattern(template).fullmatch(unquote(uri)):
+            return TEMPLATED % (uri, template)
     return None
 
 
-async def _templates(app: object, endpoint: str | None) -> list[str]:
-    """Return the URI templates of the servers that a request may reach, as far as they list them without a request."""
-    found: list[str] = []
-    for manager in managers(reachable(app, endpoint)):
-        with suppress(Exception), anyio.move_on_after(LISTING):
-            found += await _listed(manager.app)
-    return found
-
-
-async def _listed(server: Any) -> list[str]:
+async def _templates(server: Any) -> list[str]:
+    """Return the URI templates that a server lists without a request."""
     if (fastmcp := getattr(server, "fastmcp", None)) is not None:
         return [found.uri_template for found in await fastmcp.list_resource_templates(run_middleware=False)]
     if hasattr(server, "get_request_handler"):  # SDK 2
@@ -198,41 +180,46 @@ MEMORY_IS_VOLATILE: Final = (
 )
 
 
-def workers_error(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
-    """Return why several workers must not serve these options, with the remedy; None where they may.
-
-    `keeps_state` says whether there are sessions whose state is in the store.
-    """
-    count = workers()
+def workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
+    """Return why several workers must not serve these options, with the remedy; None where they may."""
+    count, keeps_state = workers(), runtime.transport.keeps_state or runtime.rules.sep1364 is not None
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
-    if count > 1 and memory_store and keeps_state:
+    if count > 1 and runtime.store.scope is StoreScope.PROCESS and keeps_state:
         return MEMORY_STATE.format(count=count)
-    if count > 1 and memory_store:  # sessions work, only deleting one is not seen everywhere
-        _log.warning(MEMORY_STORE, count)
-    elif memory_store and not random_keys:
-        _log.warning(MEMORY_IS_VOLATILE)
     return None
 
 
-def log_start(path: str | None, runtime: Runtime) -> None:
+def log_memory(runtime: Runtime, *, random_keys: bool) -> None:
+    """Log what other workers do not see, or a restart forgets, where that is not the keys as well."""
+    if runtime.store.scope is StoreScope.PROCESS and not random_keys:
+        if (count := workers()) > 1:  # sessions work, only deleting one is not seen everywhere
+            _log.warning(MEMORY_STORE, count)
+        else:
+            _log.warning(MEMORY_IS_VOLATILE)
+
+
+def log_start(app: object, endpoint: str | None, runtime: Runtime) -> None:
+    transport = runtime.transport
     clients = [
         "by _meta",
-        *(["by Mcp-Session-Id"] if runtime.transport.header or runtime.transport.bridges else []),
-        *([] if runtime.transport.cookie_name is None else ["by cookie"]),
-        *([] if runtime.transport.principal_idle is None else ["by principal"]),
+        *(["by Mcp-Session-Id"] if transport.header or transport.bridges else []),
+        *([] if transport.cookie_name is None else ["by cookie"]),
+        *([] if transport.principal_idle is None else ["by principal"]),
         *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
     ]
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
-    verifying = "".join(f", {kid} verifies" for kid in others)
     _log.info(
         "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
-        "every path" if path is None else path,
+        "every path" if endpoint is None else endpoint,
         ascii(runtime.audience),
         ", ".join(clients),
         getattr(runtime.store, "location", type(runtime.store).__name__),
         runtime.store.scope.value,
         "tracked" if runtime.tracked else "not tracked",
         signing,
-        verifying,
+        "".join(f", {kid} verifies" for kid in others),
     )
+    is_hidden = transport.header and not transport.bridges
+    if is_hidden and any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
+        _log.warning(STATEFUL)
