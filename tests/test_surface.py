@@ -117,7 +117,7 @@ HARMLESS = """
     CallStarted Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
     Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
-    _Way PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
+    PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

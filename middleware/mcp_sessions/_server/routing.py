@@ -11,9 +11,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, partial
 from types import CellType, FunctionType, MemberDescriptorType, MethodType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Match, Mount, Route
@@ -150,6 +150,7 @@ class Routing:
         self._app: Final = app
         self._endpoint: Final = endpoint
         self._in_doubt: Final = in_doubt
+        self._own: Final = cache(partial(_end_at, app, endpoint))  # not found before there is a request
 
     def place(self, scope: Scope) -> Place:
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
@@ -158,16 +159,16 @@ class Routing:
         if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
             return "elsewhere"
         try:
-            way = _follow(self._app, {**scope})
+            path, end = _follow(self._app, {**scope})
         except Exception:  # noqa: BLE001  # a route's own, which the application will meet as well
             return self._in_doubt
-        if way.end is None:
+        if end is None:
             return "elsewhere"
-        path = way.path.rstrip("/")
-        is_same = _endpoint_of(way.end) is _endpoint_of(self._own)  # perhaps by another route
+        path = path.rstrip("/")
+        is_same = _endpoint_of(end) is _endpoint_of(self._own())  # perhaps by another route
         if path.startswith(endpoint + "/"):
             return "possible"
-        if isinstance(way.end, Route):
+        if isinstance(end, Route):
             is_endpoint = path == endpoint or is_same
             return ("possible" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
         if path == endpoint:
@@ -175,47 +176,36 @@ class Routing:
         # An application that cannot be looked into, mounted above the endpoint or in no router at all.
         return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
 
-    @cached_property
-    def _own(self) -> object:
-        """What serves the endpoint in its usual spelling."""
-        usual: dict[str, Any] = {
-            "type": "http",
-            "method": "POST",
-            "path": self._endpoint,
-            "root_path": "",
-            "headers": [],
-        }
-        with suppress(Exception):
-            return _follow(self._app, usual).end
-        return None
 
-
-class _Way(NamedTuple):
-    """The routes' patterns, joined, and what they lead to: a route, an application of unknown routes, or nothing."""
-
-    path: str
-    end: object
+def _end_at(app: object, endpoint: str | None) -> object:
+    """Return what serves an endpoint in its usual spelling, or None."""
+    with suppress(Exception):
+        return _follow(app, {"type": "http", "method": "POST", "path": endpoint, "root_path": "", "headers": []})[1]
+    return None
 
 
 def _endpoint_of(end: object) -> object:
     return end.endpoint if isinstance(end, Route) else end
 
 
-def _follow(part: Any, scope: dict[str, Any], path: str = "") -> _Way:
-    """Follow a request through a part of the application, as each router on its way would route it."""
+def _follow(part: Any, scope: dict[str, Any], path: str = "") -> tuple[str, object]:
+    """Follow a request through a part of the application, as each router on its way would route it.
+
+    Return the routes' patterns, joined, and what they lead to: a route, an application of unknown routes, or None.
+    """
     routes = _routes(part)
     if routes is not None:
         route, child = _match(routes, scope)
         if route is None:
             default = part.__self__.default  # an included router is entered only for a route of its own
-            return _Way(path, None if getattr(default, "__self__", None) is part.__self__ else default)
+            return path, (None if getattr(default, "__self__", None) is part.__self__ else default)
         scope.update(child)
         path += getattr(route, "path", None) or ""
         # What FastAPI makes of a route that it includes.
         made = getattr(route, "starlette_route", None) or getattr(route, "original_route", route)
         return _follow(made, scope, path)
     inner = None if isinstance(part, Route) or not _keeps_path(part) else _inner(part, scope)
-    return _Way(path, part) if inner is None else _follow(inner, scope, path)
+    return (path, part) if inner is None else _follow(inner, scope, path)
 
 
 def _routes(part: Any) -> Iterable[Any] | None:
