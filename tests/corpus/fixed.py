@@ -89,7 +89,7 @@ def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(os, "urandom", randomness))
         stack.enter_context(patch.object(random, "_urandom", randomness))
-        stack.enter_context(patch.object(runtime, "_origin", return_value=None))
+        stack.enter_context(patch.object(runtime.Runtime, "boot", lambda _runtime: None))
         stack.enter_context(patch.object(trace, "_TRACER_PROVIDER", provider if traced else None))
         logger.addHandler(levels)
         logger.setLevel(logging.INFO)

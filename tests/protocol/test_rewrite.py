@@ -462,7 +462,7 @@ def test_the_field_stands_at_the_top_of_the_answer(response: bytes, becomes: byt
 def test_the_field_is_taken_out() -> None:
     body = b'{"jsonrpc":"2.0","sessionId":"s","id":1e0,"method":"m"}'
     message = Message(body, MessageKind.REQUEST, "m", field=Raw(b'"s"'))
-    outgoing = Sep1364.of([SEP1364Create()]).outgoing(message)
+    outgoing = Sep1364(SEP1364Create(), None).outgoing(message)
     assert (outgoing.body, outgoing.field) == (b'{"jsonrpc":"2.0","id":1e0,"method":"m"}', None)
 
 

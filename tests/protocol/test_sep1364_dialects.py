@@ -126,6 +126,7 @@ def test_a_wrong_option_says_what_to_write(option: Any) -> None:
 
 
 def test_a_right_option_is_taken_in_any_order() -> None:
+    assert Sep1364.of(()) is None
     assert Sep1364.of((SEP1364Initialize(), SEP1364Create())) == BOTH
     assert Sep1364.of([SEP1364Create()]) == Sep1364(SEP1364Create(), None)
 

@@ -134,13 +134,15 @@ class Sep1364:
     initializes: SEP1364Initialize | None
 
     @classmethod
-    def of(cls, option: Any) -> Sep1364:
-        """Return the checked form of the option `dialects=`.
+    def of(cls, option: Any) -> Sep1364 | None:
+        """Return the checked form of the option `dialects=`, or None where it names none.
 
         Raises:
             ConfigurationError: It is not a sequence of dialects, or names one twice; the message says what to write.
         """
         if isinstance(option, Sequence) and all(isinstance(one, Dialect) for one in option):
+            if not option:
+                return None
             creates = [one for one in option if isinstance(one, SEP1364Create)]
             initializes = [one for one in option if isinstance(one, SEP1364Initialize)]
             if len(creates) <= 1 and len(initializes) <= 1:

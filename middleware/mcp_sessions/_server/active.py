@@ -198,9 +198,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
     """Return the earlier of absolute and idle expiry, Unix seconds."""
     idle, end = runtime.idle_timeout, claims.expires_at
-    if idle is None:
-        return end
-    return min(last_seen + int(idle), end)
+    return end if idle is None else min(last_seen + idle, end)
 
 
 def check_state(payload: bytes, limit: int) -> None:

@@ -61,7 +61,7 @@ async def list_sessions(ctx: RequestContext, message: Message) -> dict[str, Any]
     records.sort(key=lambda record: record.position)
     own = None if carried is None else carried.claims.ref
     # One that would be refused as idle stays on record until the sweeper looks for such, so a page may hold fewer.
-    alive = [record for record in records[:PAGE] if now < idle_at(record.seen_at, runtime.whole_idle_timeout)]
+    alive = [record for record in records[:PAGE] if now < idle_at(record.seen_at, runtime.idle_timeout)]
     page: dict[str, Any] = {"sessions": [_shown(record, own) for record in alive]}
     if len(records) > PAGE:
         created_at, ref = records[PAGE - 1].position

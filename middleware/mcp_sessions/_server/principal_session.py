@@ -166,8 +166,7 @@ async def _end_idle(runtime: Runtime, old: _Current) -> None:
 
 def _idle(runtime: Runtime) -> int | None:
     """Return the seconds after which a session is idle, counted here; None where the store counts them."""
-    idle = runtime.transport.principal_idle
-    return None if runtime.tracked or idle is None else int(idle)
+    return None if runtime.tracked else runtime.transport.principal_idle
 
 
 def _place(runtime: Runtime, subject: str, expires_at: int = 0) -> Namespace:

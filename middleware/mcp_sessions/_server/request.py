@@ -187,7 +187,7 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
 async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:
     """Return a message of SEP-1364's as servers of today read it, to which its client may still owe another."""
     pending, transport = ctx.runtime.unconfirmed, ctx.headers.first(SESSION_HEADER)
-    if pending is not None and transport is not None and transport in pending and message.method not in _EARLY:
+    if transport is not None and transport in pending and message.method not in _EARLY:
         # By the second alternative a client may leave the confirmation out; a server of today waits for it.
         if message.method != CONFIRMATION:
             await notify(ctx, CONFIRMATION)

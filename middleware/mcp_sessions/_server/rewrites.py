@@ -142,7 +142,7 @@ class Sep1364Field(Rewrite, kw_only=True):
 
     async def _begin(self, answer: bytes, response: Response) -> ActiveSession:
         """Go on with the session that is named, or begin one, and keep what its client can do."""
-        ctx, session, bridge, pending = self.ctx, self.session, self.ctx.bridge, self.ctx.runtime.unconfirmed
+        ctx, session, bridge = self.ctx, self.session, self.ctx.bridge
         own = response.session_id  # the server's, or what is named in its place
         if session is not None:
             value = capabilities(self.message)
@@ -154,8 +154,8 @@ class Sep1364Field(Rewrite, kw_only=True):
             alone = TRANSPORT if ctx.runtime.transport.header else FIELD
             kind = alone if own is None else COEXISTING
             session = await mint_for(ctx, self.message, kind, capabilities=capabilities(self.message))
-        if own is not None and pending is not None and agrees_on_version(self.message, answer):
-            pending.add(own)
+        if own is not None and agrees_on_version(self.message, answer):
+            ctx.runtime.unconfirmed.add(own)
         if own is None and self.defers_start and session.claims.kind == TRANSPORT:
             response.name(session.token)
         return session
@@ -213,7 +213,8 @@ def _handshake_rewrites(ctx: RequestContext, message: Message, echoed: ActiveSes
     """Return what the answer to `initialize` or `server/discover` needs, which may begin a session."""
     runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
-    rewrites: list[Rewrite] = [Advertise(settings=runtime.settings, capability=runtime.capability)]
+    capability = b"{}" if sep1364 is None else sep1364.capability
+    rewrites: list[Rewrite] = [Advertise(settings=runtime.settings, capability=capability)]
     if echoed is not None:
         rewrites.insert(echoed.claims.kind == SESSION, _keep_state(echoed))
     if (name := _naming(ctx, message)) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -24,11 +24,12 @@ from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.labels import correlation_sources
 from .._protocol.policy import Policy
+from .._protocol.sep1364 import Sep1364
 from .._session.claims import COOKIE, Claims, RedactedRepr
 from .._session.data import Data, Namespace
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
-from ..stores._base import ANONYMOUS, SessionStatus, Store, StoreScope
+from ..stores._base import ANONYMOUS, SessionStatus, StoreScope
 from ..stores._threads import wait_from_thread
 from ..telemetry._core import is_traced
 from . import routing
@@ -42,16 +43,11 @@ from .principal import reader
 from .resumption import Events, Streams
 
 if TYPE_CHECKING:
-    from .._protocol.sep1364 import Sep1364
     from ..telemetry._feed import Feed
     from ..telemetry._recorder import Telemetry
     from .background import Background
 
 _PROCESS: Final = secrets.token_bytes(16)
-
-
-StatusNowait = Callable[[Claims], "SessionStatus | None"]
-"""Returns what a store knows without a wait, or None."""
 
 
 class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
@@ -60,7 +56,7 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     header: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
-    principal_idle: float | None  # seconds that a principal's session is kept unused; None where there are none
+    principal_idle: int | None  # seconds that a principal's session is kept unused; None where there are none
     leads_to_legacy: bool  # whether clients without cookies are led to the legacy era
     lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
@@ -72,14 +68,14 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
         return self.header or self.bridges or self.cookie_name is not None
 
     @classmethod
-    def of(cls, options: Options, *, keys_persistent: bool) -> TransportRules:
-        transport, idle = options.transport, _idle_timeout(options)
+    def of(cls, options: Options, idle_timeout: int | None, *, keys_persistent: bool) -> TransportRules:
+        transport = options.transport
         # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
         return cls(
             header=transport.header and keys_persistent,
             cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
             shares_cookies=transport.cookie == "shared",
-            principal_idle=(idle or as_seconds(DAY)) if transport.principal and keys_persistent else None,
+            principal_idle=(idle_timeout or DAY) if transport.principal and keys_persistent else None,
             leads_to_legacy=options.wire.era == "auto",
             lifetime=as_seconds(transport.lifetime),
             bridges=transport.bridge,
@@ -130,12 +126,14 @@ class Runtime:
     """What all requests of one middleware share."""
 
     def __init__(self, app: ASGIApp, options: Options) -> None:
-        limits = options.limits
+        limits, idle = options.limits, options.idle_timeout
+        if idle is None and options.tracked is not None:
+            idle = options.tracked.silence
         self.limits: Final = limits
         self.clock: Final = options.clock
         self.lifetime: Final = as_seconds(options.lifetime)
         self.body_timeout: Final = as_seconds(limits.body_timeout)
-        self.idle_timeout: Final = _idle_timeout(options)
+        self.idle_timeout: Final = None if idle is None else int(as_seconds(idle))
         self.tracked: Final = options.tracked is not None
         self.preflight: Final = options.admission == "ask"  # whether the wrapped server admits callers that we answer
         self.principal: Final = reader(options.principal)
@@ -143,6 +141,7 @@ class Runtime:
         self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
         self.legacy_era: Final = LegacyEra()
         self.principals: Final = PrincipalSessions()
+        self.unconfirmed: Final = PendingInitialized()
         self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
 
         self.ring: Final = key_source(options.keys)  # returns the keys in force at a moment, Unix seconds
@@ -153,13 +152,27 @@ class Runtime:
             cache_entries=limits.token_cache,
             max_bytes=limits.token_bytes,
         )
-        self.transport: Final = TransportRules.of(options, keys_persistent=not self.ring(self.clock()).ephemeral)
-        sep1364, self.unconfirmed, self.capability = _sep1364(options)
-        offered = decision.offered(options.wire.extensions, tracked=self.tracked)
-        self.rules: Final = self._rules(options, offered, sep1364)
-        self.settings: Final = decision.settings(self.rules.policy.summary, offered)
+        persistent = not self.ring(self.clock()).ephemeral
+        self.transport: Final = TransportRules.of(options, self.idle_timeout, keys_persistent=persistent)
         self.telemetry: Final = Recording(app, options)
+        self._make_rules(options)
         self._open_store(options)
+
+    def _make_rules(self, options: Options) -> None:
+        """Make what decides about messages, and what clients learn of it."""
+        offered = decision.offered(options.wire.extensions, tracked=self.tracked)
+        self.rules = Rules(
+            subjects=decision.subjects(offered),
+            policy=Policy(options.require),
+            lists=options.wire.lists,
+            legacy_only=options.wire.era == "legacy",
+            fail_open=options.on_store_error == "allow",
+            bridges=self.transport.bridges,
+            reads_transport=self.transport.header or self.transport.bridges,
+            kind_of=lambda token: self.tokens.kind(self.ring(self.clock()), token),
+            sep1364=Sep1364.of(options.dialects),
+        )
+        self.settings = decision.settings(self.rules.policy.summary, offered)
 
     def _open_store(self, options: Options) -> None:
         """Make the store, and what ends and counts the sessions in it."""
@@ -167,8 +180,12 @@ class Runtime:
         self.store = store
         # A subclass may answer otherwise, and where sessions are tracked each request is recorded.
         answers = "status_nowait" in vars(type(store)) and not self.tracked
-        self.status_nowait: StatusNowait | None = getattr(store, "status_nowait", None) if answers else None
-        self._origin = _origin(store, options.store)
+        self.status_nowait: Callable[[Claims], SessionStatus | None] | None = (
+            getattr(store, "status_nowait", None) if answers else None
+        )
+        memory = store if isinstance(options.store, str) else options.store
+        name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
+        self._memory = name if store.scope is StoreScope.PROCESS else None
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
         self.streams = Streams(store)
         self.events = Events()
@@ -177,7 +194,7 @@ class Runtime:
         self.background_services: list[Background] = []
         if options.tracked is not None:
             interval = as_seconds(options.tracked.sweep_interval)
-            sweeper = Sweeper(store, self.terminator, self.audience, self.whole_idle_timeout, interval)
+            sweeper = Sweeper(store, self.terminator, self.audience, self.idle_timeout, interval)
             self.background_services.append(sweeper)
             if self.telemetry.metrics_enabled:
                 report = lambda number: self.telemetry.recorder().alive(self.audience, number)  # noqa: E731
@@ -190,7 +207,7 @@ class Runtime:
     async def status(self, claims: Claims) -> SessionStatus:
         """Ask the store how a session stands; where sessions are recorded, note that it is used."""
         if self.tracked:
-            status = await self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+            status = await self.store.touch(claims, idle_timeout=self.idle_timeout)
             if claims.kind != COOKIE or status is not SessionStatus.UNKNOWN:
                 return status
         return await self.store.status(claims)  # a cookie's is recorded when it begins
@@ -205,20 +222,18 @@ class Runtime:
         at, reason = getattr(self.store, "last_fault", (moment, None))
         return reason if at >= moment else None
 
-    @property
-    def whole_idle_timeout(self) -> int | None:
-        return None if self.idle_timeout is None else int(self.idle_timeout)
-
     def boot(self) -> str | None:
-        """Return the name of this process where its memory holds the store, else None."""
-        return None if self._origin is None else f"{self._origin}{os.getpid():08x}"
+        """Return the name of this process where its memory holds the store, else None.
+
+        It is the same for all middlewares that were given the same store.
+        """
+        return None if self._memory is None else f"{self._memory}{os.getpid():08x}"
 
     def namespace(self, ref: str, expires_at: int, subject: str | None = None) -> Namespace:
         """Return a session's place in the store."""
         limits = self.limits
-        if subject is None:
-            return Namespace(ref, expires_at, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
-        return Namespace(ref, expires_at, limits.data_bytes, subject, limits.data_bytes_per_principal)
+        most = limits.anonymous_data_bytes if subject is None else limits.data_bytes_per_principal
+        return Namespace(ref, expires_at, limits.data_bytes, subject or ANONYMOUS, most)
 
     def data(self, ref: str, expires_at: int, subject: str | None = None) -> Data:
         place, limit, clock = self.namespace(ref, expires_at, subject), self.limits.value_bytes, self.clock
@@ -226,41 +241,3 @@ class Runtime:
 
     def _lock(self, place: tuple[str, str]) -> anyio.Lock:
         return self._locks.setdefault(place, anyio.Lock())
-
-    def _rules(self, options: Options, offered: Sequence[str], sep1364: Sep1364 | None) -> Rules:
-        return Rules(
-            subjects=decision.subjects(offered),
-            policy=Policy(options.require),
-            lists=options.wire.lists,
-            legacy_only=options.wire.era == "legacy",
-            fail_open=options.on_store_error == "allow",
-            bridges=self.transport.bridges,
-            reads_transport=self.transport.header or self.transport.bridges,
-            kind_of=lambda token: self.tokens.kind(self.ring(self.clock()), token),
-            sep1364=sep1364,
-        )
-
-
-def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
-    """Return the dialects, who need not confirm a session by one, and `capabilities.sessions` as JSON."""
-    if not options.dialects and isinstance(options.dialects, Sequence):
-        return None, None, b"{}"
-    from .._protocol.sep1364 import Sep1364
-
-    sep1364 = Sep1364.of(options.dialects)
-    confirms = sep1364.initializes is not None and not sep1364.is_sessionless
-    return sep1364, PendingInitialized() if confirms else None, sep1364.capability
-
-
-def _idle_timeout(options: Options) -> float | None:
-    if options.idle_timeout is None and options.tracked is not None and options.tracked.silence is not None:
-        return as_seconds(options.tracked.silence)
-    return None if options.idle_timeout is None else as_seconds(options.idle_timeout)
-
-
-def _origin(store: Store, option: str | Store) -> str | None:
-    """Return a name for the memory of one store in one process, the same for all middlewares that were given it."""
-    if store.scope is not StoreScope.PROCESS:
-        return None
-    memory = store if isinstance(option, str) else option
-    return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
