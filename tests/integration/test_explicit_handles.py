@@ -24,7 +24,7 @@ from starlette.requests import Request
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.session import Session, session_variable
+from mcp_sessions._session.session import Session, shown_variable
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.handles import DATA_KEY, HandleError, Handles, _Installed, current_principal
 from mcp_sessions.stores._memory import MemoryStore
@@ -147,7 +147,7 @@ def test_nobody_is_calling_where_nothing_says_so() -> None:
 
 def test_the_caller_is_the_owner_of_the_current_session() -> None:
     """With the middleware; its session may narrow who the user is, so it comes first."""
-    with within(session_variable, held("ses_a")), within(auth_context.auth_context_var, user("bob")):
+    with within(shown_variable, {"mcp_session": held("ses_a")}), within(auth_context.auth_context_var, user("bob")):
         assert current_principal() == ANN
         handle = HANDLES.mint("basket")
         assert HANDLES.verify("basket", handle)
@@ -180,7 +180,7 @@ def test_the_application_may_say_who_is_calling() -> None:
     callers = [ANN, ANN, BOB]
     handles = made(principal=lambda: callers.pop(0))
     handle = handles.mint("basket")
-    with within(session_variable, held("ses_a", BOB)):
+    with within(shown_variable, {"mcp_session": held("ses_a", BOB)}):
         assert handles.verify("basket", handle)
     assert refusal(handle, handles=handles) == "unknown"
     assert handles.verify("basket", handle, principal=ANN)
@@ -191,11 +191,11 @@ def test_a_handle_may_be_bound_to_a_session() -> None:
     a, b = held("ses_a"), held("ses_b")
     handle = HANDLES.mint("basket", session=a)
     assert HANDLES.read("basket", handle, session=a).bound
-    with within(session_variable, a):
+    with within(shown_variable, {"mcp_session": a}):
         assert HANDLES.verify("basket", handle)
         assert refusal(handle, session=None) == "unknown"
     assert {refusal(handle, session=session) for session in (b, None)} == {"unknown"}
-    with within(session_variable, b):
+    with within(shown_variable, {"mcp_session": b}):
         assert refusal(handle) == "unknown"
 
 

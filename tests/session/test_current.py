@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from mcp_sessions import Correlation, Session, current_correlation, current_session
-from mcp_sessions._session.session import correlation_variable, session_variable
+from mcp_sessions._session.session import shown_variable
 
 
 def ref() -> str:
@@ -135,9 +135,9 @@ async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
 @pytest.fixture
 def stuck() -> Any:
     """A context variable that still holds the session of a connection's first request."""
-    token: Token[Any] = session_variable.set(SimpleNamespace(ref="stuck"))  # type: ignore[arg-type]  # only compared
+    token: Token[Any] = shown_variable.set({"mcp_session": SimpleNamespace(ref="stuck")})
     yield
-    session_variable.reset(token)
+    shown_variable.reset(token)
 
 
 async def scope_in(variable: ContextVar[Any], value: Any) -> str:
@@ -190,10 +190,10 @@ async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: di
     """On the session, or on the scope where there is none; a variable that is stuck says nothing."""
     from fastmcp.server.http import _current_http_request as variable
 
-    stuck: Token[Any] = correlation_variable.set(Correlation("stuck", "stuck"))
+    stuck: Token[Any] = shown_variable.set({"mcp_correlation": Correlation("stuck", "stuck")})
     token = variable.set(Request(http(**members)))
     try:
         assert current_correlation() == "c1"  # type: ignore[comparison-overlap]  # only compared
     finally:
         variable.reset(token)
-        correlation_variable.reset(stuck)
+        shown_variable.reset(stuck)

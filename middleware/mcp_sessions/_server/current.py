@@ -1,8 +1,8 @@
 """The session of a request: `current_session()` and `require_session()`. The log says why a request has none.
 
-A `MissingSession` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives
-its handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
-read only where a handler asks for a session without success.
+A `MissingSession` lies on the scope of each forwarded request without one, and in the context variable: SDK 2.x gives
+its handlers no scope, and in the stateful mode of SDK 1.x the variable is stuck in the connection's first request. It
+is read only where a handler asks for a session without success.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,7 +24,7 @@ from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
-from .._session.session import Session, find_session, framework_scope
+from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
 
 if TYPE_CHECKING:
@@ -118,21 +117,15 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield True, "it sent no Mcp-Session-Id", WRAP
 
 
-missing_session_variable: Final[ContextVar[MissingSession | Handshake | None]] = ContextVar(
-    "mcp_session_absence", default=None
-)
-"""Set by the middleware around each request that it forwards without a session."""
-
-
 @contextmanager
-def without_session(scope: MutableMapping[str, Any], missing: MissingSession | Handshake = HANDSHAKE) -> Iterator[None]:
-    """Leave the reason why a request has no session where its handlers look for one."""
-    scope[MISSING_SESSION_KEY] = missing
-    token = missing_session_variable.set(missing)
+def without_session(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """Let a request have no session, which is nothing that needs to be explained."""
+    scope[MISSING_SESSION_KEY] = HANDSHAKE
+    token = shown_variable.set({MISSING_SESSION_KEY: HANDSHAKE})
     try:
         yield
     finally:
-        missing_session_variable.reset(token)
+        shown_variable.reset(token)
 
 
 def current_session() -> Session | None:
@@ -175,8 +168,7 @@ def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
 
 def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
     """Log why a request has no session, and return it; None for a handshake."""
-    missing: MissingSession | Handshake | None
-    missing = missing_session_variable.get() if scope is None else scope.get(MISSING_SESSION_KEY)
+    missing = (shown_variable.get() if scope is None else scope).get(MISSING_SESSION_KEY)
     if missing == HANDSHAKE:
         return None
     if isinstance(missing, MissingSession):

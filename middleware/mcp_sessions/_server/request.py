@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar, Token
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,12 +31,12 @@ from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
-from .._session.session import Session, correlation_variable, session_variable
+from .._session.session import Session, shown_variable
 from .active import ActiveSession
 from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
-from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession, missing_session_variable
+from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession
 from .era import leads_to_legacy
 from .methods import METHODS
 from .minting import begin_offered
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = ADVERTISING | {"ping"}
-_Attached = list[tuple[ContextVar[Any], Token[Any]]]
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -133,37 +131,32 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
             if (listen := ctx.runtime.telemetry.listen) is not None:
                 listen(SessionUsed(session.ref, message.label))
         body = await prepare_message(ctx, message, decision, session)
-    attached = _attach(ctx, message, session)
+    shown = shown_variable.set(_show(ctx, message, session))
     try:
         await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except Exception as error:
-        _show(ctx.scope, None)  # what handles the error has no session
+        _put(ctx.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
         await refuse_at_once(ctx, message, error)
     finally:
-        for variable, token in attached:
-            variable.reset(token)
+        shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
-            _show(ctx.scope, None)
+            _put(ctx.scope, None)
         close(response, ctx.session)
 
 
-def _attach(ctx: RequestContext, message: Message | None, session: Session | None) -> _Attached:
-    """Show the session, or why there is none, to handlers; return the context variables that are to be reset."""
-    _show(ctx.scope, session)
+def _show(ctx: RequestContext, message: Message | None, session: Session | None) -> dict[str, Any]:
+    """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
+    _put(ctx.scope, session)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    is_handshake = message is not None and message.method == INITIALIZE
-    attached: _Attached = [(session_variable, session_variable.set(None if is_handshake else session))]
-    if session is None or is_handshake:
-        ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
-        attached.append((missing_session_variable, missing_session_variable.set(missing)))
-    if ctx.correlation is not None:
-        attached.append((correlation_variable, correlation_variable.set(ctx.correlation)))
-    return attached
+    if session is not None and message is not None and message.method != INITIALIZE:
+        return {"mcp_session": session}
+    ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
+    return {MISSING_SESSION_KEY: missing, "mcp_correlation": ctx.correlation}
 
 
-def _show(scope: Scope, session: Session | None) -> None:
+def _put(scope: Scope, session: Session | None) -> None:
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 

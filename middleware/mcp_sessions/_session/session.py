@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
@@ -164,20 +165,14 @@ class EndedSession:
 # connection's first request, where a context variable is stuck, so the framework is asked for its request first, and
 # the variable comes last. A framework that was never imported cannot be handling a request.
 
-session_variable: Final[ContextVar[Session | None]] = ContextVar("mcp_session", default=None)
-"""Set by the middleware around each request that it forwards."""
-
-correlation_variable: Final[ContextVar[Correlation | None]] = ContextVar("mcp_correlation", default=None)
-"""Set by the middleware around each request that it forwards, where `correlate=` is on."""
+shown_variable: Final[ContextVar[Mapping[str, Any]]] = ContextVar("mcp_session", default=MappingProxyType({}))
+"""What the middleware shows of each request that it forwards, by the names that it has on the scope."""
 
 
 def find_session() -> Session | None:
     """Return the session of the request that is being handled, or None when it has none."""
-    scope = framework_scope()
-    if scope is None:
-        return session_variable.get()
-    found: Session | None = scope.get("mcp_session")
-    return found
+    session: Session | None = _shown().get("mcp_session")
+    return session
 
 
 def current_correlation() -> Correlation | None:
@@ -187,11 +182,14 @@ def current_correlation() -> Correlation | None:
 
 def current_both() -> tuple[Session | None, Correlation | None]:
     """Return the session of the request that is being handled, and the name of its conversation."""
+    shown = _shown()
+    session: Session | None = shown.get("mcp_session")
+    return session, shown.get("mcp_correlation") if session is None else session.correlation
+
+
+def _shown() -> Mapping[str, Any]:
     scope = framework_scope()
-    if scope is None:
-        return session_variable.get(), correlation_variable.get()
-    session: Session | None = scope.get("mcp_session")
-    return session, scope.get("mcp_correlation") if session is None else session.correlation
+    return shown_variable.get() if scope is None else scope
 
 
 def framework_scope() -> Mapping[str, Any] | None:

@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 from .._errors import DataError
 from .._session.claims import SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
-from .._session.session import Session, session_variable
+from .._session.session import Session, shown_variable
 from .._session.state import State, encode_state
 from ..stores._base import Record
 from ..stores._memory import MemoryStore
@@ -75,11 +75,11 @@ def session_for_test(
     session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
     for key, value in (data or {}).items():
         _step(partial(session.data.set, key, value))
-    token = session_variable.set(session)
+    token = shown_variable.set({"mcp_session": session})
     try:
         yield session
     finally:
-        session_variable.reset(token)
+        shown_variable.reset(token)
 
 
 class _Opened(RedactedRepr):
