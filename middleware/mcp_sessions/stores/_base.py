@@ -361,30 +361,29 @@ class StoreUsage(NamedTuple):
     data: int  # bytes of all values
     max_data: int  # of one principal, with `VALUE_COST` for each value
 
-    def __str__(self) -> str:
-        return (
-            f"{self.sessions} sessions are recorded, at most {self.max_sessions} of one principal; the data of "
-            f"sessions takes {self.data} bytes, at most {self.max_data} of them of one principal"
-        )
+
+def log_full(usage: StoreUsage) -> None:
+    """Log what fills a full store: otherwise nobody sees who fills it."""
+    logger.error(
+        "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions takes "
+        "%d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., anonymous_sessions=..., "
+        "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
+        *usage,
+    )
 
 
-class UsageLog:
-    """Logs what fills a full store, once a minute: otherwise nobody sees who fills it."""
+class MinuteLog:
+    """Lets each of several lines into the log once a minute."""
 
     def __init__(self) -> None:
-        self._logged_at = -math.inf
+        self._logged_at: dict[str, float] = {}
 
-    def is_due(self) -> bool:
-        if is_due := not time.monotonic() < self._logged_at + 60:
-            self._logged_at = time.monotonic()
-        return is_due
-
-    def log(self, usage: StoreUsage) -> None:
-        logger.error(
-            "the session store is full: %s; see Limits(sessions_per_principal=..., anonymous_sessions=..., "
-            "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
-            usage,
-        )
+    def is_due(self, line: str) -> bool:
+        now = time.monotonic()
+        if now < self._logged_at.get(line, -math.inf) + 60:
+            return False
+        self._logged_at[line] = now
+        return True
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class MemoryStore:
         self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._data = _SessionData(max_data_bytes, self._full)
         self._anonymous = 0  # records of sessions without a principal
-        self._usage_log = base.UsageLog()
+        self._log = base.MinuteLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -324,10 +324,10 @@ class MemoryStore:
             raise self._full()
 
     def _full(self) -> StoreFull:
-        if self._usage_log.is_due():
+        if self._log.is_due("full"):
             sessions = max((len(listed) for (_, of), listed in self._listed.items() if of), default=0)
             data = max(self._data.of_subjects.values(), default=0)
-            self._usage_log.log(StoreUsage(len(self._entries), sessions, self._data.bytes, data))
+            base.log_full(StoreUsage(len(self._entries), sessions, self._data.bytes, data))
         return StoreFull()
 
     def _end(self, entry: Record, reason: str, lease_until: float) -> None:

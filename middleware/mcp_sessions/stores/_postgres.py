@@ -7,7 +7,6 @@ the middle of something. No text here repeats a URL or the driver's words.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
-from ._base import Forgotten, StoreScope, check_clock, split_options
+from ._base import Forgotten, StoreScope, check_clock, logger, split_options
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
 from ._threads import outcome
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 Durability = Literal["warn", "refuse", "ignore"]
-logger: Final = logging.getLogger("mcp_sessions")
 
 INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary,pool]>=3.2\""
 NOT_A_URL: Final = (

@@ -7,16 +7,13 @@ Sources: Redis, "INFO", "Redis persistence", "Key eviction", "ACL".
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from .._errors import ConfigurationError
-from ._base import check_clock
+from ._base import check_clock, logger
 from ._redis_scripts import EPOCH, TICK, Keys
-
-logger: Final = logging.getLogger("mcp_sessions")
 
 Durability = Literal["warn", "refuse", "ignore"]
 FORGETS: Final = (

@@ -8,7 +8,6 @@ Sources: sqlite.org on write-ahead logging; "How To Corrupt An SQLite Database F
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import sqlite3
@@ -22,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
 from . import _sql_text as sql
-from ._base import checked_add
+from ._base import MinuteLog, checked_add, logger
 from ._private import check_private
 
 T = TypeVar("T")
@@ -53,9 +52,7 @@ _ANOTHER_TRY: Final = 0.01  # seconds
 _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size after a burst
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 _RESERVED: Final = 16  # one part in so many of the file is kept for what makes room
-_MINUTE: Final = 60.0  # seconds
 
-logger: Final = logging.getLogger("mcp_sessions")
 _abandoned: Final[list[sqlite3.Connection | None]] = []
 """Connections to files that are no longer in their place, or that a fork inherited. Closing one would delete the log
 that lies under its name, and that may be the log of the file that is there now."""
@@ -142,7 +139,7 @@ class SQLiteFile:
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
-        self._logged_at = -math.inf  # when a missing log was last logged, by the monotonic clock
+        self._log = MinuteLog()
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
@@ -230,8 +227,7 @@ class SQLiteFile:
             return False
         if found.log != self._identity.log:
             # Others write a log that this connection does not see, and SQLite would go on with its own.
-            if not time.monotonic() < self._logged_at + _MINUTE:
-                self._logged_at = time.monotonic()
+            if self._log.is_due("vanished"):
                 logger.error(
                     "the session store's log (-wal) was deleted while in use: restart every server that uses it"
                 )

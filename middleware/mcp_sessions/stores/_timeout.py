@@ -8,31 +8,27 @@ no round trip, and a session that another worker ended is accepted here for so l
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ._base import FIRST, LIVE, Ended, Position, Record, SessionStatus, Store, StoreScope, StoreUsage, UsageLog
+from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, log_full, logger
 from ._threads import suppress_instrumentation
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
-_MINUTE: Final = 60.0  # seconds
 _MAX_FRESHNESS: Final = 5.0  # seconds
 _MAX_RECENT: Final = 100_000  # sessions
-
-_logger: Final = logging.getLogger("mcp_sessions")
 
 
 class TimeoutStore:
@@ -55,14 +51,9 @@ class TimeoutStore:
         self._freshness = _optional_attr(store, "freshness", 0.0)
         self._live_until: dict[str, float] = {}  # sessions that are taken for live, by the monotonic clock
         self._endings = 0  # sessions that this worker has ended
-        self._usage_log = UsageLog()
         self.location: str = _optional_attr(store, "location", type(store).__name__)
-        self.fault: str | None = None  # why it did not answer when it was last asked
-        self.last_fault = (
-            -math.inf,
-            "",
-        )  # when it last failed, by `perf_counter`, and why
-        self._logged_at: dict[str, float] = {}  # when each fault was logged last
+        self.last_fault = (-math.inf, "")  # when it last failed, by `perf_counter`, and why
+        self._log = MinuteLog()
 
     @property
     def scope(self) -> StoreScope:
@@ -87,17 +78,16 @@ class TimeoutStore:
         touch = partial(self._within, self._one, self._store.touch, claims, idle_timeout=idle_timeout)
         return await self._recent_or(claims.ref, touch)
 
-    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
+    async def revoke(self, record: Record, **options: Any) -> bool:
         try:
-            return await self._within(self._three, self._store.revoke, record, reason=reason, lease=lease)
+            return await self._within(self._three, self._store.revoke, record, **options)
         finally:
             self._endings += 1
             self._live_until.pop(record.ref, None)
 
-    async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        limit, call = self._background, self._store.revoke_before
+    async def revoke_before(self, cutoff_time: float, **of: Any) -> None:
         try:
-            await self._within(limit, call, cutoff_time, audience=audience, subject=subject, expires_at=expires_at)
+            await self._within(self._background, self._store.revoke_before, cutoff_time, **of)
         finally:
             self._endings += 1
             self._live_until.clear()
@@ -105,39 +95,22 @@ class TimeoutStore:
     async def register_at_epoch(self, claims: Claims) -> None:
         await self._within(self._three, self._store.register_at_epoch, claims)
 
-    async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        await self._within(self._three, self._store.register, record, max_sessions=max_sessions)
+    async def register(self, record: Record, **options: Any) -> None:
+        await self._within(self._three, self._store.register, record, **options)
 
     async def get(self, ref: str) -> Record | None:
         return await self._within(self._background, self._store.get, ref)
 
-    async def list_sessions(
-        self,
-        *,
-        audience: str,
-        subject: str | None = None,
-        after: Position = FIRST,
-        limit: int,
-        with_cut_off: bool = False,
-    ) -> list[Record]:
-        return await self._within(
-            self._background if subject is None else self._three,  # that of one principal is a request's
-            self._store.list_sessions,
-            audience=audience,
-            subject=subject,
-            after=after,
-            limit=limit,
-            with_cut_off=with_cut_off,
-        )
+    async def list_sessions(self, *, subject: str | None = None, **page: Any) -> list[Record]:
+        limit = self._background if subject is None else self._three  # that of one principal is a request's
+        return await self._within(limit, self._store.list_sessions, subject=subject, **page)
 
     async def count(self, *, audience: str) -> int:
         return await self._within(self._background, self._store.count, audience=audience)
 
-    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        claim, idle_timeout = self._store.claim_ended, self._prolonged(idle_timeout)
-        return await self._within(
-            self._background, claim, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit
-        )
+    async def claim_ended(self, *, idle_timeout: int | None, **options: Any) -> list[Ended]:
+        options["idle_timeout"] = self._prolonged(idle_timeout)
+        return await self._within(self._background, self._store.claim_ended, **options)
 
     async def purge(self, *refs: str) -> None:
         limit = self._three if len(refs) == 1 else self._background  # a page of the sweeper's
@@ -146,10 +119,8 @@ class TimeoutStore:
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         return await self._within(self._one, self._store.read, namespace, key)
 
-    async def write(
-        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
-    ) -> None:
-        await self._within(self._one, self._store.write, namespace, key, value, expires_at=expires_at)
+    async def write(self, namespace: Namespace, key: str, value: bytes | None, **options: Any) -> None:
+        await self._within(self._one, self._store.write, namespace, key, value, **options)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         return await self._within(self._one, self._store.compare_and_swap, namespace, key, old, new)
@@ -178,45 +149,35 @@ class TimeoutStore:
         return None if idle_timeout is None else idle_timeout + math.ceil(self._freshness)
 
     async def _within(self, seconds: float, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
         try:
             with suppress_instrumentation(), _time_limit(seconds):
-                answer = await call(*args, **kwargs)
-        except StoreFull as error:
-            self._note(error)
-            await self._log_usage()
-            raise
+                return await call(*args, **kwargs)
         except StoreUnavailable as error:
-            self.fault = error.reason
             self._note(error)
+            if isinstance(error, StoreFull):
+                await self._log_usage()
             raise
         except MCPSessionsError:
             raise
-        except TimeoutError:
-            """Ours, or the driver gave up first."""
+        except TimeoutError:  # ours, or the driver gave up first
+            fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
-            kind = type(error)
-            fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
-        else:
-            self.fault = None
-            return answer
-        self.fault = fault.reason
+            fault = StoreUnavailable("store_error", cause=f"{type(error).__module__}.{type(error).__qualname__}")
         self._note(fault)
         raise fault from None
 
     async def _log_usage(self) -> None:
         """Log what fills a full store, where the store says so in time."""
-        ask: Callable[[], Awaitable[StoreUsage]] | None = getattr(self._store, "usage", None)
-        if ask is not None and self._usage_log.is_due():
+        usage = getattr(self._store, "usage", None)
+        if usage is not None and self._log.is_due("usage"):
             with suppress(Exception), anyio.move_on_after(self._one):
-                self._usage_log.log(await ask())
+                log_full(await usage())
 
     def _note(self, fault: StoreUnavailable) -> None:
         """Keep the last fault, and log each kind once a minute."""
-        self.last_fault, now = (time.perf_counter(), fault.reason), time.monotonic()
-        if not now < self._logged_at.get(fault.reason, -math.inf) + _MINUTE:
-            self._logged_at[fault.reason] = now
-            _logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)
+        self.last_fault = time.perf_counter(), fault.reason
+        if self._log.is_due(fault.reason):
+            logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
@@ -253,18 +214,16 @@ def _time_limit(seconds: float) -> Iterator[None]:
             scope.deadline = anyio.current_time() + seconds
             yield
         else:
-            timers: list[asyncio.TimerHandle] = []
+            timer: asyncio.TimerHandle
 
-            def step() -> None:
-                if len(timers) < _STEPS:
-                    timers.append(loop.call_later(seconds / _STEPS, step))
-                else:
-                    scope.cancel()
+            def wait(steps: int) -> None:
+                nonlocal timer
+                timer = loop.call_later(seconds / _STEPS, *((wait, steps - 1) if steps > 1 else (scope.cancel,)))
 
-            step()
+            wait(_STEPS)
             try:
                 yield
             finally:
-                timers[-1].cancel()
+                timer.cancel()
     if scope.cancelled_caught:
         raise TimeoutError
