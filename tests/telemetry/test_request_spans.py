@@ -241,7 +241,7 @@ def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict
     with traced.recording() as spans, around:
         request = traced.begun(message("sessions/create"), None, is_forwarded=False)
         traced.tracing.start_session(SESSION).end()
-        traced.tracing.name_session(SESSION)
+        request.name_session(SESSION.ref)
         request.end()
     start, created, _ = spans
     assert {"session.id" in (span.attributes or {}) for span in (start, created)} == {not named}

@@ -10,7 +10,7 @@ import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,8 +108,12 @@ async def mint_for(
     if client is None and ctx.session is not None:  # a transport session knows it from its `initialize`
         client = ctx.session.claims.client
     options = {"principal": principal, "params": params or {}, "scope": ctx.scope, "client": client, **options}
-    with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
+    if ctx.telemetry is None:
         return await mint(ctx.runtime, kind=kind, **options)
+    with ctx.telemetry.current():
+        session = await mint(ctx.runtime, kind=kind, **options)
+        ctx.telemetry.name_session(session.claims.ref)
+    return session
 
 
 async def offer(ctx: RequestContext, message: Message) -> str:
@@ -214,7 +218,7 @@ async def _beginning(session: ActiveSession, start: Start | None) -> AsyncIterat
         raise
     runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at, claims.kind == PRINCIPAL))
     if start is not None:
-        runtime.telemetry.recorder().created(claims, start)
+        start.end()
 
 
 def _make(

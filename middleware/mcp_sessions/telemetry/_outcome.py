@@ -178,9 +178,13 @@ class RequestTelemetry(RequestInfo):
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
         if self.message.method == INITIALIZE and self.ref is None and session_ids:
-            self.ref: str | None = self.known.learn_session(session_ids[-1])
-            for span in self.spans:
-                name_session(span, self.ref)
+            self.name_session(self.known.learn_session(session_ids[-1]))
+
+    def name_session(self, ref: str) -> None:
+        """Take the session that it creates for its own, also on its spans so far."""
+        self.ref: str | None = ref
+        for span in self.spans:
+            name_session(span, ref)
 
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""

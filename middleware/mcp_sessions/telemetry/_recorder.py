@@ -21,7 +21,6 @@ from .._session.claims import Claims, looks_like_session_id
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import _feed as events
 from ._attributes import MAX_NAME, TARGET_ATTRIBUTES
-from ._context import current_info
 from ._core import Redact, Spans, Trace
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, wrap_handlers
@@ -42,8 +41,6 @@ class Watch:
         """Send one fact; a refusal of a message is sent with that message."""
         feed, at = self._feed, self._feed.clock()
         if isinstance(fact, SessionCreated):
-            if (info := current_info()) is not None and info.ref is None:  # a handshake is in the session it creates
-                info.ref = fact.ref
             feed.send(events.Created(worker=feed.worker, ref=fact.ref, at=at, expires_at=fact.expires_at))
         elif isinstance(fact, SessionDeleted):
             ref, seconds = fact.ref, fact.seconds
@@ -141,13 +138,8 @@ class Telemetry:
         return request
 
     def start(self, claims: Claims) -> Start | None:
-        """Begin a session's creation, which `created` ends; None where this process does not trace."""
+        """Begin a session's creation; None where this process does not trace."""
         return self._tracing.start_session(claims) if self._tracing.is_tracing else None
-
-    def created(self, claims: Claims, start: Start) -> None:
-        """End a session's creation, and name the session on the spans of its request."""
-        start.end()
-        self._tracing.name_session(claims)
 
     def name_request(self, whose: Claims | str, scope: Scope) -> AbstractContextManager[None]:
         """Name the session of a request without a message on the span around it, and in the block on what is below."""

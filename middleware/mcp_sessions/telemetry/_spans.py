@@ -267,12 +267,6 @@ class Tracing:
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
         return Start(span, session_names(claims.ref, {}, context), attach(set_span_in_context(span, context)))
 
-    def name_session(self, claims: Claims) -> None:
-        """Name a session on the spans of the request that creates it."""
-        info = current_info()
-        for span in [get_current_span()] if info is None else info.spans:
-            name_session(span, claims.ref)
-
     def end_session(self, ref: str, *, start: str | None, reason: str, seconds: float) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
         info, begun, around = current_info() or RequestInfo(), start_of(start), get_current_span()
