@@ -110,9 +110,9 @@ MANY = 60  # modules, those of folders without `__init__.py` among them
 HARMLESS = """
     Item Key Options _OwnRequest
     Answer CallFinished Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
-    Outcome Principal Record StoreUsage Dialect _Entry _Item Refused RequestRefused ServerInfo
+    Outcome Principal Record StoreUsage Dialect _Entry _Found Refused RequestRefused ServerInfo
     SessionCreated
-    _Entry _Item
+    _Entry _Found
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     CallStarted Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal

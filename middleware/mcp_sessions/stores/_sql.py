@@ -20,7 +20,6 @@ from . import _base as base
 from . import _sql_text as sql
 from ._base import (
     FIRST,
-    LIVE,
     VALUE_COST,
     Ended,
     Facts,
@@ -39,23 +38,22 @@ SWEEP_EVERY: Final = 60  # seconds
 SWEPT_ROWS: Final = 200  # at once
 
 
-class _Item(NamedTuple):
+class _Found(NamedTuple):
     """What a change of data found."""
 
     ended: bool
     of_others: int  # bytes of the data of the principal's other sessions
-    size: int  # bytes of the session's other names and values
-    number: int  # of its other values
-    value: bytes | None
+    held: int  # of this session's
+    size: int  # bytes of the names and values that stay
+    number: int  # of those values
+    value: bytes | None  # the old one
 
-    def check_room(self, namespace: Namespace, key: str, value: bytes | None) -> None:
-        """Raise where a value has no room; what the statements decide is the same."""
-        if value is None:
-            return
-        base.check_size(namespace, self.size + base.entry_size(key, value))
-        old = 0 if self.value is None else base.entry_size(key, self.value) + VALUE_COST
-        before = self.of_others + self.size + self.number * VALUE_COST + old
-        base.check_principal(namespace, before, base.entry_size(key, value) + VALUE_COST - old)
+    def check_room(self, namespace: Namespace, *new: bytes) -> None:
+        """Raise where these have no room, a name and its value; what the statements decide is the same."""
+        size = self.size + sum(map(len, new))
+        cost = size + (self.number + bool(new)) * VALUE_COST
+        base.check_size(namespace, size)
+        base.check_principal(namespace, self.of_others + self.held, cost - self.held)
 
 
 class SQLStore(ABC):
@@ -95,16 +93,15 @@ class SQLStore(ABC):
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         (rows,) = await self._read(asking(claims))
-        facts = map(facts_of, rows)
-        return [self._status(one, found) for one, found in zip(claims, facts, strict=True)]
-
-    def _status(self, claims: Claims, facts: Facts) -> SessionStatus:
-        return base.status_of(claims.issued_at, facts, accept_older=self._accept_older)
+        accept = self._accept_older
+        asked = zip(claims, rows, strict=True)
+        return [base.status_of(one.issued_at, Facts(*row), accept_older=accept) for one, row in asked]
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         now = self._clock()
-        rows, _ = await self._change(asking((claims,)), touching(claims, now, idle_timeout))
-        return self._status_with_idle(claims, facts_of(rows[0]), now, idle_timeout)
+        times = {"touched_by": now - base.resolution(idle_timeout), "idle_since": base.idle_since(now, idle_timeout)}
+        (row,), _ = await self._change(asking((claims,)), (sql.TOUCH, {"ref": claims.ref, "now": now, **times}))
+        return self._status_with_idle(claims, Facts(*row), now, idle_timeout)
 
     def _status_with_idle(self, claims: Claims, facts: Facts, now: float, idle_timeout: int | None) -> SessionStatus:
         accept = self._accept_older
@@ -156,7 +153,7 @@ class SQLStore(ABC):
 
     async def get(self, ref: str) -> Record | None:
         (rows,) = await self._read((sql.GET, {"ref": ref, "now": self._clock()}))
-        return _record(rows[0]) if rows else None
+        return Record(*rows[0]) if rows else None
 
     async def list_sessions(
         self,
@@ -171,7 +168,7 @@ class SQLStore(ABC):
         page = {"after_time": after[0], "after_ref": after[1], "limit": limit}
         of = {"audience": audience, "subject": subject, "now": self._clock()}
         (rows,) = await self._read((text, {**of, **page}))
-        return [_record(row) for row in rows]
+        return [Record(*row) for row in rows]
 
     async def count(self, *, audience: str) -> int:
         ((row,),) = await self._read((sql.COUNT, {"audience": audience}))
@@ -190,7 +187,7 @@ class SQLStore(ABC):
         claim, found = (sql.CLAIM, values), (sql.CLAIMED, values)
         _, rows = await self._change(claim, found, repeatable=False, frees=True)
         self._sweep_if_due(now)
-        return [Ended(_record(row), str(row[-1])) for row in rows]
+        return [Ended(Record(*row), reason) for *row, reason in rows]
 
     async def purge(self, *refs: str) -> None:
         values = {"refs": json.dumps(refs), "expired_before": math.floor(self._clock() - self._leeway)}
@@ -215,51 +212,40 @@ class SQLStore(ABC):
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         values = {"owner": namespace.owner, "key": key.encode(), "now": self._clock()}
         (rows,) = await self._read((sql.READ, values))
-        return bytes(rows[0][0]) if rows else None
+        return rows[0][0] if rows else None
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
-        kept = value if expires_at is None or self._clock() < expires_at else None
-        text = sql.REMOVE if kept is None else sql.WRITE
-        found = await self._change_item(namespace, key, text, value=kept, ends=expires_at)
-        found.check_room(namespace, key, kept)
+        name = key.encode()
+        if value is None or (expires_at is not None and expires_at <= self._clock()):
+            await self._change_data(namespace, sql.ITEM, sql.REMOVE, key=name)
+        else:
+            found = await self._change_data(namespace, sql.ITEM, sql.WRITE, key=name, value=value, ends=expires_at)
+            found.check_room(namespace, name, value)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        text = sql.SWAP[old is not None] if new is not None else sql.REMOVE_SAME
-        found = await self._change_item(namespace, key, text, value=new, old=old, repeatable=False)
-        if found.value != old:
-            return False
-        found.check_room(namespace, key, new)
-        return True
+        text, name = (sql.REMOVE_SAME if new is None else sql.SWAP[old is not None]), key.encode()
+        values = {"key": name, "value": new, "old": old}
+        found = await self._change_data(namespace, sql.ITEM, text, repeatable=False, **values)
+        if found.value == old and new is not None:
+            found.check_room(namespace, name, new)
+        return found.value == old
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        found = await self._change_item(namespace, key, sql.ADD, by=by, repeatable=False)
+        name = key.encode()
+        found = await self._change_data(namespace, sql.ITEM, sql.ADD, repeatable=False, key=name, by=by)
         total = base.checked_add(found.value, by)
-        found.check_room(namespace, key, b"%d" % total)
+        found.check_room(namespace, name, b"%d" % total)
         return total
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        source = {"source": namespace.owner}
-        found = await self._change_data(target, sql.MERGE, sql.COPY, source, repeatable=True)
-        ended, of_others, size, number, before = found
-        base.check_changeable(target, self._clock(), self._leeway, has_ended=ended)
-        base.check_size(target, size)
-        base.check_principal(target, of_others + before, size + number * VALUE_COST - before)
-
-    async def _change_item(
-        self, namespace: Namespace, key: str, change: str, *, repeatable: bool = True, **values: Any
-    ) -> _Item:
-        row = await self._change_data(
-            namespace, sql.ITEM, change, {"key": key.encode(), **values}, repeatable=repeatable
-        )
-        ended, of_others, size, number, value = row
-        base.check_changeable(namespace, self._clock(), self._leeway, has_ended=ended)
-        return _Item(ended, int(of_others), int(size), int(number), None if value is None else bytes(value))
+        found = await self._change_data(target, sql.MERGE, sql.COPY, source=namespace.owner)
+        found.check_room(target)
 
     async def _change_data(
-        self, namespace: Namespace, look: str, change: str, given: Mapping[str, Any], *, repeatable: bool
-    ) -> tuple[Any, ...]:
+        self, namespace: Namespace, look: str, change: str, *, repeatable: bool = True, **given: Any
+    ) -> _Found:
         """Change what a session holds, and return what a look found just before."""
         now = self._clock()
         base.check_changeable(namespace, now, self._leeway, has_ended=False)
@@ -277,7 +263,9 @@ class SQLStore(ABC):
         statements = (sql.LOCK_OWNER, sql.DROP_EXPIRED, look, change, *sql.SETTLE)
         results = await self._change(*((text, values) for text in statements), repeatable=repeatable)
         self._sweep_if_due(now)
-        return results[2][0]
+        found = _Found(*results[2][0])
+        base.check_changeable(namespace, now, self._leeway, has_ended=found.ended)
+        return found
 
 
 def sweep(run: Callable[..., list[Rows]], *, now: float, leeway: float) -> bool:
@@ -289,30 +277,10 @@ def sweep(run: Callable[..., list[Rows]], *, now: float, leeway: float) -> bool:
     return len(rows) == SWEPT_ROWS
 
 
-def facts_of(row: Sequence[Any]) -> Facts:
-    ended, cutoff_time, epoch, registered, seen_at = row
-    return Facts(bool(ended), cutoff_time, math.inf if epoch is None else epoch, bool(registered), seen_at)
-
-
 def asking(claims: Sequence[Claims]) -> Statement:
     """Return the question for the facts of sessions."""
     asked = [(one.ref, one.subject, one.audience) for one in claims]
     return sql.FACTS, {"asked": json.dumps(asked)}
-
-
-def touching(claims: Claims, now: float, idle_timeout: int | None) -> Statement:
-    """Return what notes a use, where one has to be noted."""
-    touched_by, idle_since = now - base.resolution(idle_timeout), base.idle_since(now, idle_timeout)
-    return sql.TOUCH, {"ref": claims.ref, "now": now, "touched_by": touched_by, "idle_since": idle_since}
-
-
-def is_touch_due(facts: Facts, status: SessionStatus, now: float, idle_timeout: int | None) -> bool:
-    return status is LIVE and facts.seen_at is not None and base.is_touch_due(facts.seen_at, now, idle_timeout)
-
-
-def _record(row: Sequence[Any]) -> Record:
-    ref, subject, created_at, expires_at, seen_at, trace, audience, principal_hashes = row[:8]
-    return Record(ref, subject, created_at, int(expires_at), seen_at, trace, audience, principal_hashes)
 
 
 def _part(ref: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ._base import VALUE_COST
+from ._base import VALUE_COST, Record
 
 FORMAT: Final = 6  # of the tables
 APPLICATION_ID: Final = 0x6D637073  # "mcps": tells a file of this package from others
@@ -82,8 +82,8 @@ def _cutoff(audience: str, subject: str) -> str:
 
 
 FACTS: Final = f"""
-    SELECT kept.reason IS NOT NULL, {_cutoff("asked.audience", "asked.subject")}, (SELECT epoch FROM store),
-        coalesce(kept.at_epoch = (SELECT epoch FROM store), 1 = 0),
+    SELECT kept.reason IS NOT NULL, {_cutoff("asked.audience", "asked.subject")},
+        coalesce((SELECT epoch FROM store), 1e300), coalesce(kept.at_epoch = (SELECT epoch FROM store), 1 = 0),
         CASE WHEN kept.created_at IS NOT NULL THEN kept.seen_at END
     FROM {{asked}} AS asked LEFT JOIN sessions AS kept ON kept.ref = asked.ref ORDER BY asked.place
 """
@@ -148,7 +148,7 @@ COUNT_REGISTERED: Final = """
     ON CONFLICT (name, hour, part) DO UPDATE SET amount = usage.amount + 1
 """
 IS_KNOWN: Final = "SELECT 1 FROM sessions WHERE ref = :ref AND (created_at IS NOT NULL OR reason IS NOT NULL)"
-_COLUMNS: Final = "ref, subject, created_at, expires_at, seen_at, trace, audience, principal_hashes"
+_COLUMNS: Final = ", ".join(Record.__slots__)
 _LIVE: Final = f"SELECT {_COLUMNS} FROM sessions AS kept WHERE {_RECORDED} AND expires_at > :now"
 _NOT_CUT_OFF: Final = f"created_at >= {_cutoff('kept.audience', 'kept.subject')}"
 GET: Final = f"{_LIVE} AND ref = :ref AND {_NOT_CUT_OFF}"
@@ -240,12 +240,24 @@ LOCK_OWNER: Final = """
             THEN excluded.expires_at ELSE sessions.expires_at END
 """
 DROP_EXPIRED: Final = "DELETE FROM items WHERE owner = :owner AND expires_at <= :now"
-_SIZE: Final = "SELECT coalesce(sum(length(key) + length(value)), 0) FROM items WHERE owner = :owner"
-_NUMBER: Final = "SELECT count(*) FROM items WHERE owner = :owner"
+_SIZE: Final = "SELECT coalesce(sum(length(key) + length(value)), 0) FROM items WHERE"
+_NUMBER: Final = "SELECT count(*) FROM items WHERE"
+_HELD: Final = f"(SELECT coalesce(sum(length(key) + length(value) + {VALUE_COST}), 0) FROM items WHERE owner = :owner)"
 _OF_OTHERS: Final = "(SELECT coalesce(sum(amount), 0) FROM usage WHERE name = :usage) - owner.bytes"
 _OLD: Final = "sessions AS owner LEFT JOIN items AS old ON old.owner = owner.ref AND old.key = :key"
+_OWNER_LIVES: Final = "EXISTS (SELECT 1 FROM sessions AS owner WHERE ref = :owner AND reason IS NULL{})"
+
+
+def _fits(size: str, number: str) -> str:
+    """Return whether the owner lives, and there is room for so many bytes and values in all."""
+    cost = f"{size} + {number} * {VALUE_COST}"
+    return _OWNER_LIVES.format(f""" AND {size} <= :max_bytes AND (CAST(:max_subject_bytes AS bigint) IS NULL
+        OR {cost} <= {_HELD} OR {_OF_OTHERS} + {cost} <= :max_subject_bytes)""")
+
+
+_OTHERS: Final = "owner = :owner AND key <> :key"
 ITEM: Final = f"""
-    SELECT owner.reason IS NOT NULL, ({_OF_OTHERS}), ({_SIZE} AND key <> :key), ({_NUMBER} AND key <> :key), old.value
+    SELECT owner.reason IS NOT NULL, {_OF_OTHERS}, {_HELD}, ({_SIZE} {_OTHERS}), ({_NUMBER} {_OTHERS}), old.value
     FROM {_OLD} WHERE owner.ref = :owner
 """
 
@@ -253,50 +265,36 @@ ITEM: Final = f"""
 def put(value: str = ":value", condition: str = "1 = 1", ends: str = "old.expires_at") -> str:
     """Return what keeps a value, where the session lives, a condition is met and there is room for it."""
     return f"""
-        INSERT INTO items (owner, key, value, expires_at)
-        SELECT :owner, :key, new.value, new.ends FROM (
-            SELECT {value} AS value, {ends} AS ends, old.value AS old, {_OF_OTHERS} AS of_others
-            FROM {_OLD} WHERE owner.ref = :owner AND owner.reason IS NULL AND {condition}
-        ) AS new WHERE new.value IS NOT NULL
-            AND ({_SIZE} AND key <> :key) + length(:key) + length(new.value) <= :max_bytes
-            AND (CAST(:max_subject_bytes AS bigint) IS NULL OR length(new.value) <= length(new.old)
-                OR new.of_others + ({_SIZE} AND key <> :key) + ({_NUMBER} AND key <> :key) * {VALUE_COST}
-                    + length(:key) + length(new.value) + {VALUE_COST} <= :max_subject_bytes)
+        INSERT INTO items (owner, key, value, expires_at) SELECT :owner, :key, new.value, new.ends
+        FROM (SELECT {value} AS value, {ends} AS ends FROM {_OLD} WHERE owner.ref = :owner AND {condition}) AS new
+        WHERE new.value IS NOT NULL
+            AND {_fits(f"({_SIZE} {_OTHERS}) + length(:key) + length(new.value)", f"(({_NUMBER} {_OTHERS}) + 1)")}
         ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
     """
 
 
 ADD: Final = put("{sum}")
 WRITE: Final = put(ends="CAST(:ends AS double precision)")
-SWAP: Final = {
+SWAP: Final = {  # is there an old one?
     False: put(condition="old.value IS NULL"),
     True: put(condition="old.value = :old"),
-}  # is there an old one?
-_OWNER_LIVES: Final = "EXISTS (SELECT 1 FROM sessions WHERE ref = :owner AND reason IS NULL)"
-REMOVE: Final = f"DELETE FROM items WHERE owner = :owner AND key = :key AND {_OWNER_LIVES}"
+}
+REMOVE: Final = f"DELETE FROM items WHERE owner = :owner AND key = :key AND {_OWNER_LIVES.format('')}"
 REMOVE_SAME: Final = f"{REMOVE} AND value = :old"
 _SOURCE: Final = f"owner = :source AND {_NOW}"
-_MERGED: Final = f"""FROM items WHERE {_SOURCE}
-    OR owner = :owner AND key NOT IN (SELECT key FROM items WHERE {_SOURCE})"""
-_MERGED_SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) {_MERGED}"
-_MERGED_NUMBER: Final = f"SELECT count(*) {_MERGED}"
+_MERGED: Final = f"{_SOURCE} OR owner = :owner AND key NOT IN (SELECT key FROM items WHERE {_SOURCE})"
 MERGE: Final = f"""
-    SELECT owner.reason IS NOT NULL, {_OF_OTHERS}, ({_MERGED_SIZE}), ({_MERGED_NUMBER}), owner.bytes
+    SELECT owner.reason IS NOT NULL, {_OF_OTHERS}, {_HELD}, ({_SIZE} {_MERGED}), ({_NUMBER} {_MERGED}), NULL
     FROM sessions AS owner WHERE owner.ref = :owner
 """
 COPY: Final = f"""
     INSERT INTO items (owner, key, value, expires_at) SELECT :owner, key, value, expires_at FROM items
-    WHERE {_SOURCE} AND {_OWNER_LIVES} AND ({_MERGED_SIZE}) <= :max_bytes
-        AND (CAST(:max_subject_bytes AS bigint) IS NULL
-            OR ({_MERGED_SIZE}) + ({_MERGED_NUMBER}) * {VALUE_COST} <= (SELECT CASE
-                WHEN owner.bytes > :max_subject_bytes - ({_OF_OTHERS}) THEN owner.bytes
-                ELSE :max_subject_bytes - ({_OF_OTHERS}) END FROM sessions AS owner WHERE ref = :owner))
+    WHERE {_SOURCE} AND {_fits(f"({_SIZE} {_MERGED})", f"({_NUMBER} {_MERGED})")}
     ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
 """
-_TOTAL: Final = f"(SELECT coalesce(sum(length(key) + length(value) + {VALUE_COST}), 0) FROM items WHERE owner = :owner)"
 SETTLE: Final = (
-    f"""INSERT INTO usage (name, hour, part, amount) SELECT :usage, 0, part, {_TOTAL} - bytes FROM sessions
-        WHERE ref = :owner AND account IS NOT NULL AND bytes <> {_TOTAL}
+    f"""INSERT INTO usage (name, hour, part, amount) SELECT :usage, 0, part, {_HELD} - bytes FROM sessions
+        WHERE ref = :owner AND account IS NOT NULL AND bytes <> {_HELD}
         ON CONFLICT (name, hour, part) DO UPDATE SET amount = usage.amount + excluded.amount""",
-    f"UPDATE sessions SET bytes = {_TOTAL} WHERE ref = :owner AND bytes <> {_TOTAL}",
+    f"UPDATE sessions SET bytes = {_HELD} WHERE ref = :owner AND bytes <> {_HELD}",
 )

@@ -24,8 +24,8 @@ from typing import Final, TypeVar, get_args
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from . import _sql_text as sql
-from ._base import Forgotten, SessionStatus, StoreScope
-from ._sql import Rows, SQLStore, Statement, asking, facts_of, is_touch_due, sweep, touching
+from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
+from ._sql import Rows, SQLStore, Statement, asking, sweep
 from ._sqlite_file import DIALECT, LOCKED, Job, Setting, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
 
@@ -129,11 +129,10 @@ class SQLiteStore(SQLStore):
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         """Read first, since a use must rarely be noted."""
         ((row,),) = await self._read(asking((claims,)))
-        facts, now = facts_of(row), self._clock()
+        facts, now = Facts(*row), self._clock()
         status = self._status_with_idle(claims, facts, now, idle_timeout)
-        if is_touch_due(facts, status, now, idle_timeout):
-            _, (row,) = await self._change(touching(claims, now, idle_timeout), asking((claims,)))
-            status = self._status_with_idle(claims, facts_of(row), now, idle_timeout)  # it may have ended meanwhile
+        if status is LIVE and facts.seen_at is not None and is_touch_due(facts.seen_at, now, idle_timeout):
+            return await super().touch(claims, idle_timeout=idle_timeout)  # it may have ended meanwhile
         return status
 
     async def register_at_epoch(self, claims: Claims) -> None:
