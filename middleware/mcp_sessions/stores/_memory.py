@@ -6,10 +6,11 @@ again. What expires lies in heaps, since a scan of everything would stop the eve
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -27,38 +28,25 @@ _RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
 _SLACK: Final = 1000  # outdated entries of a heap that are not worth a compaction
 
 
-class _Deadlines:
+class _Deadlines(dict[str, float]):
     """Names, each with the moment at which to look at it, in Unix seconds."""
 
     def __init__(self) -> None:
-        self._moments: dict[str, float] = {}
+        super().__init__()
         self._heap: list[tuple[float, str]] = []  # with outdated entries
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._moments
-
-    def __len__(self) -> int:
-        return len(self._moments)
-
-    def put(self, name: str, moment: float) -> None:
-        self._moments[name] = moment
+    def __setitem__(self, name: str, moment: float) -> None:
+        super().__setitem__(name, moment)
         heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self._moments) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self._moments.items()]
+        if len(self._heap) > 2 * len(self) + _SLACK:
+            self._heap = [(moment, name) for name, moment in self.items()]
             heapify(self._heap)
-
-    def prolong(self, name: str, moment: float) -> None:
-        if moment > self._moments.get(name, 0):
-            self.put(name, moment)
-
-    def remove(self, name: str) -> None:
-        self._moments.pop(name, None)
 
     def first_due(self, now: float) -> str | None:
         """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
         while self._heap and self._heap[0][0] <= now:
             moment, name = self._heap[0]
-            if self._moments.get(name) == moment:
+            if self.get(name) == moment:
                 return name
             heappop(self._heap)
         return None
@@ -68,15 +56,18 @@ class _Deadlines:
         for _ in range(_DROPPED):
             if (name := self.first_due(now)) is None:
                 break
-            del self._moments[name]
+            del self[name]
             yield name
 
 
+_Items = dict[str, tuple[bytes, float]]
+"""Values by their names, each with when it is over: Unix seconds, or infinity."""
+
+
 @dataclass(slots=True)
-class _Values:
+class _Held:
     subject: str | None
-    items: dict[str, bytes] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)  # of those values that end before the session
+    items: _Items = field(default_factory=dict)
     cost: int = 0
 
 
@@ -90,64 +81,56 @@ class _SessionData:
         self._full = full
         self._max_bytes = max_bytes
         self.bytes = 0
-        self.of_subjects: defaultdict[str, int] = defaultdict(int)
+        self.of_subjects: Counter[str | None] = Counter()
         self.deadlines = _Deadlines()
-        self._values: dict[str, _Values] = {}
+        self._held: dict[str, _Held] = {}
 
-    def keys(self, owner: str) -> list[str]:
-        return list(values.items) if (values := self._values.get(owner)) else []
+    def items(self, owner: str) -> _Items:
+        return held.items if (held := self._held.get(owner)) else {}
 
-    def find(self, owner: str, key: str, now: float) -> tuple[bytes | None, float | None]:
-        """Return a value and when it ends."""
-        values = self._values.get(owner) or _Values(None)
-        ends = values.ends.get(key)
-        return (values.items.get(key), ends) if ends is None or now < ends else (None, None)
+    def find(self, owner: str, key: str, now: float) -> tuple[bytes | None, float]:
+        """Return a value and when it is over."""
+        value, ends = self.items(owner).get(key, (None, math.inf))
+        return (value, ends) if now < ends else (None, math.inf)
 
-    def put(self, namespace: Namespace, key: str, value: bytes | None, ends: float | None, now: float) -> None:
-        values = self._values.get(namespace.owner) or _Values(namespace.subject)
-        for expired in [name for name, end in values.ends.items() if not now < end]:
-            self._set(values, expired, None)
-        if value is not None:
-            more = _cost(key, value) - _cost(key, values.items.get(key))
-            number = len(values.items) + (key not in values.items)
-            base.check_size(namespace, values.cost + more - number * VALUE_COST)
-            self._check_room(namespace, values.subject, more)
-        self._set(values, key, value, ends)
-        if values.items:
-            self._values[namespace.owner] = values
-            self.deadlines.prolong(namespace.owner, namespace.expires_at)
+    def put(self, namespace: Namespace, new: Mapping[str, tuple[bytes | None, float]], now: float) -> None:
+        """Keep values, and remove those that are None."""
+        held = self._held.get(namespace.owner) or _Held(namespace.subject)
+        items: Mapping[str, tuple[bytes | None, float]] = {**held.items, **new}
+        kept = {key: (value, ends) for key, (value, ends) in items.items() if value is not None and now < ends}
+        size = sum(base.entry_size(key, value) for key, (value, _) in kept.items())
+        more = size + len(kept) * VALUE_COST - held.cost
+        if any(key in kept for key in new):
+            base.check_size(namespace, size)
+            self._check_room(namespace, held.subject, more)
+        held.items = kept
+        self._account(held, more)
+        if kept:
+            self._held[namespace.owner] = held
+            self.deadlines[namespace.owner] = max(namespace.expires_at, self.deadlines.get(namespace.owner, 0))
         else:
             self.drop(namespace.owner)
 
     def drop(self, owner: str) -> None:
-        if (values := self._values.pop(owner, None)) is not None:
-            self._account(values, -values.cost)
-            self.deadlines.remove(owner)
+        if (held := self._held.pop(owner, None)) is not None:
+            self._account(held, -held.cost)
+            self.deadlines.pop(owner, None)
 
     def _check_room(self, namespace: Namespace, subject: str | None, more: int) -> None:
         if subject is not None:
-            of_all = self.of_subjects.get(subject, 0)
+            of_all = self.of_subjects[subject]
             base.check_principal(namespace, of_all, more)
             if subject == ANONYMOUS and of_all + more > self._max_bytes // 4 * 3:
                 raise self._full()
         if self.bytes + more > self._max_bytes:
             raise self._full()
 
-    def _set(self, values: _Values, key: str, value: bytes | None, ends: float | None = None) -> None:
-        self._account(values, _cost(key, value) - _cost(key, values.items.pop(key, None)))
-        values.ends.pop(key, None)
-        if value is not None:
-            values.items[key] = value
-            if ends is not None:
-                values.ends[key] = ends
-
-    def _account(self, values: _Values, cost: int) -> None:
-        values.cost += cost
-        self.bytes += cost
-        if values.subject is not None:
-            self.of_subjects[values.subject] += cost
-            if not self.of_subjects[values.subject]:
-                del self.of_subjects[values.subject]
+    def _account(self, held: _Held, more: int) -> None:
+        held.cost += more
+        self.bytes += more
+        self.of_subjects[held.subject] += more
+        if not self.of_subjects[held.subject]:
+            del self.of_subjects[held.subject]
 
 
 class MemoryStore:
@@ -219,7 +202,7 @@ class MemoryStore:
         status = base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout)
         if status is base.LIVE and entry is not None and base.is_touch_due(entry.seen_at, now, idle_timeout):
             self._entries[entry.ref] = replace(entry, seen_at=now)
-            self._seen[entry.audience].put(entry.ref, now)
+            self._seen[entry.audience][entry.ref] = now
         return status
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
@@ -227,7 +210,7 @@ class MemoryStore:
         if self._has_ended(record.ref):
             return False
         self._check_room()
-        self._revoked.put(record.ref, record.expires_at)
+        self._revoked[record.ref] = record.expires_at
         if (entry := self._entries.get(record.ref)) is not None:
             self._end(entry, reason, now + (lease or 0))
         if lease is None:
@@ -240,7 +223,7 @@ class MemoryStore:
         if place not in self._cutoffs:
             self._check_room()
         self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
-        self._revoked.prolong(place, expires_at)
+        self._revoked[place] = max(expires_at, self._revoked.get(place, 0))
 
     async def register_at_epoch(self, claims: Claims) -> None:
         """Do nothing: what this process loses, it loses whole."""
@@ -257,8 +240,8 @@ class MemoryStore:
             raise self._full()
         self._entries[record.ref] = record
         self._anonymous += record.subject is None
-        self._seen[record.audience].put(record.ref, record.seen_at)
-        self._deadlines[record.audience].put(record.ref, record.expires_at)
+        self._seen[record.audience][record.ref] = record.seen_at
+        self._deadlines[record.audience][record.ref] = record.expires_at
         for listed in lists:
             insort(listed, record.position)
 
@@ -304,7 +287,7 @@ class MemoryStore:
             reason = self._reasons.get(ref) or ("expired" if entry.expires_at <= now else "idle")
             if not self._has_ended(ref):  # an idle one must not come back
                 self._check_room()
-                self._revoked.put(ref, entry.expires_at)
+                self._revoked[ref] = entry.expires_at
             self._end(entry, reason, now + lease)
             claimed[ref] = Ended(entry, reason)
         return list(claimed.values())
@@ -314,8 +297,8 @@ class MemoryStore:
             self._data.drop(ref)
             if (entry := self._entries.pop(ref, None)) is not None:
                 self._anonymous -= entry.subject is None
-                self._seen[entry.audience].remove(ref)
-                self._deadlines[entry.audience].remove(ref)
+                self._seen[entry.audience].pop(ref, None)
+                self._deadlines[entry.audience].pop(ref)
                 if self._reasons.pop(ref, None) is None:
                     self._unlist(entry)
 
@@ -326,7 +309,7 @@ class MemoryStore:
     def _full(self) -> StoreFull:
         if self._log.is_due("full"):
             sessions = max((len(listed) for (_, of), listed in self._listed.items() if of), default=0)
-            data = max(self._data.of_subjects.values(), default=0)
+            data = max((amount for of, amount in self._data.of_subjects.items() if of is not None), default=0)
             base.log_full(StoreUsage(len(self._entries), sessions, self._data.bytes, data))
         return StoreFull()
 
@@ -334,8 +317,8 @@ class MemoryStore:
         if entry.ref not in self._reasons:
             self._unlist(entry)
         self._reasons[entry.ref] = reason
-        self._seen[entry.audience].remove(entry.ref)
-        self._deadlines[entry.audience].put(entry.ref, lease_until)
+        self._seen[entry.audience].pop(entry.ref, None)
+        self._deadlines[entry.audience][entry.ref] = lease_until
 
     def _lists(self, record: Record) -> list[list[Position]]:
         return [self._listed.setdefault((record.audience, of), []) for of in (None, record.subject or "")]
@@ -353,29 +336,25 @@ class MemoryStore:
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
         now = self._check_changeable(namespace)
-        self._data.put(namespace, key, value if expires_at is None or now < expires_at else None, expires_at, now)
+        self._data.put(namespace, {key: (value, math.inf if expires_at is None else expires_at)}, now)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         now = self._check_changeable(namespace)
         value, ends = self._data.find(namespace.owner, key, now)
-        if value != old:
-            return False
-        self._data.put(namespace, key, new, ends, now)
-        return True
+        if value == old:
+            self._data.put(namespace, {key: (new, ends)}, now)
+        return value == old
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
         now = self._check_changeable(namespace)
         value, ends = self._data.find(namespace.owner, key, now)
         total = base.checked_add(value, by)
-        self._data.put(namespace, key, b"%d" % total, ends, now)
+        self._data.put(namespace, {key: (b"%d" % total, ends)}, now)
         return total
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         now = self._check_changeable(target)
-        for key in self._data.keys(namespace.owner):
-            value, ends = self._data.find(namespace.owner, key, now)
-            if value is not None:
-                self._data.put(target, key, value, ends, now)
+        self._data.put(target, self._data.items(namespace.owner), now)
 
     def _check_changeable(self, namespace: Namespace) -> float:
         now = self._drop_expired()
@@ -390,11 +369,7 @@ class MemoryStore:
             self._cutoffs.pop(name, None)
         for owner in data.deadlines.pop_due(expired_before):
             if owner in self._entries:  # its `on_end` may still read the data
-                data.deadlines.put(owner, expired_before + _RECHECK_AFTER)
+                data.deadlines[owner] = expired_before + _RECHECK_AFTER
             else:
                 data.drop(owner)
         return now
-
-
-def _cost(key: str, value: bytes | None) -> int:
-    return 0 if value is None else base.entry_size(key, value) + VALUE_COST
