@@ -55,11 +55,7 @@ FRAMEWORKS = (
     "tests/telemetry/test_server_spans.py",
     "tests/telemetry/test_tracing_page.py",
 )
-JAVASCRIPT = (
-    "tests/integration/test_javascript.py",
-    "tests/integration/test_javascript_clients.py",
-    "tests/integration/test_typescript_sessions.py",
-)
+JAVASCRIPT = ("tests/integration/test_javascript_clients.py", "tests/integration/test_typescript_sessions.py")
 
 nox.options.default_venv_backend = "uv|venv"
 nox.options.download_python = "never"

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
-import pytest
 from apps import grouped
 from environments import INSTALLED
 from packaging.version import Version
@@ -197,14 +196,6 @@ def _major(distribution: str) -> int:
 
 
 FRAMEWORKS: Final = (f"sdk{_major('mcp')}", f"fastmcp{_major('fastmcp')}")
-_MODES: Final = [f"{mode}-{form}" for mode in ("stateful", "stateless") for form in ("json", "sse")]
-EXPECTED: Final = {
-    f"{name}-{era}-{mode}"
-    for name in FRAMEWORKS
-    for era in {("sdk2", "fastmcp4"): ("legacy", "modern"), ("sdk1", "fastmcp3"): ("legacy",)}[FRAMEWORKS]
-    for mode in _MODES
-}
-"""The names of the cells that this environment must run."""
 CELLS: Final = [
     Cell(framework, modern, stateful, json)
     for framework in FRAMEWORKS
@@ -215,13 +206,6 @@ STREAMING: Final = [cell for cell in CELLS if not cell.json]
 COVERING: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
 """Every framework, era, transport and form of answer, but not every combination."""
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful and not cell.modern]
-
-
-def selected(request: pytest.FixtureRequest, test: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Return the parameters with which a test was selected in this run."""
-    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    return [item.callspec.params for item in tests if item.originalname == test.__name__]
-
 
 DEADLINE: Final = 30  # seconds after which a test that hangs fails
 

@@ -49,27 +49,16 @@ LEAKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("sources", "processes"), [(list(LEAKS), 0), (list(LEAKS), 2), ([], 0)], ids=["leaks", "leaks in workers", "none"]
-)
-def test_a_leak_fails_the_run(sources: list[str], processes: int, tmp_path: Path) -> None:
-    """A run with a leak fails in one process or several, though its tests pass, and one without a leak does not."""
-    acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]
-    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=acts), "utf-8")
-    options = ["-q", f"-n{processes}", "-p", "leaks", "-p", "no:cacheprovider"]
+def test_a_leak_fails_the_run(tmp_path: Path) -> None:
+    """Though its tests pass, and in whichever process it was."""
+    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=[*LEAKS.values(), "ring"]), "utf-8")
+    options = ["-q", "-n2", "-p", "leaks", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, "test_it.py"]
-    run = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"{len(acts)} passed" in run.stdout, run.stdout + run.stderr
-    assert run.returncode == (1 if sources else 0)
-    assert "\n0 secrets" not in run.stdout
-    assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == sources
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert f"{len(LEAKS) + 1} passed" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 1
+    assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == [*LEAKS]
 
 
 # --- two users -----------------------------------------------------------------------------------
