@@ -14,7 +14,6 @@ from mcp_sessions._session.events import SessionCreated, SessionDeleted, Session
 from .event_store import KEPT, with_events
 from .servers import DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import Client
 
 stateful = pytest.mark.parametrize("cell", STATEFUL, ids=str)
 WHOAMI: Final = {"name": "whoami", "arguments": {}}
@@ -46,24 +45,6 @@ async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) 
     created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
     assert {mine, yours} < created
     assert {fact.ref for fact in facts if isinstance(fact, SessionDeleted)} == created
-
-
-@stateful
-async def test_two_clients_never_get_each_others_answers(cell: Cell) -> None:
-    async with running(cell, bridge=True) as server:
-        clients = [await server.connected() for _ in range(2)]
-        own = [await client.call("whoami") for client in clients]
-        answers: dict[str, str] = {}
-
-        async def hold(whose: str, client: Client) -> None:
-            answers[whose] = await client.call("hold", name=whose)
-
-        async with anyio.create_task_group() as tasks:
-            for whose, client in zip(own, clients, strict=True):
-                tasks.start_soon(hold, whose, client)
-            await server.hall.filled(2)
-            server.hall.open()
-    assert answers == {whose: f"{whose} {whose}" for whose in own}
 
 
 @stateful

@@ -1,4 +1,4 @@
-"""From creation to end on real servers: restarts, replicas, hooks, data, and streams open when a session ends.
+"""The end of a session on real servers: calls that wait for an answer, streams that are open, clients that leave.
 
 Waiting calls are made by the frameworks' own clients, which wait for ever unless the end of a stream answers them.
 """
@@ -15,14 +15,10 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import Clock
 from starlette.types import ASGIApp
 
-from mcp_sessions import EndedSession
-from mcp_sessions._server.options import HOUR
-
 from .event_store import KEPT, with_events
-from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
+from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import SESSION_KEY, Held
 
@@ -102,31 +98,6 @@ async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> N
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
 @pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
-@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "live"])
-async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
-    cell: Cell, deleted: bool, bridge: bool
-) -> None:
-    async with running(cell, make=with_events, bridge=bridge) as server:
-        client = await server.connected()
-        held = await client.create()
-        async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, held) as exchange:
-            first = await exchange.next_event("id:")
-            await server.hall.filled(1)
-        if deleted:
-            await client.delete(held)
-        server.hall.open()
-        await server.hall.emptied()
-        last = next(line[3:].strip() for line in first.splitlines() if line.startswith("id:"))
-        async with client.resuming(last) as resumed:
-            if deleted:
-                answer = await resumed.reply()
-                assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
-            else:
-                assert KEPT in await resumed.next_event()
-
-
-@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
-@pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
 async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell: Cell, bridge: bool) -> None:
     """The server runs it to its end; the result comes with the session, once by each way in which that is kept."""
     async with running(cell, make=with_events, bridge=bridge) as server:
@@ -201,90 +172,3 @@ async def test_a_client_that_cancels_and_leaves_sees_no_error_of_ours(
     options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
     without_us = await cancelled(cell, bare(cell, alone), alone, caplog)  # FastMCP 4 answers a cancelled call
     assert await cancelled(cell, wrapped(cell, behind, **options), behind, caplog) == without_us
-
-
-class Ended:
-    """The calls of `on_end` on all workers."""
-
-    def __init__(self, expected: int) -> None:
-        self.calls: list[tuple[str, str]] = []
-        self.all = anyio.Event()
-        self._expected = expected
-
-    async def hook(self, session: EndedSession, reason: str) -> None:
-        self.calls.append((session.ref, reason))
-        if len(self.calls) == self._expected:
-            self.all.set()
-
-
-@covering
-async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    ended = Ended(5)
-    options: dict[str, Any] = {**in_a_file(tmp_path), "tracked": True, "sweep_interval": 0.01}
-    async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
-        clients = [await one.connected(), await other.connected()]
-        sessions = [await clients[0].create() for _ in range(5)]
-        refs = [await clients[1].call("whoami", held) for held in sessions]
-        async with anyio.create_task_group() as group:
-            for held in sessions:
-                for client in clients * 3:
-                    group.start_soon(client.delete, held)
-    assert sorted(ended.calls) == sorted((ref, "deleted") for ref in refs)
-
-
-@covering
-async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    clock, ended = Clock(), Ended(5)
-    options: dict[str, Any] = {"clock": clock, "tracked": True, "idle_timeout": HOUR, "sweep_interval": 0.01}
-    options |= in_a_file(tmp_path)
-    async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
-        clients = [await one.connected(), await other.connected()]
-        sessions = [await clients[0].create() for _ in range(5)]
-        refs = [await clients[1].call("whoami", held) for held in sessions]
-        await clients[0].call("leave", sessions[0])
-        assert ended.calls == [(refs[0], "left")]
-        clock.now += 2 * HOUR
-        await ended.all.wait()
-    assert sorted(ended.calls[1:]) == sorted((ref, "idle") for ref in refs[1:])
-
-
-@covering
-async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
-    options = in_a_file(tmp_path)
-    async with running(cell, **options) as one, running(cell, **options) as other:
-        clients = [await one.connected(), await other.connected()]
-        held = await clients[0].create()
-        assert [await client.call("tally", held) for client in clients] == ["1", "2"]
-        await clients[1].delete(held)
-        assert await clients[1].call("tally", await clients[1].create()) == "1"
-
-
-@covering
-async def test_sessions_survive_a_restart(cell: Cell) -> None:
-    async with running(cell) as server:
-        client = await server.connected()
-        sessions = [await client.create(), await client.create()]
-        before = [await client.call("whoami", held) for held in sessions]
-        await client.call("count", sessions[0])
-    async with running(cell) as server:
-        client = await server.connected()
-        assert [await client.call("whoami", held) for held in sessions] == before
-        assert [await client.call("count", held) for held in sessions] == ["2", "1"]
-
-
-@covering
-async def test_rolled_keys_keep_old_sessions(cell: Cell) -> None:
-    """A worker that signs with a new key accepts sessions of the old one, and a worker without the old key none."""
-    new = "the next secret of the integration tests, 32 bytes and more"
-    async with running(cell) as old:
-        client = await old.connected()
-        held = await client.create()
-        await client.call("count", held)
-    async with running(cell, keys=[new, KEYS]) as rolled:
-        assert await (await rolled.connected()).call("count", held) == "2"
-    async with running(cell, keys=new) as stranger:
-        client = await stranger.connected()
-        unchanged = Held(dict(held.metadata))
-        refused = await client.request("tools/call", {"name": "whoami", "arguments": {}}, unchanged)
-    assert refused.error["code"] == -32043
-    assert "reason" not in refused.error["data"]

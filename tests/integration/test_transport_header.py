@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -11,13 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions import Session
-from mcp_sessions._errors import CreateRefused
 from mcp_sessions._session.events import SessionCreated, SessionDeleted, SessionEvent
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import Client
 
 STATELESS = [cell for cell in CELLS if not cell.stateful and not cell.modern]
 MODERN_STATELESS = [cell for cell in CELLS if not cell.stateful and cell.modern]
@@ -32,13 +28,6 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
     with anyio.fail_after(DEADLINE):
         async with serving(wrapped(cell, Hall(), transport="auto", **options)) as url, peer(cell, url) as client:
             yield client
-
-
-@asynccontextmanager
-async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
-    """Make a client that shows the wire, before its handshake."""
-    async with running(cell, transport="auto", **options) as server:
-        yield server.client()
 
 
 @stateless
@@ -82,36 +71,6 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
     package = "mcp" if cell.framework == "sdk2" else "fastmcp"
     async with import_module(package).Client(url) as client:
         yield client.call_tool
-
-
-@stateless
-async def test_a_failed_initialize_names_no_session(cell: Cell) -> None:
-    """A failed handshake names no session, though an event stream makes it HTTP 200."""
-    async with raw(cell) as client:
-        reply = await client.request("initialize", {"protocolVersion": 7})
-        assert "mcp-session-id" not in reply.headers
-        assert reply.error["code"] == -32602
-
-
-@stateless
-async def test_a_client_works_without_the_session_that_on_create_refuses(
-    cell: Cell, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(_session: Session, _params: dict[str, Any], _scope: Any) -> None:
-        raise CreateRefused("not today")
-
-    with caplog.at_level(logging.INFO, "mcp_sessions"):
-        async with connected(cell, on_create=refuse) as client:
-            assert await client.tool("whoami") == "nobody"
-    assert "create_refused" in caplog.text
-
-
-@stateless
-@pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
-async def test_a_session_that_could_not_last_is_not_named(cell: Cell, options: dict[str, Any]) -> None:
-    """Clients do not recover from a 404, so a session must not die where a stateless server would have lived."""
-    async with running(cell, **{"transport": "auto", **options}) as server:
-        assert "mcp-session-id" not in (await server.client().connect()).headers
 
 
 @stateful
