@@ -96,7 +96,7 @@ MUTANTS: Final = {
     "header-count": Mutant(
         "_protocol/headers.py", "if len(copies) > 1:", "if len(copies) > 2:", "server/test_middleware.py"
     ),
-    "body-size": Mutant(BODY, "if len(whole) > max_bytes:", "if len(whole) > max_bytes + 1:", INTAKE),
+    "body-size": Mutant(BODY, "len(whole) > max_bytes:", "len(whole) > max_bytes + 1:", "server/test_limits.py"),
     "body-pieces": Mutant(BODY, "if body.tell() > max_bytes:", "if body.tell() > max_bytes + 1:", INTAKE),
     "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", "server/test_limits.py"),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", INTAKE),

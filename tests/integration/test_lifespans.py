@@ -107,24 +107,6 @@ async def test_what_they_yield_is_merged() -> None:
     assert (await call(app, http("GET", "/items", state=state))).json == "open"
 
 
-async def test_the_store_is_open_while_the_application_lives() -> None:
-    """Also where nothing but the middleware says so: the wrapped application has no routes."""
-    events: list[str] = []
-
-    class Opening(MemoryStore):
-        async def open(self) -> None:
-            events.append("open")
-
-    @asynccontextmanager
-    async def last(app: object) -> AsyncIterator[None]:
-        events.append("started")
-        yield
-
-    middleware = MCPSessionMiddleware(Starlette(lifespan=last), keys=SECRET, store=Opening())
-    async with lifespan_of(middleware)(None):
-        assert events == ["open", "started"]
-
-
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
     guarded = made(SDK, authenticated=True)
     life = lifespan_of(MCPSessionMiddleware(guarded, keys=SECRET))(None)

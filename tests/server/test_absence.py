@@ -16,7 +16,6 @@ from clients import LEGACY, Client, Header, call, http
 
 from mcp_sessions import Session, TransportSessions, current_session
 from mcp_sessions._server import current
-from mcp_sessions.stores._memory import MemoryStore
 
 DISCOVER = "server/discover"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
@@ -215,14 +214,3 @@ async def test_a_worker_that_is_forked_off_is_another_process(
     named = await begin(client)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     await refused_twice(client, named)
-
-
-@pytest.mark.parametrize(("begin", "modern"), ERAS)
-@pytest.mark.parametrize("shared", ["object", "file"])
-async def test_workers_that_share_a_store_share_sessions(
-    begin: Begin, modern: bool, shared: str, tmp_path: Path
-) -> None:
-    store = MemoryStore() if shared == "object" else f"sqlite:{tmp_path}/sessions.db"
-    one, other = asking(modern=modern, store=store), asking(modern=modern, store=store)
-    named = await begin(one)
-    assert (await other.tool("asks", named)).result["content"] is True

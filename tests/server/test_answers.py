@@ -33,37 +33,12 @@ Failure = Callable[[], Exception]
 
 
 class TestOnCreate:
-    async def test_it_is_told_what_the_caller_asks_for(self, modern: bool) -> None:
-        """The params but `_meta`, and the scope; what it writes into the state comes with the answer."""
-        told: list[Any] = []
-
-        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            told.extend([params, scope["path"]])
-            session.state.update(params)
-
-        client = client_of(modern, on_create=on_create)
-        answer = await client.send("sessions/create", {"plan": "free", "seats": [1, None]})
-        assert told == [{"plan": "free", "seats": [1, None]}, "/mcp"]
-        session = answer.result["session"]
-        del session["expiresAt"]
-        kept = (await client.tool("remember", session=session)).result["content"]
-        assert kept == {"plan": "free", "seats": [1, None]}
-
     async def test_what_python_does_not_read_is_refused(self) -> None:
         """A number of thousands of digits, that is; nobody needs one, and it costs more than its length."""
         client = client_of(False, on_create=lambda session, params, scope: None)
         body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{"a":%b}}'
         assert (await client.post(body % (b"7" * 5000))).error["code"] == -32602
         assert "session" in (await client.post(body % (b"7" * 4000))).result
-
-    async def test_a_store_that_is_away_is_said_to_be(self, modern: bool) -> None:
-        """Whether the record or the hook's data could not be kept."""
-
-        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            raise StoreUnavailable
-
-        answer = await client_of(modern, on_create=on_create).send("sessions/create")
-        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
 
     async def test_it_runs_for_those_alone_whom_the_server_lets_in(self, modern: bool) -> None:
         """What it makes is not to be had without a good access token."""
@@ -79,15 +54,6 @@ class TestOnCreate:
 
 
 class TestDelete:
-    async def test_a_deleted_session_is_gone(self, modern: bool) -> None:
-        """The answer is empty and carries no session; the next request is told why."""
-        client = client_of(modern)
-        session = await client.create()
-        answer = await client.delete(session)
-        assert answer.result == ({"resultType": "complete"} if modern else {})
-        error = (await client.tool(session=session)).error
-        assert error["data"] == {"sessionId": session["sessionId"], "reason": "ended"}
-
     @pytest.mark.parametrize("failure", [StoreUnavailable, StoreFull])
     async def test_a_store_that_did_not_take_it_is_said_to_have_failed(self, modern: bool, failure: Failure) -> None:
         """Never success, never "not found": the client may try again, and is told when."""
@@ -127,13 +93,6 @@ class TestRefusals:
         assert (await client.tool(session=session)).error["data"]["reason"] == over
         caller[0] = "bob"
         assert (await client.tool(session=session)).error["data"] == {"sessionId": session["sessionId"]}
-
-    async def test_a_store_out_of_reach_is_not_a_missing_session(self, modern: bool) -> None:
-        """HTTP 503 and `Retry-After`: clients take "not found" as final."""
-        client = client_of(modern, store=Failing("status"))
-        answer = await client.tool(session=await client.create())
-        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
-        assert "data" not in answer.error
 
 
 class TestAnAnswerThatComesLate:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 import pytest
-from apps import RESULTS, Server, read, reply, sessions
-from clients import LEGACY, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
+from apps import Server, read, reply, sessions
+from clients import LEGACY, SESSION_KEY, Answer, Client, Header, Incoming, call, chunks, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
@@ -18,8 +17,6 @@ from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import current
 from mcp_sessions._session.events import SessionEvent, SessionUsed
 from mcp_sessions.stores._timeout import TimeoutStore
-
-LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -135,37 +132,7 @@ class TestWithASession:
         assert heard[0] is left
 
 
-class TestLists:
-    @pytest.mark.parametrize("method", LISTS)
-    @pytest.mark.parametrize("lists", [None, "stable", "session", "untouched"])
-    async def test_a_list_varies_by_session_only_where_it_may(self, modern: bool, method: str, lists: Any) -> None:
-        """Stable: taken out and echoed. By session: attached and echoed. Untouched: neither."""
-        server = Server()
-        client = Client(sessions(server, lists=lists), modern=modern)
-        session = await client.create()
-        answer = await client.send(method, session=session)
-        kind = lists or ("stable" if modern else "session")
-        assert (server.last.scope["mcp_session"] is not None) is (kind == "session")
-        assert (SESSION_KEY in server.last.json["params"]["_meta"]) is (kind != "stable")
-        echoed = SESSION_KEY in answer.json.get("result", {}).get("_meta", {})
-        assert echoed is (kind != "untouched" and method in RESULTS)
-        if kind == "stable":
-            assert int(server.last.headers[b"content-length"]) == len(server.last.body)
-            assert SESSION_KEY.encode() not in server.last.body
-
-
 class TestTheMirror:
-    async def test_another_session_or_none_is_refused(self, modern: bool) -> None:
-        """HTTP 400 beside a session, else as a transport session that is over; only the question is forwarded."""
-        server = Server()
-        client = Client(sessions(server), modern=modern)
-        one, other = await client.create(), await client.create()
-        for session, expected in ((other, (400, -32020)), (None, (404, -32043))):
-            answer = await client.tool("whoami", mirror(one), session=session)
-            assert (answer.status, answer.error["code"]) == expected
-        assert "tools/call" not in server.methods
-        assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
-
     async def test_a_forged_mirror_is_ours_too(self, modern: bool) -> None:
         """What looks like ours and is not is refused and never reaches the server."""
         server = Server()
@@ -177,40 +144,7 @@ class TestTheMirror:
         assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
 
 
-class TestBatches:
-    @pytest.mark.parametrize(
-        ("method", "session", "require"),
-        [
-            ("tools/call", {"sessionId": "x"}, "never"),
-            ("tools/call", 1, "never"),
-            ("sessions/create", None, "never"),
-            ("sessions/delete", None, "never"),
-            ("tools/call", None, {"tools/call"}),
-        ],
-    )
-    async def test_a_batch_that_speaks_of_or_needs_a_session_is_refused(
-        self, method: str, session: Any, require: Any
-    ) -> None:
-        """As a whole, with a message that says why; a batch is no way round a policy."""
-        server = Server()
-        client = Client(sessions(server, require=require), modern=False)
-        batch = [client.message("ping"), client.message(method, {"name": "whoami"}, session=session)]
-        answer = await client.post(batch)
-        assert (answer.status, answer.error["code"], answer.json["id"]) == (400, -32600, None)
-        assert "send its messages one by one" in answer.error["message"]
-        assert not server.seen
-
-
 class TestWhileTheStoreIsAway:
-    @pytest.mark.parametrize("method", ["tools/call", "tools/list", "sessions/delete"])
-    async def test_nobody_is_let_in_by_default(self, modern: bool, method: str) -> None:
-        """503 and nothing forwarded, whether the call needs a session or not."""
-        server = Server()
-        client = Client(sessions(server, store=Failing("status")), modern=modern)
-        answer = await client.send(method, {"name": "whoami"}, session=await client.create())
-        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
-        assert method not in server.methods
-
     async def test_a_deployment_may_let_them_in(self, modern: bool, caplog: pytest.LogCaptureFixture) -> None:
         """Each with a warning in the log; an id that does not verify is refused as ever."""
         client = Client(sessions(Server(), store=Failing("status"), on_store_error="allow"), modern=modern)
@@ -303,50 +237,3 @@ async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
     assert (await call(client.app, resume)).status == 200
     await client.delete(session)
     assert (await call(client.app, resume)).status == 405
-
-
-class TestTransportSessions:
-    """Sessions that are named in the header, for clients of the legacy era that know of no other way."""
-
-    async def connect(self, client: Client) -> Header:
-        named = (await client.send("initialize")).headers[b"mcp-session-id"]
-        return (b"mcp-session-id", named)
-
-    async def test_its_state_is_kept_in_the_store(self) -> None:
-        """The client carries none; sessions do not see each other's, and a state that cannot be kept is an error."""
-        client = Client(sessions(Server()), modern=False)
-        one, two = await self.connect(client), await self.connect(client)
-        await client.tool("remember", one, a=1)
-        assert (await client.tool("remember", one, b=2)).result["content"] == {"a": 1, "b": 2}
-        assert (await client.tool("remember", two)).result["content"] == {}
-
-        async def spoil(session: Session | None, _arguments: dict[str, Any]) -> str:
-            assert session is not None
-            session.state["list"] = []
-            session.state["list"].append({1})
-            return "said"
-
-        client = Client(sessions(Server(sse=True, spoil=spoil)), modern=False)
-        answer = await client.tool("spoil", await self.connect(client))
-        assert b"session state must be JSON" in answer.body
-        assert b"said" not in answer.body
-
-
-async def test_no_log_line_of_a_whole_flow_holds_the_token(modern: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor a recognisable part of it: creation, use, state, refusal, mismatch, deletion and expiry."""
-    with caplog.at_level(logging.DEBUG):
-        clock = [START]
-        client = Client(sessions(Server(), clock=lambda: clock[0], idle_timeout=60), modern=modern)
-        session = await client.create()
-        answer: Answer = await client.tool("remember", session=session, a=1)
-        state = (answer.session or {})["state"]
-        await client.tool(session={**session, "state": state[:-4]})
-        await client.tool("whoami", mirror(session))
-        clock[0] += 61
-        await client.tool(session=session)
-        clock[0] -= 61
-        await client.delete(session)
-        await client.tool(session=session)
-    assert len(caplog.messages) > 5
-    for secret in (*session["sessionId"].split("."), state.rpartition(".")[2]):
-        assert secret[:16] not in caplog.text

@@ -67,17 +67,6 @@ def test_size_is_judged_by_the_sum_alone(pieces: list[bytes]) -> None:
     assert anyio.run(attempt) == (body if len(body) <= 10 else None)
 
 
-@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
-@pytest.mark.parametrize("slow", [False, True])
-async def test_the_limit_itself_still_fits(size: int, fits: bool, slow: bool) -> None:
-    """One under and at the limit pass, one over does not."""
-    if fits:
-        assert len(await take(*chunks(b"x" * size), slow=slow)) == size
-    else:
-        with refused("body_too_large"):
-            await take(*chunks(b"x" * size), slow=slow)
-
-
 async def test_small_pieces_cost_no_more_than_what_they_hold() -> None:
     """A sender chooses how it cuts its body, and ten thousand connections may do so at once."""
     size = 60_000
