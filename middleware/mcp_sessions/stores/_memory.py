@@ -64,7 +64,7 @@ _Items = dict[str, tuple[bytes, float]]
 """Values by their names, each with when it is over: Unix seconds, or infinity."""
 
 
-@dataclass(slots=True)
+@dataclass(repr=False, slots=True)
 class _Held:
     subject: str | None
     items: _Items = field(default_factory=dict)
