@@ -136,7 +136,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         token_shape="not the shape of a session id",
         token_size="longer than a session id may be",
         token_header="the header of a token of another kind, or a changed one",
-        token_algorithm="a key's id with another algorithm than the key's",
+        token_algorithm="a key's id, with an algorithm other than the key's",
         token_signature="a changed or forged session id",
         token_claims="claims that are not those of a session id",
         **{
@@ -192,7 +192,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         "none; the client creates another session",
         "no",
         expired="past its lifetime or its idle timeout",
-        ended="it was ended before; the line of its end says why",
+        ended="ended already; the log line of its end says why",
     ),
     **_group(
         "caller",

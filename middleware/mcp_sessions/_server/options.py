@@ -80,8 +80,8 @@ class TransportSessions(_Checked):
     """Whether an authenticated caller whose client names no session gets the one of its principal, which all its
     conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that send it in
-    the header do not reconnect when it has ended."""
+    """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
+    in the header do not reconnect when it has ended."""
     bridge: Flag = False
     """Whether clients of a stateful server get our session ids, with the server's own ids sealed inside. See "The
     bridge" in the wire format."""
@@ -104,7 +104,7 @@ class Wire(_Checked):
 
     era: Annotated[Era, option_types.word(Era)] = "both"
     """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
-    transport session; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
+    session by header; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
     lists: Annotated[Lists | None, option_types.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
@@ -122,13 +122,13 @@ class Limits(_Checked):
     body_bytes: Whole = 4 * MEBIBYTE
     """Maximum bytes of a request body."""
     body_timeout: Duration = 30  # seconds
-    """Maximum seconds for what of a request body did not arrive with its headers."""
+    """Maximum seconds for the rest of a request body to arrive."""
     batch: Whole = 100
     """Maximum messages in a JSON-RPC batch (protocol 2025-03-26 only)."""
     nesting: Whole = 1_000
     """Maximum nesting of arrays and objects in a body, within the interpreter's recursion limit."""
     event_bytes: Whole = 64 * MEBIBYTE
-    """Maximum bytes of an event in a response stream to buffer."""
+    """Maximum bytes to buffer of one event in a response stream."""
     token_bytes: Annotated[int, option_types.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
     """Maximum bytes of a session id."""
     token_cache: Annotated[int, option_types.whole(0)] = 10_000
