@@ -115,7 +115,9 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def server_id(self) -> str | None:
-        """The id of a transport session of the wrapped server that the header names, or None."""
+        """The id of the wrapped server's transport session that it comes by, or None."""
+        if isinstance(self.bridge, Bridged):
+            return self.bridge.server_id
         return None if self.headers.session_id is not None else self.headers.first(SESSION_HEADER)
 
     def edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:

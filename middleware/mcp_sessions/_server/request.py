@@ -17,6 +17,7 @@ from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
     ANSWERED,
+    CANCELLED,
     PASS,
     UNUSED,
     Action,
@@ -43,7 +44,7 @@ from .minting import begin_offered
 from .principal import is_unseen
 from .principal_session import open_own_session, principal_of
 from .response import Response, close
-from .rewrites import new_cookie, passing_response, response_for
+from .rewrites import new_cookie, response_for
 from .runtime import Runtime
 from .sessions import open_sessions, refused_claims
 
@@ -124,12 +125,15 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
 
     An answer that nothing changes or observes is sent directly.
     """
-    session, response = None, passing_response(ctx) if message is None else response_for(ctx, message, decision)
+    session, response = None, response_for(ctx, message, decision)
     if message is not None:
         if ctx.session is not None and decision.action is Action.ATTACH:
             session = Session(ctx.session)
             if (listen := ctx.runtime.telemetry.listen) is not None:
                 listen(SessionUsed(session.ref, message.label))
+        if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
+            ref = None if ctx.session is None else ctx.session.claims.ref
+            ctx.runtime.streams.cancel(ref, ctx.server_id, bytes(message.all_params["requestId"]))
         body = await prepare_message(ctx, message, decision, session)
     shown = shown_variable.set(_show(ctx, message, session))
     try:

@@ -9,19 +9,18 @@ cookie, and their conversations never merge.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import SHARED_JAR
-from .._protocol.decision import ADVERTISING, CANCELLED, ECHOES, Decision
+from .._protocol.decision import ADVERTISING, ECHOES, Decision
 from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
-from .active import ActiveSession, Bridged
+from .active import ActiveSession
 from .answers import refuse_at_once
 from .context import BridgedInitialize, RequestContext
 from .minting import mint_for, offer
@@ -33,38 +32,29 @@ INTERNAL_ERROR: Final = -32603
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Advertise(Rewrite, kw_only=True):
+class Advertise(Rewrite):
     """Sessions among the capabilities in an answer that tells what the server can do."""
 
-    settings: bytes
-    capability: bytes
-
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        return rewrite.advertise(text, response.request_id, self.settings, self.capability)
+        runtime = response.ctx.runtime
+        capability = b"{}" if runtime.rules.sep1364 is None else runtime.rules.sep1364.capability
+        return rewrite.advertise(text, response.request_id, runtime.settings, capability)
 
 
-class EchoSession(Rewrite, kw_only=True):
-    """The session, written into the answer, or the error that takes its place where the state cannot be kept."""
+class KeepState(Rewrite, kw_only=True):
+    """The state of the session, kept before the answer leaves: in the answer itself if its client carries it.
+
+    Where it cannot be kept, an error takes the place of the answer.
+    """
 
     is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        """Return the answer with the session, or with hints that keep others from it if it may be cached."""
         try:
-            return rewrite.echo(text, response.request_id, self.session.encode_metadata)
-        except StateError as error:
-            return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
-
-
-class SaveState(Rewrite, kw_only=True):
-    """The state of a session whose client carries none, kept before the answer leaves."""
-
-    is_repeatable: ClassVar[bool] = True
-    session: ActiveSession
-
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        """Return the answer if it may be cached, with hints that keep others from it; an error if nothing is kept."""
-        try:
+            if self.session.claims.kind == SESSION:
+                return rewrite.echo(text, response.request_id, self.session.encode_metadata)
             if response.is_answer(text):
                 await self.session.save()
         except (StateError, DataError, StoreUnavailable) as error:
@@ -75,55 +65,42 @@ class SaveState(Rewrite, kw_only=True):
 class NameSession(Rewrite, kw_only=True):
     """A new session, named in the start of a successful `initialize` or `server/discover`."""
 
-    ctx: RequestContext
     message: Message
-    name: Callable[[RequestContext, Message, Response], Awaitable[None]]
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        """Name the session with the success, whose text stays."""
-        if self.defers_start and response.is_answer(text):
-            self.defers_start = False
-            await self.name(self.ctx, self.message, response)
+        """Name the session with the success, whose text stays; where it gets none, the answer leaves without."""
+        if not self.defers_start or not response.is_answer(text):
+            return None
+        self.defers_start = False
+        ctx, message = response.ctx, self.message
+        if message.method != INITIALIZE:
+            cookie = await first_cookie(ctx, message)
+            response.extra_headers += () if cookie is None else (cookie,)
+        elif isinstance(ctx.bridge, BridgedInitialize) and ctx.bridge.server_id:
+            await self._name_bridged(ctx.bridge, response)
+        elif _may_name_transport(ctx, message):
+            try:
+                response.name((await mint_for(ctx, message, TRANSPORT)).token)
+            except Refusal as refusal:
+                ctx.record_refused(refusal, INITIALIZE)
         return None
 
-
-async def _set_cookie(ctx: RequestContext, message: Message, response: Response) -> None:
-    header = await first_cookie(ctx, message)
-    if header is not None:
-        response.extra_headers += (header,)
-
-
-async def _name_transport(ctx: RequestContext, message: Message, response: Response) -> None:
-    """Name a session for the client of a server that names none; where it gets none, the answer leaves without."""
-    try:
-        response.name((await mint_for(ctx, message, TRANSPORT)).token)
-    except Refusal as refusal:
-        ctx.record_refused(refusal, INITIALIZE)
-
-
-async def _name_bridged(ctx: RequestContext, message: Message, response: Response) -> None:
-    """Name ours, with the server's sealed inside, in place of the server's; where there is none, refuse."""
-    bridge, sep1364 = ctx.bridge, ctx.runtime.rules.sep1364
-    assert isinstance(bridge, BridgedInitialize)
-    if not bridge.server_id:
-        if _may_name_transport(ctx, message):
-            await _name_transport(ctx, message, response)
-        return
-    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
-    try:
-        stated = capabilities(message) if begins else None
-        bridge.session = await mint_for(ctx, message, TRANSPORT, server_id=bridge.server_id, capabilities=stated)
-    except Refusal as refusal:
-        bridge.is_orphaned = response.terminated = True
-        await refuse_at_once(ctx, message, refusal)
-    else:
-        response.name(bridge.session.token)
+    async def _name_bridged(self, bridge: BridgedInitialize, response: Response) -> None:
+        """Name ours, with the server's sealed inside, in place of the server's; where there is none, refuse."""
+        ctx, message, server_id = response.ctx, self.message, bridge.server_id
+        try:
+            stated = capabilities(message) if _begins_field(ctx, message) else None
+            bridge.session = await mint_for(ctx, message, TRANSPORT, server_id=server_id, capabilities=stated)
+        except Refusal as refusal:
+            bridge.is_orphaned = response.terminated = True
+            await refuse_at_once(ctx, message, refusal)
+        else:
+            response.name(bridge.session.token)
 
 
 class Sep1364Field(Rewrite, kw_only=True):
     """The session in the top-level field of the answer, and in its headers if they mirror it."""
 
-    ctx: RequestContext
     message: Message
     session: ActiveSession | None  # that the message names
     begins: bool  # it is an `initialize`, which begins a session where it names none
@@ -135,14 +112,14 @@ class Sep1364Field(Rewrite, kw_only=True):
             try:
                 self.session = await self._begin(text, response)
             except Refusal as refusal:
-                return self.ctx.refused_body(self.message, refusal)
+                return response.ctx.refused_body(self.message, refusal)
             finally:
                 self.defers_start = False
         return None if self.session is None else rewrite.with_field(text, response.request_id, self.session.token)
 
     async def _begin(self, answer: bytes, response: Response) -> ActiveSession:
         """Go on with the session that is named, or begin one, and keep what its client can do."""
-        ctx, session, bridge = self.ctx, self.session, self.ctx.bridge
+        ctx, session, bridge = response.ctx, self.session, response.ctx.bridge
         own = response.session_id  # the server's, or what is named in its place
         if session is not None:
             value = capabilities(self.message)
@@ -161,81 +138,54 @@ class Sep1364Field(Rewrite, kw_only=True):
         return session
 
 
-def response_for(ctx: RequestContext, message: Message, decision: Decision) -> Response | None:
-    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
-    session = ctx.session
-    if message.kind is not REQUEST:
-        if message.method == CANCELLED and "requestId" in message.all_params:
-            ref = None if session is None else session.claims.ref
-            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
-        return passing_response(ctx)
-    rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
-    if not rewrites:
-        return passing_response(ctx)
+def response_for(ctx: RequestContext, message: Message | None, decision: Decision) -> Response | None:
+    """Return what changes or observes the response on its way out, or None where nothing does."""
+    observer, session = None if ctx.telemetry is None else ctx.telemetry.observer, ctx.session
+    echoed, rewrites = session if decision.action in ECHOES else None, tuple[Rewrite, ...]()
+    if message is not None and message.kind is REQUEST:
+        rewrites = rewrites_for(ctx, message, echoed)
+    if message is None or not rewrites:
+        return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
     ctx.demand_whole_answer()
-    observer = None if ctx.telemetry is None else ctx.telemetry.observer
     response = Response(ctx, ctx.send, message.id or b"", rewrites, observer, message)
     if session is not None:
-        response.request = StreamRequest(session.claims, message.id, message.label, _upstream_id(ctx), session=session)
+        response.request = StreamRequest(session.claims, message.id, message.label, ctx.server_id, session=session)
         response.fail_open, response.recheck_at = decision.fail_open, session.recheck_at
     return response
 
 
-def passing_response(ctx: RequestContext) -> Response | None:
-    """Return what observes a response whose body passes as it came, or None if nothing does."""
-    observer = None if ctx.telemetry is None else ctx.telemetry.observer
-    return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
-
-
-def _upstream_id(ctx: RequestContext) -> str | None:
-    """Return the id of the wrapped server's transport session that a request comes by, or None where it has none."""
-    if isinstance(ctx.bridge, Bridged):
-        return ctx.bridge.server_id
-    return ctx.server_id
-
-
 def rewrites_for(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> tuple[Rewrite, ...]:
     """Return what the answer to a request needs, in this order."""
-    if message.method in ADVERTISING:
-        return tuple(_handshake_rewrites(ctx, message, echoed))
-    if echoed is None:
-        return ()
-    if ctx.runtime.rules.sep1364 is not None and field(message) is not None:
-        return (_keep_state(echoed), Sep1364Field(ctx=ctx, message=message, session=ctx.session, begins=False))
-    return (_keep_state(echoed),)
-
-
-def _keep_state(echoed: ActiveSession) -> Rewrite:
-    return EchoSession(session=echoed) if echoed.claims.kind == SESSION else SaveState(session=echoed)
-
-
-def _handshake_rewrites(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> list[Rewrite]:
-    """Return what the answer to `initialize` or `server/discover` needs, which may begin a session."""
-    runtime, sep1364 = ctx.runtime, ctx.runtime.rules.sep1364
-    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
-    capability = b"{}" if sep1364 is None else sep1364.capability
-    rewrites: list[Rewrite] = [Advertise(settings=runtime.settings, capability=capability)]
+    is_handshake, sep1364 = message.method in ADVERTISING, ctx.runtime.rules.sep1364
+    rewrites: list[Rewrite] = []
+    if is_handshake:
+        rewrites.append(Advertise())
     if echoed is not None:
-        rewrites.insert(echoed.claims.kind == SESSION, _keep_state(echoed))
-    if (name := _naming(ctx, message)) is not None:
-        rewrites.append(NameSession(defers_start=True, ctx=ctx, message=message, name=name))
+        rewrites.append(KeepState(session=echoed))
+    if is_handshake and _may_name_session(ctx, message):
+        rewrites.append(NameSession(defers_start=True, message=message))
+    begins = is_handshake and _begins_field(ctx, message)
     if begins or (sep1364 is not None and echoed is not None and field(message) is not None):
-        rewrites.append(Sep1364Field(defers_start=begins, ctx=ctx, message=message, session=ctx.session, begins=begins))
-    return rewrites
+        rewrites.append(Sep1364Field(defers_start=begins, message=message, session=ctx.session, begins=begins))
+    return tuple(rewrites)
 
 
-def _naming(
-    ctx: RequestContext, message: Message
-) -> Callable[[RequestContext, Message, Response], Awaitable[None]] | None:
-    """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
+def _begins_field(ctx: RequestContext, message: Message) -> bool:
+    """Whether the answer to a handshake names a session in the field of SEP-1364."""
+    sep1364 = ctx.runtime.rules.sep1364
+    return sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
+
+
+def _may_name_session(ctx: RequestContext, message: Message) -> bool:
+    """Whether the start of the answer to `initialize` or `server/discover` may name a new session."""
     if message.method != INITIALIZE:
-        return _set_cookie if ctx.accepts_cookies and not speaks_draft(message) else None
+        return ctx.accepts_cookies and not speaks_draft(message)
     if ctx.bridge is not None:  # it continues a session that it has
-        return None
+        return False
     if ctx.runtime.transport.bridges:
         ctx.bridge = BridgedInitialize()
-        return _name_bridged
-    return _name_transport if _may_name_transport(ctx, message) else None
+        return True
+    return _may_name_transport(ctx, message)
 
 
 def _may_name_transport(ctx: RequestContext, message: Message) -> bool:

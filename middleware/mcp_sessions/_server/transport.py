@@ -55,7 +55,7 @@ async def handle_without_body(ctx: RequestContext) -> None:
     if ctx.server_id is not None and not runtime.transport.bridges and runtime.telemetry.is_recording():
         runtime.telemetry.recorder().name_request(ctx.server_id, ctx.scope)
     if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
-        await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
+        await _serve_stream(ctx, None)
     else:
         with without_session(ctx.scope):
             await ctx.app(ctx.scope, ctx.receive, ctx.send)
@@ -83,8 +83,7 @@ async def _answer(ctx: RequestContext, header: str) -> None:
         with naming:
             await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
-        server_id = ctx.bridge.server_id
-        await _serve_stream(ctx, server_id, StreamRequest(session.claims, None, "GET", server_id))
+        await _serve_stream(ctx, StreamRequest(session.claims, None, "GET", ctx.bridge.server_id))
     else:
         await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
@@ -111,13 +110,13 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
             await send_status(ctx.send, 200)
 
 
-async def _serve_stream(ctx: RequestContext, transport: str | None, listening: StreamRequest | None = None) -> None:
+async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) -> None:
     """Serve the stream of a request, resumed, or one for `listening`, while the session lives that it belongs to.
 
     An event of another transport session or principal is refused: servers find events by their id alone.
     """
     runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
-    request = runtime.events.request_of(transport, event_id)
+    request = runtime.events.request_of(ctx.server_id, event_id)
     if request is None and not runtime.events.is_known(event_id):
         request = listening
     if request is None or not _is_owned(ctx, request.claims):
