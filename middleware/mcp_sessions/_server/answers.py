@@ -67,11 +67,7 @@ async def respond_to_session_method(ctx: RequestContext, message: Message, metho
     await respond(ctx.send, 200, body)
     is_ended = session is not None and session.ended_by_own_request
     if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
-        # The wrapped server's own session has begun with the one that is ended so.
-        question = probe_scope(ctx.scope, b"")
-        headers = edit(question["headers"], drop=(b"content-type", b"content-length"))
-        delete = {**question, "method": "DELETE", "headers": headers}
-        await probe_app(ctx.app, delete, replay(b"", ctx.receive), ResponseRecorder(NULL_ID))
+        await end_upstream(ctx.app, ctx.scope, ctx.receive)  # which has begun with the one that is ended so
 
 
 async def refuse(
@@ -205,6 +201,16 @@ async def notify(ctx: RequestContext, method: str) -> None:
     """Send the wrapped server a notification on behalf of the caller; its answer is dropped."""
     body = rewrite.notification(method)
     await probe_app(ctx.app, probe_scope(ctx.scope, body), replay(body, ctx.receive), ResponseRecorder(NULL_ID))
+
+
+async def end_upstream(app: ASGIApp, scope: Scope, receive: Receive, server_id: str | None = None) -> None:
+    """End the wrapped server's own session, of this id or of the scope's headers; the answer is dropped."""
+    question, named = (
+        probe_scope(scope, b""),
+        [] if server_id is None else [(SESSION_HEADER, server_id.encode("latin-1"))],
+    )
+    question["headers"] = edit(question["headers"], drop=(b"content-type", b"content-length"), add=named)
+    await probe_app(app, {**question, "method": "DELETE"}, replay(b"", receive), ResponseRecorder(NULL_ID))
 
 
 async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:

@@ -18,7 +18,7 @@ from .._protocol.draft import INITIALIZE, speaks_draft
 from .._protocol.headers import SESSION_HEADER, VERSION, edit, runtime_without_cookies
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.strict_json import join
-from .answers import ResponseRecorder, probe_app, probe_scope
+from .answers import ResponseRecorder, end_upstream, probe_app, probe_scope
 from .body import replay
 from .context import BridgedInitialize, RequestContext, session_header_values
 
@@ -60,8 +60,5 @@ async def _serves_legacy(ctx: RequestContext) -> bool | None:
     transport = ctx.runtime.transport
     own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
     if own:  # the server keeps transport sessions, and a client gets none of ours beside them
-        named = (SESSION_HEADER, own[0].encode("latin-1"))
-        headers = edit(question["headers"], drop=(b"content-type", b"content-length"), add=(named,))
-        delete = {**question, "method": "DELETE", "headers": headers}
-        await probe_app(ctx.app, delete, replay(b"", ctx.receive), ResponseRecorder(b"null"))
+        await end_upstream(ctx.app, question, ctx.receive, own[0])
     return recorder.succeeded and not own and (transport.header or transport.bridges)

@@ -18,13 +18,13 @@ from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft
-from .._protocol.headers import SESSION_HEADER, edit
+from .._protocol.headers import SESSION_HEADER
 from .._session.claims import FIELD, TRANSPORT, Claims, Kind
 from .._tokens import seal
 from ..stores._base import LIVE
 from .active import ActiveSession, Bridged
 from .answers import (
-    ResponseRecorder,
+    end_upstream,
     may_delete,
     record_refusal,
     refuse_unparsed,
@@ -32,7 +32,6 @@ from .answers import (
     send_refusal,
     send_status,
 )
-from .body import replay
 from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
 from .response import Response, close
@@ -43,7 +42,6 @@ from .sessions import open_transport, refusal_of, refused_claims
 _log: Final = logging.getLogger("mcp_sessions")
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
-_OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
 
 
 async def handle_without_body(ctx: RequestContext) -> None:
@@ -119,7 +117,9 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
     request = runtime.events.request_of(ctx.server_id, event_id)
     if request is None and not runtime.events.is_known(event_id):
         request = listening
-    if request is None or not _is_owned(ctx, request.claims):
+    principal = runtime.principal(ctx.scope)
+    owners = [None] if principal is None else runtime.ring(runtime.clock()).subjects(principal)
+    if request is None or request.claims.subject not in owners:
         claims = None if request is None else request.claims
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
         await _refuse_stream(ctx, foreign, "GET", claims)
@@ -149,13 +149,6 @@ async def _check_live(ctx: RequestContext, claims: Claims) -> None:
         raise SessionExpired(ref=claims.ref)
 
 
-def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
-    runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
-    if principal is None or claims.subject is None:
-        return principal is None and claims.subject is None
-    return claims.subject in runtime.ring(runtime.clock()).subjects(principal)
-
-
 async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
     record_refusal(ctx, refusal, claims, label)
     await send_refusal(ctx.send, refusal, _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status)
@@ -177,10 +170,7 @@ async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive
 
     await app(scope, receive, translate)
     if isinstance(bridge, BridgedInitialize) and bridge.is_orphaned and bridge.server_id:
-        # No client will ever use it, so it ends; the server's answer is dropped.
-        headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.server_id.encode("ascii"))])
-        delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
-        await app(delete, replay(b"", receive), ResponseRecorder(b"").send)
+        await end_upstream(app, scope, receive, bridge.server_id)  # no client will ever use it
 
 
 def _translated(bridge: Bridged | BridgedInitialize | None, start: ASGIMessage) -> ASGIMessage:
