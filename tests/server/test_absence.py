@@ -15,7 +15,7 @@ from apps import Server, sessions
 from clients import LEGACY, Client, Header, call, http
 
 from mcp_sessions import Session, TransportSessions, current_session
-from mcp_sessions._server import current
+from mcp_sessions._server import current, logs
 
 DISCOVER = "server/discover"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
@@ -28,7 +28,7 @@ HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name
 @pytest.fixture(autouse=True)
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was warned of before."""
-    monkeypatch.setattr(current, "_warned", set())
+    monkeypatch.setattr(logs, "_warned", set())
 
 
 def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
@@ -163,7 +163,7 @@ async def test_each_reason_is_one_line_and_nothing_that_a_client_sends_is_kept(
         await client.send("tools/call", {"name": "asks", "_meta": {CLIENT_INFO: info}}, (b"user-agent", b"%d" % n))
     (line,) = lines(caplog)
     assert len(line) < 300
-    assert not any("x" * 10 in reason for reason in current._warned)
+    assert not any("x" * 10 in reason for reason in logs._warned)
 
 
 # --- sessions of other processes -----------------------------------------------------------------

@@ -14,7 +14,7 @@ from streaming import Streaming
 
 from mcp_sessions import Session, current_session
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server import current
+from mcp_sessions._server import logs
 from mcp_sessions._session.events import SessionEvent, SessionUsed
 from mcp_sessions.stores._timeout import TimeoutStore
 
@@ -175,7 +175,7 @@ class TestWhileTheStoreIsAway:
         async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
             return current_session() is session
 
-        monkeypatch.setattr(current, "_warned", set())
+        monkeypatch.setattr(logs, "_warned", set())
         failing = Failing("open", "statuses")
         options: dict[str, Any] = {"store": TimeoutStore(failing, seconds=60), "require": {"tools/call": ["whoami"]}}
         client = Client(sessions(Server(asks=asks), **options), modern=modern)

@@ -17,7 +17,7 @@ from stateful import Stateful
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, current_session
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._server import current, minting
+from mcp_sessions._server import logs, minting
 from mcp_sessions._server.principal import from_scope, reader
 from mcp_sessions._session.claims import Kind, Principal
 
@@ -122,7 +122,7 @@ class TestACallerWhomNothingShows:
 
     async def test_it_is_refused_a_session_with_the_remedy(self, caplog: pytest.LogCaptureFixture) -> None:
         """An anonymous session would let one user's token use another user's session."""
-        current._warned.clear()
+        logs._warned.clear()
         app = sessions(Server())
         for _ in range(2):
             assert (await started(app, "sessions/create", BEARER, modern=True)).error == UNSEEN
@@ -140,7 +140,7 @@ class TestACallerWhomNothingShows:
         self, method: str, modern: bool, named_in: bytes, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its server works as before, and whoever asks for a session reads in the log why there is none."""
-        current._warned.clear()
+        logs._warned.clear()
         app = sessions(Server(asks=asks))
         answer = await started(app, method, BEARER, modern=modern)
         assert answer.result["capabilities"]["tools"] == {}

@@ -26,8 +26,7 @@ from .._session.state import RequestState, UnreadableState
 from .._tokens import seal
 from .._tokens.jwt import VerifiedToken
 from .._tokens.keys import KeyRing
-from .current import warn_once
-from .logs import log_extra
+from .logs import log_extra, warn_once
 
 if TYPE_CHECKING:
     from .runtime import Runtime

@@ -17,7 +17,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import Refusal
+from .._errors import Refusal, SessionNotFound
 from .._protocol import decision, rewrite
 from .._protocol.headers import METHOD, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
@@ -30,6 +30,7 @@ from ..telemetry._core import is_traced
 from .body import replay
 from .context import RequestContext
 from .current import without_session
+from .minting import new_cookie
 from .sessions import refused_claims
 
 Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
@@ -70,16 +71,14 @@ async def respond_to_session_method(ctx: RequestContext, message: Message, metho
         await end_upstream(ctx.app, ctx.scope, ctx.receive)  # which has begun with the one that is ended so
 
 
-async def refuse(
-    ctx: RequestContext, message: Message, refusal: Refusal, renew: Callable[[], Awaitable[Header | None]] | None = None
-) -> None:
+async def refuse(ctx: RequestContext, message: Message, refusal: Refusal, *, by_cookie: bool) -> None:
     """Answer a message with the error that its session, or the lack of one, deserves.
 
-    `renew` gives the header that names another session to its client, or None.
+    A dead cookie is renewed at once, since its client does not know that it has one.
     """
     if await preflight(ctx, message, _extra_statuses(ctx)):
-        header = None if renew is None else await renew()
-        await refuse_at_once(ctx, message, refusal, header)
+        is_dead = by_cookie and isinstance(refusal, SessionNotFound)
+        await refuse_at_once(ctx, message, refusal, await new_cookie(ctx, message) if is_dead else None)
 
 
 async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal, header: Header | None = None) -> None:

@@ -24,6 +24,7 @@ from .._protocol.headers import (
     HANDSHAKE_VERSIONS,
     LENGTH,
     SESSION_HEADER,
+    Header,
     RequestHeaders,
     edit,
     single_header,
@@ -90,6 +91,12 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
                 headers.session_id = session_id
                 self.edit_headers({SESSION_HEADER})
 
+    def cookie_of(self, value: str) -> Header:
+        """Return the header that sets our cookie."""
+        name = self.runtime.transport.cookie_name
+        assert name is not None
+        return cookies.set_cookie(name, value, path=self.client_path, secure=self.is_secure)
+
     @property
     def accepts_cookies(self) -> bool:
         """Whether a cookie of ours counts in this request: in the modern era, and not from other sites."""
@@ -120,7 +127,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
             return self.bridge.server_id
         return None if self.headers.session_id is not None else self.headers.first(SESSION_HEADER)
 
-    def edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
+    def edit_headers(self, dropped: set[bytes], *added: Header) -> None:
         """Replace headers that the application sees."""
         self.scope["headers"] = edit(self.scope["headers"], drop=dropped, add=added)
 

@@ -26,6 +26,7 @@ from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
+from .logs import warn_once
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -49,15 +50,6 @@ DETACHED: Final[Cause] = (
     "the thread lacks the context of the request",
     "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
 )
-_warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
-_log: Final = logging.getLogger("mcp_sessions")
-
-
-def warn_once(reason: str, text: str, *values: object) -> None:
-    """Log a warning, the first for this reason in this process."""
-    if reason not in _warned:
-        _warned.add(reason)
-        _log.warning(text, *values)
 
 
 MissingReason = Literal["unnamed", "unseen", "list"]

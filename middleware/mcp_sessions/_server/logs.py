@@ -33,6 +33,7 @@ FEW: Final = 3  # addresses and users that a warning names
 _MAX_METHOD: Final = 64  # characters of a client's method name
 _MAX_NAME: Final = 64  # characters of an address or a user
 Caller = tuple[str | None, str | None]  # address and user
+_warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -40,6 +41,13 @@ def log_extra(ref: str | None, trace: str | None = None) -> dict[str, str]:
     """Return the `extra=` of a line: its session, and that session's start."""
     known = {} if ref is None else {SESSION_ID: ref}
     return known if trace is None else {**known, START_TRACE: trace}
+
+
+def warn_once(reason: str, text: str, *values: object) -> None:
+    """Log a warning, the first for this reason in this process."""
+    if reason not in _warned:
+        _warned.add(reason)
+        _log.warning(text, *values)
 
 
 def _join(record: logging.LogRecord) -> bool:

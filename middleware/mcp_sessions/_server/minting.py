@@ -18,7 +18,18 @@ import anyio
 import msgspec
 from starlette.types import Scope
 
-from .._errors import DataGone, DataTooLarge, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable
+from .._errors import (
+    DataGone,
+    DataTooLarge,
+    PrincipalDataTooLarge,
+    Refusal,
+    SessionEnded,
+    SessionNotFound,
+    StoreUnavailable,
+)
+from .._protocol.cookies import SHARED_JAR
+from .._protocol.draft import SessionMetadata
+from .._protocol.headers import Header
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
@@ -30,15 +41,14 @@ from ..stores._base import LIVE, Record
 from ..telemetry._core import hook
 from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
 from .context import RequestContext
-from .current import warn_once
 from .lifecycle import LEASE, SUPERSEDED
-from .logs import log_extra
+from .logs import log_extra, warn_once
 from .principal import is_unseen
-from .runtime import Runtime
-from .sessions import RECHECK_AFTER, refusal_of
+from .sessions import RECHECK_AFTER, open_session, refusal_of
 
 if TYPE_CHECKING:
     from ..telemetry._spans import Start
+    from .runtime import Runtime
 
 UNSEEN_PRINCIPAL: Final = (
     "no session for a request with an Authorization header, since this middleware does not see who the caller is. Pass "
@@ -114,20 +124,6 @@ async def mint_for(
         session = await mint(ctx.runtime, kind=kind, **options)
         ctx.telemetry.name_session(session.claims.ref)
     return session
-
-
-async def offer(ctx: RequestContext, message: Message) -> str:
-    """Return the token of a session that begins with its first use: nothing is kept, counted or reported until then."""
-    runtime = ctx.runtime
-    _check_caller(runtime, ctx.scope)
-    await runtime.store.open()
-    now = runtime.clock()
-    ring, expires_at = runtime.ring(now), int(now) + int(runtime.transport.lifetime)
-    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client_of(message), "boot": runtime.boot()}
-    claims = _claims(runtime, ring, runtime.principal(ctx.scope), **fields)
-    with suppress(StoreUnavailable):
-        await runtime.store.register_at_epoch(claims)
-    return runtime.tokens.mint(ring, claims)
 
 
 async def begin_offered(session: ActiveSession, scope: Scope) -> None:
@@ -290,3 +286,48 @@ async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scop
     except Exception as error:
         _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=log_extra(ref))
         raise refusal("on_create_failed", ref=ref) from error
+
+
+# --- cookies ---
+
+
+async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
+    """Return the cookie that the answer to `server/discover` sets, or None where its client keeps what it has."""
+    cookie, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
+    if cookie == SHARED_JAR and not shares:
+        return None
+    if cookie is None:
+        return await new_cookie(ctx, message)
+    try:
+        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
+    except SessionNotFound:
+        return await new_cookie(ctx, message)
+    except StoreUnavailable:
+        pass  # to take it for dead could give one client the session of another
+    if shares:
+        return None
+    _log.warning(
+        "two MCP clients share one cookie jar, so neither has a session: give each an HTTP client of its own, wrap "
+        'them with with_sessions, or set TransportSessions(cookie="shared") where they are one conversation'
+    )
+    return ctx.cookie_of(SHARED_JAR)
+
+
+async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
+    """Return a cookie that offers a session, or None where the caller gets none.
+
+    The session begins with its first use: nothing is kept, counted or reported until then.
+    """
+    runtime, now = ctx.runtime, ctx.runtime.clock()
+    ring, expires_at = runtime.ring(now), int(now) + int(runtime.transport.lifetime)
+    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client_of(message), "boot": runtime.boot()}
+    try:
+        _check_caller(runtime, ctx.scope)
+        await runtime.store.open()
+        claims = _claims(runtime, ring, runtime.principal(ctx.scope), **fields)
+    except Refusal as reason:
+        ctx.record_refused(reason, message.label)
+        return None
+    with suppress(StoreUnavailable):
+        await runtime.store.register_at_epoch(claims)
+    return ctx.cookie_of(runtime.tokens.mint(ring, claims))

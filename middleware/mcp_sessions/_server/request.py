@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import Scope
 
-from .._errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
+from .._errors import Refusal, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import (
     ADVERTISING,
@@ -44,7 +43,7 @@ from .minting import begin_offered
 from .principal import is_unseen
 from .principal_session import open_own_session, principal_of
 from .response import Response, close
-from .rewrites import new_cookie, response_for
+from .rewrites import response_for
 from .runtime import Runtime
 from .sessions import open_sessions, refused_claims
 
@@ -89,9 +88,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
         if refused is not None:
-            # A dead cookie is renewed at once, since its client does not know that it has one.
-            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
-            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
+            await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
         elif decision.action in ANSWERED:
             await respond_to_session_method(ctx, message, METHODS[decision.action])
         else:

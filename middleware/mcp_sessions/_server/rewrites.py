@@ -11,22 +11,19 @@ from __future__ import annotations
 import logging
 from typing import ClassVar, Final
 
-from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
-from .._protocol import cookies, rewrite
-from .._protocol.cookies import SHARED_JAR
+from .._errors import DataError, Refusal, StateError, StoreUnavailable
+from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ECHOES, Decision
-from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
-from .._protocol.headers import Header
+from .._protocol.draft import INITIALIZE, speaks_draft
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
-from .._session.claims import COEXISTING, COOKIE, FIELD, SESSION, TRANSPORT
+from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT
 from .active import ActiveSession
 from .answers import refuse_at_once
 from .context import BridgedInitialize, RequestContext
-from .minting import mint_for, offer
+from .minting import first_cookie, mint_for
 from .response import Response, Rewrite
 from .resumption import StreamRequest
-from .sessions import open_session
 
 INTERNAL_ERROR: Final = -32603
 _log: Final = logging.getLogger("mcp_sessions")
@@ -193,48 +190,3 @@ def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
     begins_otherwise = sep1364 is not None and sep1364.initializes is not None
     is_legacy = not (ctx.headers.is_modern or speaks_draft(message))
     return ctx.runtime.transport.header and is_legacy and not begins_otherwise
-
-
-# --- cookies ---
-
-
-async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
-    """Return the cookie that the answer to `server/discover` sets, or None where its client keeps what it has."""
-    cookie, shares = ctx.headers.cookie, ctx.runtime.transport.shares_cookies
-    if cookie == SHARED_JAR and not shares:
-        return None
-    if cookie is None or not await _is_live(ctx, cookie):
-        return await new_cookie(ctx, message)
-    if shares:
-        return None
-    _log.warning(
-        "two MCP clients share one cookie jar, so neither has a session: give each an HTTP client of its own, wrap "
-        'them with with_sessions, or set TransportSessions(cookie="shared") where they are one conversation'
-    )
-    return _header(ctx, SHARED_JAR)
-
-
-async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
-    """Return a cookie that offers a session, or None where the caller gets none."""
-    try:
-        return _header(ctx, await offer(ctx, message))
-    except Refusal as refusal:
-        ctx.record_refused(refusal, message.label)
-        return None
-
-
-async def _is_live(ctx: RequestContext, cookie: str) -> bool:
-    """Whether a cookie names a live session of the caller, as far as is known."""
-    try:
-        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
-    except SessionNotFound:
-        return False
-    except StoreUnavailable:  # to take it for dead could give one client the session of another
-        return True
-    return True
-
-
-def _header(ctx: RequestContext, value: str) -> Header:
-    name = ctx.runtime.transport.cookie_name
-    assert name is not None
-    return cookies.set_cookie(name, value, path=ctx.client_path, secure=ctx.is_secure)

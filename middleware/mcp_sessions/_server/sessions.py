@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -31,7 +31,9 @@ from ..stores._base import LIVE, SessionStatus
 from .active import ActiveSession, end_of
 from .context import RequestContext
 from .logs import log_extra
-from .runtime import Runtime
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
 
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
     {
