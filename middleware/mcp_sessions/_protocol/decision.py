@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from .._errors import SessionNotFound
 from .._refusals import refusal
-from .._session.claims import COEXISTING, COOKIE, PRINCIPAL, Kind, RedactedRepr
+from .._session.claims import COEXISTING, COOKIE, FIELD, PRINCIPAL, Kind, RedactedRepr
 from .._session.claims import SESSION as SESSION_KIND
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
@@ -151,9 +151,7 @@ class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
 
     metadata: SessionMetadata | None = None  # in its body, else by our cookie
     transport_id: str | None = None  # in a header that names a transport session
-    is_cookie: bool = False  # `metadata` comes from the cookie
-    is_field: bool = False  # `metadata` comes from a field of SEP-1364
-    is_principals: bool = False  # nothing is named, and the session of the caller's principal counts
+    kind: Kind = SESSION_KIND  # where `metadata` is, or `"principal"` where nothing is named and the caller's counts
     contradicts: bool = False  # the header is not the session of the field
 
 
@@ -172,12 +170,12 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: 
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
     if action is Action.LIST:
         action = list_action(rules.lists, modern=headers.is_modern)
-    if credentials.is_principals and action is not Action.ATTACH:
+    if credentials.kind == PRINCIPAL and action is not Action.ATTACH:
         return PASS
-    if credentials.is_cookie and action is Action.STRIP_SESSION:
+    if credentials.kind == COOKIE and action is Action.STRIP_SESSION:
         action = Action.PASSTHROUGH  # there is nothing to take out, and nothing to echo
     kind = _kind(credentials, action, rules)
-    opens = credentials.metadata is not None or credentials.transport_id is not None or credentials.is_principals
+    opens = credentials.metadata is not None or credentials.transport_id is not None or kind == PRINCIPAL
     fail_open = opens and rules.fail_open and action not in ANSWERED and not _is_required(message, rules)
     return Decision(action, credentials.metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
 
@@ -207,14 +205,14 @@ def identify(
     if headers.session_id is not None or sep1364 is not None:
         transport_id, contradicts = _header(message, metadata, headers, rules)
     if metadata is not None:
-        is_field = sep1364 is not None and message.session is None
-        return Credentials(metadata, transport_id, is_field=is_field, contradicts=contradicts)
+        kind = FIELD if sep1364 is not None and message.session is None else SESSION_KIND
+        return Credentials(metadata, transport_id, kind, contradicts)
     cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
     # What begins with `server/discover` is left to its answer.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
         is_principals = has_own and _may_be_principals(message, headers, subject)
-        return Credentials(None, transport_id, is_principals=is_principals)
-    return Credentials(SessionMetadata(cookie), is_cookie=True)
+        return Credentials(None, transport_id, PRINCIPAL if is_principals else SESSION_KIND)
+    return Credentials(SessionMetadata(cookie), kind=COOKIE)
 
 
 def _may_be_principals(message: Message, headers: RequestHeaders, subject: Subject) -> bool:
@@ -225,10 +223,10 @@ def _may_be_principals(message: Message, headers: RequestHeaders, subject: Subje
 
 def _presence(message: Message, subject: Subject, credentials: Credentials, rules: Rules) -> SessionPresence:
     metadata, sep1364 = credentials.metadata, rules.sep1364
-    if sep1364 is not None and (metadata is None or credentials.is_cookie) and sep1364.requires(message, subject):
+    if sep1364 is not None and (metadata is None or credentials.kind == COOKIE) and sep1364.requires(message, subject):
         raise refusal("required")
     by_header = credentials.transport_id is not None and subject not in ABOUT_SESSIONS
-    if metadata is not None or by_header or credentials.is_principals:
+    if metadata is not None or by_header or credentials.kind == PRINCIPAL:
         return SessionPresence.SESSION
     needs_one = subject not in ABOUT_SESSIONS and _is_required(message, rules)
     return SessionPresence.REQUIRED_BUT_MISSING if needs_one else SessionPresence.NOTHING
@@ -236,12 +234,8 @@ def _presence(message: Message, subject: Subject, credentials: Credentials, rule
 
 def _kind(credentials: Credentials, action: Action, rules: Rules) -> Kind:
     """Return what the token in the body or the cookie must be good for."""
-    if credentials.is_cookie:
-        return COOKIE
-    if credentials.is_principals:
-        return PRINCIPAL
-    if not credentials.is_field or credentials.metadata is None:
-        return SESSION_KIND
+    if credentials.kind != FIELD or credentials.metadata is None:
+        return credentials.kind
     if action is Action.FORK:
         raise refusal("session_missing")
     kind = rules.kind_of(credentials.metadata.session_id)
