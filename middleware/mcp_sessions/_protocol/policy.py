@@ -49,6 +49,7 @@ class PolicyRequest:
 Target: TypeAlias = Callable[[], str | None]
 Judge: TypeAlias = Callable[[PolicyRequest], bool]
 Rule: TypeAlias = Callable[[str, Target, bool], bool]
+"""Takes a method, what returns its target (called by a rule on names alone), and whether it is a notification."""
 Summary: TypeAlias = Literal["never", "some", "always"]
 Require: TypeAlias = Literal["never", "always"] | Mapping[str, bool | Collection[str]] | Collection[str] | Judge
 
@@ -75,26 +76,21 @@ class Policy:
             - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:
+        requires: Returns whether a message must be refused when it carries no session. Raises `TypeError` where the
+            `require=` function returns something other than a bool.
         summary: The value that is advertised to clients.
 
     Raises:
         ConfigurationError: It is none of these, or names what cannot need a session.
     """
 
-    __slots__ = ("_rule", "summary")
+    __slots__ = ("requires", "summary")
 
+    requires: Rule
     summary: Summary
 
     def __init__(self, require: Require) -> None:
-        self._rule, self.summary = _compile(require)
-
-    def requires(self, method: str, target: Target, notification: bool) -> bool:
-        """Whether a message must be refused when it carries no session; `target` is called only by a rule on names.
-
-        Raises:
-            TypeError: The `require=` function returned something other than a bool.
-        """
-        return self._rule(method, target, notification)
+        self.requires, self.summary = _compile(require)
 
 
 def _compile(require: object) -> tuple[Rule, Summary]:
