@@ -15,7 +15,7 @@ from typing import Any, Final
 from clients import LEGACY, MODERN, SESSION_KEY
 from environments import INSTALLED
 
-from mcp_sessions._protocol.members import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY
+from mcp_sessions._protocol.jsonrpc import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY
 
 http: Any = import_module("httpx2" if "httpx2" in INSTALLED else "httpx")
 CAPABILITIES: Final[dict[str, Any]] = {"experimental": {"sessions": {}}}

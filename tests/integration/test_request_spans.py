@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanContext, SpanKind
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions._protocol.members import CLIENT_INFO_KEY
+from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY
 
 from .errands import ALL_CELLS, bare
 from .servers import KEYS, Cell, Hall, Running, running

@@ -10,9 +10,8 @@ from apps import Server, sessions
 from clients import LEGACY, Client
 
 from mcp_sessions import Session
-from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY, Message, parse
 from mcp_sessions._protocol.labels import client_of
-from mcp_sessions._protocol.members import CLIENT_INFO_KEY
 
 WIRE = {"name": "wire", "version": "1.2"}
 TEXTS: list[tuple[Any, str | None]] = [

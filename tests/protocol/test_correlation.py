@@ -16,7 +16,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._protocol.jsonrpc import parse
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, parse
 from mcp_sessions._protocol.labels import (
     DEFAULT_CHAIN,
     MAX_BAGGAGE,
@@ -24,7 +24,6 @@ from mcp_sessions._protocol.labels import (
     correlation_of,
     correlation_sources,
 )
-from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_session_id
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.jwt import Tokens

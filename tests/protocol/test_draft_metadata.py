@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from reasons import refused
 
 from mcp_sessions._protocol.decision import requested_session
-from mcp_sessions._protocol.draft import SessionMetadata, metadata, names_transport, speaks_draft, with_state
-from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.members import SESSION_KEY
+from mcp_sessions._protocol.draft import SessionMetadata, metadata, names_transport, speaks_draft
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 
 
 def message(meta: str) -> Message:
@@ -100,7 +99,7 @@ def test_no_text_about_a_named_session_holds_its_id() -> None:
 def test_metadata_says_when_the_session_ends_in_utc() -> None:
     plain = {"sessionId": "a", "expiresAt": "1970-01-01T00:00:00Z"}
     assert json.loads(metadata("a", 0)) == plain
-    assert json.loads(with_state(metadata("a", 0), "s")) == {**plain, "state": "s"}
+    assert json.loads(metadata("a", 0, "s")) == {**plain, "state": "s"}
 
 
 @pytest.mark.parametrize(

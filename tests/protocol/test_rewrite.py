@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from mcp_sessions._errors import StateTooLarge
 from mcp_sessions._protocol import rewrite
-from mcp_sessions._protocol.jsonrpc import Message, MessageKind, parse
-from mcp_sessions._protocol.members import SESSION_KEY
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, MessageKind, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create
 from mcp_sessions._protocol.strict_json import members
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import CreateRefused, Session, current_session
-from mcp_sessions._protocol.members import CLIENT_INFO_KEY
+from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY
 from mcp_sessions.telemetry import SessionSpanProcessor
 
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}

@@ -87,22 +87,18 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     return SessionMetadata(session_id, state)
 
 
-def metadata(session_id: str, expires_at: int) -> bytes:
+def metadata(session_id: str, expires_at: int, state: str | None = None) -> bytes:
     """Return the JSON of `SessionMetadata`, as `sessions/create` and every echo carry it.
 
-    The hint `expires_at` is in Unix seconds; without a new state the client's own stays good.
+    The hint `expires_at` is in Unix seconds; without a new sealed state the client's own stays good.
     """
-    return msgspec.json.encode({"sessionId": session_id, "expiresAt": instant(expires_at)})
+    shown = {"sessionId": session_id, "expiresAt": instant(expires_at)}
+    return msgspec.json.encode(shown if state is None else {**shown, "state": state})
 
 
 def instant(seconds: float) -> str:
     """Return a moment in ISO 8601, UTC."""
     return utc(int(seconds)).isoformat().replace("+00:00", "Z")
-
-
-def with_state(metadata: bytes, state: str) -> bytes:
-    """Return the same JSON with a sealed state, whose characters need no escapes."""
-    return b"".join((metadata[:-1], b',"state":"', state.encode("ascii"), b'"}'))
 
 
 def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:

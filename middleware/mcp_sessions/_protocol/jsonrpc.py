@@ -7,8 +7,9 @@ Only what sessions need is decoded: the envelope, the member of `params` that na
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -16,9 +17,13 @@ from msgspec import UNSET, Raw, UnsetType
 from .._errors import Refusal
 from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
-from . import members, strict_json
-from .members import NO_PARAMS, READ, RENAMED, SESSION_KEY, Meta, Params, Value
+from . import strict_json
 from .strict_json import DECODE_ERRORS, check_level, has_no_other_members, join, last_members, string
+
+SESSION_KEY: Final = "io.modelcontextprotocol/session"
+PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
+CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -30,10 +35,11 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 }
 _ENVELOPE: Final = strict_json.Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = strict_json.Names("jsonrpc")  # of what may be no message at all
-_PARAMS: Final = strict_json.Names(*READ, *RENAMED.values(), "capabilities", "cursor", "requestId", "sessionId")
+_PARAMS: Final = strict_json.Names(
+    *("_meta", "name", "uri", "clientInfo", "protocolVersion", "capabilities", "cursor", "requestId", "sessionId")
+)
 _META: Final = strict_json.Names(
-    *(SESSION_KEY, members.PROTOCOL_VERSION_KEY, members.CLIENT_CAPABILITIES_KEY),
-    *("baggage", "traceparent", "tracestate"),
+    *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage", "traceparent", "tracestate")
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -42,7 +48,9 @@ _SPACE: Final = b" \t\n\r"
 _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
 
+Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
+_T = TypeVar("_T", bound=msgspec.Struct)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 # Or a letter of it, escaped or in a form that folds to it.
 _MAY_BE_MESSAGE: Final = re.compile(
@@ -61,6 +69,39 @@ class MessageKind(Enum):
 REQUEST: Final = MessageKind.REQUEST
 NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
+
+
+class Meta(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """The members that the `_meta` of most requests has, each value as sent."""
+
+    session: Value = msgspec.field(default=UNSET, name=SESSION_KEY)
+    protocol_version: Value = msgspec.field(default=UNSET, name=PROTOCOL_VERSION_KEY)
+    client_info: Value = msgspec.field(default=UNSET, name=CLIENT_INFO_KEY)
+    client_capabilities: Value = msgspec.field(default=UNSET, name=CLIENT_CAPABILITIES_KEY)
+    progress_token: Value = msgspec.field(default=UNSET, name="progressToken")
+    traceparent: Value = UNSET
+    tracestate: Value = UNSET
+    baggage: Value = UNSET
+
+    @property
+    def named(self) -> bytes | None:
+        return None if self.session is UNSET else bytes(self.session)
+
+
+class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
+    """The members that the `params` of MCP's common methods have, each value as sent."""
+
+    name: Value = UNSET
+    uri: Value = UNSET
+    arguments: Value = UNSET
+    cursor: Value = UNSET
+    protocol_version: Value = msgspec.field(default=UNSET, name="protocolVersion")
+    capabilities: Value = UNSET
+    client_info: Value = msgspec.field(default=UNSET, name="clientInfo")
+    meta: Meta | None = msgspec.field(default=None, name="_meta")
+
+
+NO_PARAMS: Final = Params()
 
 
 class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
@@ -227,11 +268,16 @@ def _message(body: bytes) -> Message:
     _PARAMS.check(params or ())
     _META.check(meta or ())
     request_id = None if "id" not in envelope else _checked_id(envelope["id"])
-    params = params or {}
-    common = None if meta is None else Meta.of(meta)
-    read: Params = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
+    common = None if meta is None else _taken(Meta, meta)
+    read = _taken(Params, {**(params or {}), "_meta": common})
     session = None if common is None else common.named
     return Message(body, NOTIFICATION if request_id is None else REQUEST, method, request_id, session, read, field)
+
+
+def _taken(kind: type[_T], members: Mapping[str, object]) -> _T:
+    """Return a struct of those members that it has a field for."""
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    return kind(**{field: members[name] for field, name in names if name in members})
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

@@ -17,8 +17,7 @@ from msgspec import UNSET, Raw
 from .._errors import ConfigurationError, Refusal
 from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
 from .draft import INITIALIZE
-from .jsonrpc import Message
-from .members import SESSION_KEY
+from .jsonrpc import SESSION_KEY, Message
 from .strict_json import DECODE_ERRORS, string
 
 

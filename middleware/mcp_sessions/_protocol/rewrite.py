@@ -13,8 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from .._errors import Refusal
-from .jsonrpc import Message
-from .members import SESSION_KEY
+from .jsonrpc import SESSION_KEY, Message
 from .strict_json import Names, join, last_members, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
@@ -155,8 +154,9 @@ def without_session(message: Message) -> bytes:
     """Return a message with the session taken out of `_meta`; an empty `_meta` stays."""
     if message.session is None:
         return message.body
-    meta = {name: value for name, value in (message.meta or {}).items() if name != SESSION_KEY}
-    return join({**message.envelope, "params": {**message.all_params, "_meta": meta}})
+    envelope: dict[str, Any] = last_members(message.body)
+    del _inner(_inner(envelope, "params"), "_meta")[SESSION_KEY]
+    return join(envelope)
 
 
 def with_capabilities(body: bytes) -> bytes:

@@ -25,6 +25,7 @@ from .strict_json import join, last_members, string
 FIELD_NAME: Final = "sessionId"
 TERMINATE: Final = "terminate"
 _CREATES: Final = frozenset({CREATE, "session/create"})
+_OWN: Final = frozenset({FIELD_NAME, "capabilities"})  # params of which the draft's `sessions/create` has none
 _DELETES: Final = frozenset({DELETE, "session/delete"})
 _NEVER_REQUIRING: Final = frozenset({INITIALIZE, "notifications/initialized", "ping"})
 """What a client may send before it has a session, where sessions are required."""
@@ -187,7 +188,7 @@ class Sep1364:
     def subject(self, message: Message) -> Subject | None:
         """Return what a message is about, where one of these dialects decides it."""
         method, creates = message.method, self.creates is not None
-        if creates and method in _CREATES and _is_not_of_the_draft(message):
+        if creates and method in _CREATES and (method != CREATE or not _OWN.isdisjoint(message.all_params)):
             subject = Subject.CREATE_SEP1364
         elif creates and method in _DELETES:
             subject = Subject.DELETE
@@ -221,7 +222,3 @@ class Sep1364:
         if message.method == INITIALIZE and self.creates is not None:
             body = rewrite.with_capabilities(body)
         return message if body is message.body else msgspec.structs.replace(message, body=body, field=None)
-
-
-def _is_not_of_the_draft(create: Message) -> bool:
-    return create.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(create.all_params)

@@ -184,10 +184,9 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         if changed is None and not carries_last_seen:
             return draft.metadata(self.token, self.ends_at)
         now = int(runtime.clock())
-        plain = draft.metadata(self.token, end_of(claims, runtime, now))
         payload = (self.payload or b"{}") if changed is None else changed
         sealed = seal.seal(self.ring.signing, payload, claims, last_seen=now)
-        return draft.with_state(plain, sealed)
+        return draft.metadata(self.token, end_of(claims, runtime, now), sealed)
 
     @property
     def namespace(self) -> Namespace:

@@ -16,8 +16,7 @@ from msgspec import Raw
 
 from .._protocol.decision import Action
 from .._protocol.draft import instant
-from .._protocol.jsonrpc import Message
-from .._protocol.members import SESSION_KEY
+from .._protocol.jsonrpc import SESSION_KEY, Message
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
 from .._refusals import refusal
 from .._session.claims import COEXISTING, FIELD, SESSION, Kind

@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from .._protocol.members import SESSION_KEY
+from .._protocol.jsonrpc import SESSION_KEY
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from .._protocol.members import SESSION_KEY
+from .._protocol.jsonrpc import SESSION_KEY
 from . import _messages as messages
 from ._session import (
     ClientError,

@@ -19,7 +19,7 @@ from opentelemetry.context import Context, attach, create_key, detach, get_curre
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext, get_current_span, set_span_in_context
 
 from .._errors import Refusal
-from .._protocol.members import Meta
+from .._protocol.jsonrpc import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
 from ._attributes import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import jsonrpc
-from mcp_sessions._protocol.members import SESSION_KEY
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY
 
 from .trials import Disagreement, mutate
 
