@@ -21,7 +21,7 @@ from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
 from . import terminal
 
-_Command = Callable[[argparse.Namespace], int]
+_Command = Callable[[argparse.Namespace], Awaitable[int]]
 
 _NOT_FOUND: Final = "no live session of this name is recorded; servers record sessions with tracked=True"
 _NOBODY: Final = (
@@ -50,7 +50,7 @@ def _add(commands: Any, name: str, purpose: str, command: _Command) -> argparse.
     parser: argparse.ArgumentParser = commands.add_parser(name, help=purpose)
     parser.add_argument("--store", type=_address, required=True, metavar="URL|env:NAME|file:PATH")
     parser.add_argument("--audience", default=AUDIENCE, help=f"the servers' ({AUDIENCE})")
-    parser.set_defaults(command=command, keys=None)
+    parser.set_defaults(command=lambda arguments: anyio.run(command, arguments), keys=None)
     return parser
 
 
@@ -68,67 +68,52 @@ def _moment(text: str) -> datetime:
         raise argparse.ArgumentTypeError("not an ISO 8601 time, as in 2026-07-28T12:00:00Z") from None
 
 
-def _list(arguments: argparse.Namespace) -> int:
+async def _list(arguments: argparse.Namespace) -> int:
     principal = _principal(arguments)
-
-    async def show(sessions: Sessions) -> int:
+    async with _sessions(arguments) as sessions:
         records = await sessions.of(None if principal == Principal() else principal)
-        if arguments.count:
-            terminal.show({"sessions": len(records)})
-            return terminal.OK
-        for record in records:
-            created, seen, expires = (
-                utc(at).isoformat() for at in (record.created_at, record.seen_at, record.expires_at)
-            )
-            sys.stdout.write(f"{record.ref}  created {created}  seen {seen}  expires {expires}\n")
+    if arguments.count:
+        terminal.show({"sessions": len(records)})
         return terminal.OK
+    for record in records:
+        created, seen, expires = (utc(at).isoformat() for at in (record.created_at, record.seen_at, record.expires_at))
+        sys.stdout.write(f"{record.ref}  created {created}  seen {seen}  expires {expires}\n")
+    return terminal.OK
 
-    return _with_store(arguments, show)
 
-
-def _end(arguments: argparse.Namespace) -> int:
-    async def end(sessions: Sessions) -> int:
+async def _end(arguments: argparse.Namespace) -> int:
+    async with _sessions(arguments) as sessions:
         if not await sessions.end(arguments.ref, reason=arguments.reason):
             return terminal.refuse(_NOT_FOUND)
-        terminal.show({"ended": arguments.ref})
-        return terminal.OK
-
-    return _with_store(arguments, end)
+    terminal.show({"ended": arguments.ref})
+    return terminal.OK
 
 
-def _end_all(arguments: argparse.Namespace) -> int:
+async def _end_all(arguments: argparse.Namespace) -> int:
     before: datetime | None = arguments.before
     principal = _principal(arguments)
     if (before is None) is (principal == Principal()):
         raise ConfigurationError(_WHOSE if before is None else _EVERYONE)
-
-    async def end(sessions: Sessions) -> int:
+    async with _sessions(arguments) as sessions:
         if before is not None:
             await sessions.end_all_before(before)
             terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
         moment, recorded = await sessions.end_all(principal)
-        if not recorded and None in {principal.client_id, principal.issuer, principal.subject}:
-            return terminal.refuse(_NOBODY)
-        terminal.show({"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded})
-        return terminal.OK
-
-    return _with_store(arguments, end)
+    if not recorded and None in {principal.client_id, principal.issuer, principal.subject}:
+        return terminal.refuse(_NOBODY)
+    terminal.show({"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded})
+    return terminal.OK
 
 
 def _principal(arguments: argparse.Namespace) -> Principal:
     return Principal(client_id=arguments.client_id, issuer=arguments.issuer, subject=arguments.subject)
 
 
-def _with_store(arguments: argparse.Namespace, command: Callable[[Sessions], Awaitable[int]]) -> int:
+def _sessions(arguments: argparse.Namespace) -> Sessions:
     url: str = arguments.store
     if url.startswith(("env:", "file:")):
         url = terminal.text_at(url, option="--store")
     if url.startswith("sqlite:") and not Path(url.removeprefix("sqlite:")).exists():
         raise ConfigurationError("--store names an SQLite file that does not exist; give it as the servers have it")
-
-    async def run() -> int:
-        async with Sessions(store=url, keys=arguments.keys, audience=arguments.audience, clock=time.time) as sessions:
-            return await command(sessions)
-
-    return anyio.run(run)
+    return Sessions(store=url, keys=arguments.keys, audience=arguments.audience, clock=time.time)
