@@ -237,7 +237,7 @@ async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, 
     clock.now = place.expires_at + DAY
 
     def run(*statements: Any) -> Any:
-        rows = postgres._execute(statements, connection)
+        rows = postgres._execute(connection, *statements)
         if statements[0][0] is sql.EXPIRED:
             postgres_servers.shared().execute(f"UPDATE {schema}.sessions SET expires_at = expires_at + {9 * DAY}")
         return rows
@@ -257,8 +257,8 @@ async def test_a_change_whose_reply_was_lost_is_not_made_twice(
     real, losing = postgres._execute, list[int]()
     store._swept_at = START  # so that no sweep loses it instead
 
-    def lose(statements: Any, connection: Any) -> Any:
-        result = real(statements, connection)
+    def lose(connection: Any, *statements: Any) -> Any:
+        result = real(connection, *statements)
         if losing:
             losing.clear()
             connection.close()

@@ -33,7 +33,6 @@ from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
-from mcp_sessions.stores._sqlite_file import SQLiteFile
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600
@@ -192,7 +191,7 @@ async def test_who_gives_up_leaves_no_transaction_open(store: SQLiteStore, other
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
     await revoke(store, session("last"))
-    await store._thread.run(lambda _: None)  # what was asked for before is done
+    await store._run(lambda: None)  # what was asked for before is done
     other.execute("PRAGMA busy_timeout = 0")
     other.execute("BEGIN IMMEDIATE")
     other.execute("ROLLBACK")
@@ -258,7 +257,7 @@ async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock)
         await store.revoke_before(0, audience="a", subject=f"s{n}", expires_at=until)
     clock.now = over + 60
     await revoke(store, session())
-    await store._thread.run(lambda _: None)  # when what was asked for before is done
+    await store._run(lambda: None)  # when what was asked for before is done
     assert [rows(path, table) for table in ("sessions", "items", "cutoffs")] == [4, 3, 3]
     assert (await store.usage()).data == 3 * 202
     await store.close()
@@ -330,7 +329,7 @@ class Looked(deque[Any]):
 
 async def test_a_change_that_comes_as_the_last_one_is_taken_is_not_left_alone(store: SQLiteStore) -> None:
     """It finds one that waits, and relies on the thread that takes that one to take both."""
-    waiting = store._thread._waiting = Looked()
+    waiting = store._waiting = Looked()
     async with anyio.create_task_group() as group:
         group.start_soon(revoke, store, session("one"))
         while not waiting.is_drained.is_set():
@@ -361,14 +360,14 @@ def test_an_event_loop_that_ended_meanwhile_is_let_go(path: Path, anyio_backend:
     store = SQLiteStore(path, clock=Clock())
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def block(_file: SQLiteFile) -> None:
+    def block() -> None:
         begun.set()
         assert released.wait(PATIENCE)
         ended.set()
 
     async def give_up() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(store._thread.run, block)
+            group.start_soon(store._run, block)
             assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
             group.cancel_scope.cancel()
 
@@ -398,16 +397,15 @@ async def test_what_a_fork_inherits_is_not_touched(
     await revoke(store, session())
     connections: list[object] = []
     monkeypatch.setattr(sqlite_file, "_abandoned", connections)
-    monkeypatch.setattr(sqlite, "_threads", {store._thread, SQLiteStore(path)._thread})
-    before = store._thread._running
+    monkeypatch.setattr(sqlite, "_stores", {store, SQLiteStore(path)})
+    before = store._thread
     sqlite._before_fork()
     sqlite._after_fork(is_child=True)
     assert len([one for one in connections if one is not None]) == 1
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
-    assert before is not None
-    assert store._thread._running is not before
-    before[0].shutdown()
+    assert store._thread is not before
+    before.shutdown()
 
 
 async def test_a_revocation_without_an_answer_knows_itself_again(

@@ -72,7 +72,7 @@ def pragma(name: str, connection: sqlite3.Connection) -> Any:
 
 
 def change(file: SQLiteFile, job: Callable[[sqlite3.Connection], Any]) -> Any:
-    return file.change(job, deadline=time.monotonic() + file._setting.busy_timeout)
+    return file.change(job)
 
 
 def refused(call: Callable[..., object], *args: Any) -> str:
@@ -151,13 +151,7 @@ def test_a_full_file_refuses_what_is_new_and_keeps_what_it_has(case: Case) -> No
         fill()
     assert caught.value.reason == "store_full_disk"
     assert file.read(names) == kept
-
-    def free(connection: sqlite3.Connection) -> None:
-        file.limit_size(connection, frees=True)
-        add("new", size=2000)(connection)
-        file.limit_size(connection, frees=False)
-
-    change(file, free)
+    file.change(add("new", size=2000), frees=True)
     assert file.read(names) == [*kept, "new"]
     assert case.path.stat().st_size <= 1 << 18
 

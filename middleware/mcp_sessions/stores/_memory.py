@@ -64,8 +64,8 @@ _Items = dict[str, tuple[bytes, float]]
 """Values by their names, each with when it is over: Unix seconds, or infinity."""
 
 
-@dataclass(repr=False, slots=True)
-class _Held:
+@dataclass(slots=True)
+class _Values:
     subject: str | None
     items: _Items = field(default_factory=dict)
     cost: int = 0
@@ -83,7 +83,7 @@ class _SessionData:
         self.bytes = 0
         self.of_subjects: Counter[str | None] = Counter()
         self.deadlines = _Deadlines()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _Values] = {}
 
     def items(self, owner: str) -> _Items:
         return held.items if (held := self._held.get(owner)) else {}
@@ -95,7 +95,7 @@ class _SessionData:
 
     def put(self, namespace: Namespace, new: Mapping[str, tuple[bytes | None, float]], now: float) -> None:
         """Keep values, and remove those that are None."""
-        held = self._held.get(namespace.owner) or _Held(namespace.subject)
+        held = self._held.get(namespace.owner) or _Values(namespace.subject)
         items: Mapping[str, tuple[bytes | None, float]] = {**held.items, **new}
         kept = {key: (value, ends) for key, (value, ends) in items.items() if value is not None and now < ends}
         size = sum(base.entry_size(key, value) for key, (value, _) in kept.items())
@@ -125,7 +125,7 @@ class _SessionData:
         if self.bytes + more > self._max_bytes:
             raise self._full()
 
-    def _account(self, held: _Held, more: int) -> None:
+    def _account(self, held: _Values, more: int) -> None:
         held.cost += more
         self.bytes += more
         self.of_subjects[held.subject] += more

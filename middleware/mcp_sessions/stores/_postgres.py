@@ -172,13 +172,15 @@ class PostgresStore(SQLStore):
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
         try:
             with _named_faults():
-                return await outcome(self._pool.submit(partial(_execute, statements), repeatable=repeatable))
+                return await outcome(
+                    self._pool.submit(lambda connection: _execute(connection, *statements), repeatable=repeatable)
+                )
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
     def _sweep_soon(self) -> None:
         def work(connection: Connection[Any]) -> None:
-            while sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway):
+            while sweep(partial(_execute, connection), now=self._clock(), leeway=self._leeway):
                 """There may be more."""
 
         def log(swept: Future[None]) -> None:
@@ -234,7 +236,7 @@ class PostgresStore(SQLStore):
         return f"<PostgresStore {self._place}>"
 
 
-def _execute(statements: tuple[Statement, ...], connection: Connection[Any]) -> list[Rows]:
+def _execute(connection: Connection[Any], *statements: Statement) -> list[Rows]:
     """Run statements in one transaction and one round trip."""
     if len(statements) == 1:
         cursors = [connection.execute(_render(text), values) for text, values in statements]

@@ -26,7 +26,7 @@ from .._session.claims import Claims
 from . import _sql_text as sql
 from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
 from ._sql import Rows, SQLStore, Statement, asking, sweep
-from ._sqlite_file import DIALECT, LOCKED, Job, Setting, SQLiteFile, checked_path
+from ._sqlite_file import DIALECT, LOCKED, Setting, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
 
 T = TypeVar("T")
@@ -36,6 +36,14 @@ _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _SINGLE: Final = frozenset({sql.FACTS, sql.GET, sql.READ})  # what looks at a few rows
 _render: Final = cache(DIALECT.render)
+
+
+@dataclass
+class _Change:
+    statements: Sequence[Statement]
+    frees: bool
+    deadline: float  # of the wait for its turn, by the monotonic clock
+    future: Future[list[Rows]] = field(default_factory=Future)
 
 
 class SQLiteStore(SQLStore):
@@ -88,43 +96,56 @@ class SQLiteStore(SQLStore):
         self.location: str = f"SQLite file {self._path}"  # for the log
         setting = Setting(self._path, clock, busy_timeout, max_bytes)
         self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
-        # It does not lead back here, so that a store that nothing holds ends it.
-        self._thread = FileThread(setting, self._nowait, leeway)
+        self._file = SQLiteFile(setting)  # for the thread, which alone changes it
+        self._thread = _new_thread()
+        self._waiting: deque[_Change] = deque()
+        self._busy_timeout = busy_timeout
+        self._lock = Lock()  # of what waits, and of the thread
+        self._at_work = Lock()  # of the thread
         self._is_open = False
+        _stores.add(self)
 
     async def open(self) -> None:
         """Open the file, make it where there is none, and delete what has expired, in small steps."""
         if self._is_open:
             return
-        await self._thread.run(SQLiteFile.open)
-        await self._thread.run(lambda _: self._nowait.open())
-        is_more = True
-        while is_more:  # other calls have their turn in between
-            is_more = await self._thread.run(self._thread.sweep)
+        await self._run(self._file.open)
+        await self._run(self._nowait.open)
+        while await self._run(self._sweep):
+            """Other calls have their turn in between."""
         self._is_open = True
 
     async def close(self) -> None:
+        """Close the file and let the thread end, after the calls so far. A later call starts another."""
         self._is_open = False
         self._nowait.close()
-        await self._thread.close()
+        try:
+            await self._run(self._file.close)
+        finally:
+            with self._lock:
+                thread, self._thread = self._thread, _new_thread()
+            thread.shutdown(wait=False)
 
     async def _read(self, *statements: Statement) -> list[Rows]:
-        job: Job[list[Rows]] = partial(_execute, statements)
-        is_quick = all(text in _SINGLE for text, _ in statements)
-        if is_quick and (found := self._nowait.read_nowait(job)) is not None:
-            return found
+        def job(connection: sqlite3.Connection) -> list[Rows]:
+            return _execute(connection, *statements)
 
-        def read(file: SQLiteFile) -> list[Rows]:
-            rows = file.read(job)
-            if is_quick:
-                with suppress(StoreUnavailable, ConfigurationError):
-                    self._nowait.open()
-            return rows
-
-        return await self._thread.run(read)
+        if any(text not in _SINGLE for text, _ in statements):
+            return await self._run(partial(self._file.read, job))
+        found = self._nowait.read_nowait(job)
+        return await self._run(partial(self._nowait.read, job)) if found is None else found
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # nothing is lost on the way
-        return await self._thread.change(statements, frees=frees)
+        change = _Change(statements, frees, time.monotonic() + self._busy_timeout)
+        with self._lock:
+            # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
+            is_first = not self._waiting or self._waiting[0].future.cancelled()
+            self._waiting.append(change)
+        if is_first:
+            # Not before the event loop has come round: who asks in the same moment is in the same group, and the
+            # thread, which then holds up every other process, need not share the interpreter with the loop so much.
+            call_soon()(partial(self._submit, self._drain))
+        return await outcome(change.future)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         """Read first, since a use must rarely be noted."""
@@ -139,154 +160,58 @@ class SQLiteStore(SQLStore):
         if await self.status(claims) is SessionStatus.UNKNOWN:
             await super().register_at_epoch(claims)
 
-    def _sweep_soon(self) -> None:
-        self._thread.submit(self._thread.sweep_all)
+    # --- the thread, reached from any event loop --------------------------------------------------
 
-    def __repr__(self) -> str:
-        return f"<SQLiteStore {self._path}>"
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns, or raise what it raises, when it is its turn.
 
+        A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its
+        end.
+        """
+        return await outcome(self._submit(work))
 
-def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) -> list[Rows]:
-    return [connection.execute(_render(text), values).fetchall() for text, values in statements]
-
-
-_threads: Final[weakref.WeakSet[FileThread]] = weakref.WeakSet()
-_at_rest: Final[list[FileThread]] = []
-
-
-def _before_fork() -> None:
-    """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and would stay locked."""
-    for thread in tuple(_threads):
-        thread.rest()
-        _at_rest.append(thread)
-
-
-def _after_fork(*, is_child: bool) -> None:
-    while _at_rest:
-        _at_rest.pop().go_on(is_child=is_child)
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=partial(_after_fork, is_child=False),
-    after_in_child=partial(_after_fork, is_child=True),
-)
-
-
-@dataclass
-class _Change:
-    statements: Sequence[Statement]
-    frees: bool
-    deadline: float  # of the wait for its turn, by the monotonic clock
-    future: Future[list[Rows]] = field(default_factory=Future)
-
-
-class FileThread:
-    """The thread that alone changes the file, reached from any event loop, and started when it is needed.
-
-    It changes the file in groups: one commit for all that came meanwhile, and then the answers. A caller that gives up
-    waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
-    """
-
-    def __init__(self, setting: Setting, nowait: SQLiteFile, leeway: float) -> None:
-        self._setting = setting
-        self._nowait = nowait
-        self._leeway = leeway
-        self._at_work = Lock()
-        self._lock = Lock()
-        self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
-        self._waiting: deque[_Change] = deque()
-        _threads.add(self)
-
-    async def run(self, work: Callable[[SQLiteFile], T]) -> T:
-        """Return what `work` returns, or raise what it raises, when it is its turn."""
-        return await outcome(self.submit(work))
-
-    def submit(self, work: Callable[[SQLiteFile], T]) -> Future[T]:
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
         with self._lock:
-            if self._running is None:
-                self._running = (ThreadPoolExecutor(1, thread_name_prefix=_NAME), SQLiteFile(self._setting))
-            executor, file = self._running
-            return executor.submit(self._work, work, file)
+            return self._thread.submit(self._work, work)
 
-    def _work(self, work: Callable[[SQLiteFile], T], file: SQLiteFile) -> T:
+    def _work(self, work: Callable[[], T]) -> T:
         with self._at_work:
-            return call_suppressed(work, file)
+            return call_suppressed(work)
 
-    async def change(self, statements: Sequence[Statement], *, frees: bool = False) -> list[Rows]:
-        """Return the rows of statements, once all that they changed is on the disk; they may be tried again."""
-        change = _Change(statements, frees, time.monotonic() + self._setting.busy_timeout)
-        with self._lock:
-            # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
-            is_first = not self._waiting or self._waiting[0].future.cancelled()
-            self._waiting.append(change)
-        if is_first:
-            # Not before the event loop has come round: who asks in the same moment is in the same group, and the
-            # thread, which then holds up every other process, need not share the interpreter with the loop so much.
-            call_soon()(partial(self.submit, self._drain))
-        return await outcome(change.future)
+    def _sweep_soon(self) -> None:
+        self._submit(self._sweep_all)
 
-    async def close(self) -> None:
-        """Close the file and let the thread end, after the calls so far. A later call starts another."""
-        if self._running is None:
-            return
-        try:
-            await self.run(SQLiteFile.close)
-        finally:
-            with self._lock:
-                running, self._running = self._running, None
-            if running is not None:  # else another task has closed it meanwhile
-                running[0].shutdown(wait=False)
-
-    def sweep(self, file: SQLiteFile) -> bool:
-        """Delete some of what has expired, with the room that is kept for that; whether there may be more."""
-        now = self._setting.clock()
-
-        def job(connection: sqlite3.Connection) -> bool:
-            return sweep(lambda *statements: _execute(statements, connection), now=now, leeway=self._leeway)
-
-        return self._change_now(file, job, frees=True)
-
-    def sweep_all(self, file: SQLiteFile) -> None:
+    def _sweep_all(self) -> None:
         with suppress(StoreUnavailable):  # which the next call has logged
-            while self.sweep(file):
+            while self._sweep():
                 """There may be more."""
 
-    def rest(self) -> None:
-        """Wait until neither this thread nor the event loop is at work in the file, and hold both up."""
-        self._at_work.acquire()
-        self._lock.acquire()
-        self._nowait.lock.acquire()
+    def _sweep(self) -> bool:
+        """Delete some of what has expired; whether there may be more."""
 
-    def go_on(self, *, is_child: bool) -> None:
-        """Go on after a fork; a child starts afresh, since neither threads, connections nor callers survive it."""
-        if is_child:
-            self._nowait.abandon()
-            if self._running is not None:
-                self._running[1].abandon()
-            self._running = None
-            self._waiting.clear()
-        self._nowait.lock.release()
-        self._lock.release()
-        self._at_work.release()
+        def job(connection: sqlite3.Connection) -> bool:
+            return sweep(partial(_execute, connection), now=self._clock(), leeway=self._leeway)
 
-    def _drain(self, file: SQLiteFile) -> None:
+        return self._file.change(job, frees=True)
+
+    def _drain(self) -> None:
         while self._waiting:
-            self._commit_group(file, self._waiting[0].deadline)
+            self._commit_group(self._waiting[0].deadline)
 
-    def _commit_group(self, file: SQLiteFile, deadline: float) -> None:
+    def _commit_group(self, deadline: float) -> None:
+        """Change the file with one commit for all that came meanwhile, and then answer."""
         group: list[_Change] = []
 
         def job(connection: sqlite3.Connection) -> list[list[Rows]]:
             group.extend(self._take())
-            return [_execute(change.statements, connection) for change in group]
+            return [_execute(connection, *change.statements) for change in group]
 
         try:
-            results = file.change(job, deadline=deadline)
+            results = self._file.change(job, deadline=deadline)
         except StoreFull:  # there may be room for some, or for what makes room
-            self.sweep_all(file)
+            self._sweep_all()
             for change in group:
-                self._commit_alone(file, change)
+                self._commit_alone(change)
         except Exception as error:  # noqa: BLE001  # its callers'
             is_late = isinstance(error, StoreUnavailable) and error.reason == LOCKED
             for change in group or self._take(until=time.monotonic() if is_late else None):
@@ -295,23 +220,14 @@ class FileThread:
             for change, result in zip(group, results, strict=True):
                 change.future.set_result(result)
 
-    def _commit_alone(self, file: SQLiteFile, change: _Change) -> None:
+    def _commit_alone(self, change: _Change) -> None:
+        def job(connection: sqlite3.Connection) -> list[Rows]:
+            return _execute(connection, *change.statements)
+
         try:
-            change.future.set_result(self._change_now(file, partial(_execute, change.statements), frees=change.frees))
+            change.future.set_result(self._file.change(job, frees=change.frees))
         except Exception as error:  # noqa: BLE001  # its caller's
             change.future.set_exception(error)
-
-    def _change_now(self, file: SQLiteFile, job: Job[T], *, frees: bool) -> T:
-        """Change the file with or without the room that is kept for what makes room."""
-
-        def limited(connection: sqlite3.Connection) -> T:
-            file.limit_size(connection, frees=frees)
-            try:
-                return job(connection)
-            finally:
-                file.limit_size(connection, frees=False)
-
-        return file.change(limited, deadline=time.monotonic() + self._setting.busy_timeout)
 
     def _take(self, until: float | None = None) -> list[_Change]:
         """Return the changes whose turn has come, or whose deadline has, but those that nobody waits for."""
@@ -322,3 +238,53 @@ class FileThread:
                 if change.future.set_running_or_notify_cancel():
                     taken.append(change)
         return taken
+
+    # --- forks ------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and stay locked."""
+        for lock in (self._at_work, self._lock, self._nowait.lock):
+            lock.acquire()
+
+    def _after_fork(self, *, is_child: bool) -> None:
+        """Go on; a child starts afresh, since neither threads, connections nor callers survive a fork."""
+        if is_child:
+            self._nowait.abandon()
+            self._file.abandon()
+            self._thread = _new_thread()
+            self._waiting.clear()
+        for lock in (self._nowait.lock, self._lock, self._at_work):
+            lock.release()
+
+    def __repr__(self) -> str:
+        return f"<SQLiteStore {self._path}>"
+
+
+def _execute(connection: sqlite3.Connection, *statements: Statement) -> list[Rows]:
+    return [connection.execute(_render(text), values).fetchall() for text, values in statements]
+
+
+def _new_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix=_NAME)  # which it starts when it is needed
+
+
+_stores: Final[weakref.WeakSet[SQLiteStore]] = weakref.WeakSet()
+_at_rest: Final[list[SQLiteStore]] = []
+
+
+def _before_fork() -> None:
+    for store in tuple(_stores):
+        store._before_fork()  # noqa: SLF001  # of this file
+        _at_rest.append(store)
+
+
+def _after_fork(*, is_child: bool) -> None:
+    while _at_rest:
+        _at_rest.pop()._after_fork(is_child=is_child)  # noqa: SLF001  # of this file
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, is_child=False),
+    after_in_child=partial(_after_fork, is_child=True),
+)

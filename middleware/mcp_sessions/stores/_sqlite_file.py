@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple, TypeVar
@@ -127,6 +127,7 @@ class Setting:
     clock: Callable[[], float]  # Unix seconds
     busy_timeout: float  # seconds to wait for another process's lock
     max_bytes: int  # how large the file may grow
+    log: MinuteLog = field(default_factory=MinuteLog)
 
 
 class SQLiteFile:
@@ -135,11 +136,10 @@ class SQLiteFile:
     def __init__(self, setting: Setting, *, reads: bool = False) -> None:
         self._setting = setting
         self._reads = reads
-        self.lock = Lock()  # held by what opens, closes, or reads without waiting
+        self.lock = Lock()  # held by what opens, closes, or reads
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
-        self._log = MinuteLog()
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
@@ -147,7 +147,7 @@ class SQLiteFile:
             self._current()
 
     def read(self, job: Job[T]) -> T:
-        with self._faults():
+        with self.lock, self._faults():
             return job(self._current())
 
     def read_nowait(self, job: Job[T]) -> T | None:
@@ -163,17 +163,21 @@ class SQLiteFile:
         finally:
             self.lock.release()
 
-    def change(self, job: Job[T], *, deadline: float) -> T:
+    def change(self, job: Job[T], *, deadline: float = math.inf, frees: bool = False) -> T:
         """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
 
-        `deadline`, by the monotonic clock, is when to stop waiting for a lock.
+        `deadline`, by the monotonic clock, is when to stop waiting for a lock; what makes room may take the part that
+        is kept for that.
         """
         with self._faults():
             connection = self._current()
-            remaining = deadline - time.monotonic()
+            remaining = min(deadline - time.monotonic(), self._setting.busy_timeout)
             if remaining <= 0:  # the call before this one in the queue was not served either
                 raise StoreUnavailable(LOCKED)
             connection.execute(f"PRAGMA busy_timeout = {math.ceil(remaining * 1000)}")
+            limit = self._setting.max_bytes - (0 if frees else self._setting.max_bytes // _RESERVED)
+            pages = limit // connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {max(1, pages)}").fetchone()
             with _transaction(connection):
                 result = job(connection)
             if not self._file_unchanged():
@@ -203,17 +207,10 @@ class SQLiteFile:
         _abandoned.append(self._connection)
         self._connection = None
 
-    def limit_size(self, connection: sqlite3.Connection, *, frees: bool) -> None:
-        """Set how large the file may grow; what makes room may take the part that is kept for that."""
-        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
-        limit = self._setting.max_bytes
-        usual = limit if frees else limit - limit // _RESERVED
-        connection.execute(f"PRAGMA max_page_count = {max(1, usual // page_bytes)}").fetchone()
-
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that is in its place now."""
         if self._connection is not None and not self._file_unchanged():
-            if not self._reads:
+            if self._setting.log.is_due("replaced"):
                 logger.error("the session store's file was deleted or replaced: older sessions may be refused")
             self._close()
         if self._connection is None:
@@ -227,7 +224,7 @@ class SQLiteFile:
             return False
         if found.log != self._identity.log:
             # Others write a log that this connection does not see, and SQLite would go on with its own.
-            if self._log.is_due("vanished"):
+            if self._setting.log.is_due("vanished"):
                 logger.error(
                     "the session store's log (-wal) was deleted while in use: restart every server that uses it"
                 )
@@ -283,7 +280,6 @@ class SQLiteFile:
             raise sqlite3.DatabaseError("the file is malformed")
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
         connection.create_function("checked_sum", 2, _checked_sum)
-        self.limit_size(connection, frees=False)
 
     def _create(self, connection: sqlite3.Connection, found: Identity | None) -> None:
         """Make the tables; and where the file is not the one that it was, vouch for nothing of this second or before.
