@@ -28,7 +28,7 @@ from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import ALICE, BOB, LATER, session
-from mcp_sessions.testing._tenants import shelf
+from mcp_sessions.testing._store_contract import shelf
 
 
 @pytest.fixture
@@ -118,9 +118,8 @@ def full(store: Store, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator
     if server is not None:
         server.command("CONFIG", "SET", "maxmemory", "1mb")
     real = postgres_store._execute
-    monkeypatch.setattr(
-        postgres_store, "_execute", lambda statements, on: fills() if len(statements) > 1 else real(statements, on)
-    )
+    execute = lambda on, *statements: fills() if len(statements) > 1 else real(on, *statements)  # noqa: E731
+    monkeypatch.setattr(postgres_store, "_execute", execute)
     yield
 
 

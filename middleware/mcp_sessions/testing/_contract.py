@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+import msgspec
 import pytest
 
-from .._errors import DataGone
-from .._session.claims import AUDIENCE, Claims
+from .._errors import DataGone, Refusal
+from .._session.claims import AUDIENCE, SESSION, Claims
 from .._session.data import Namespace
 from ..stores._base import Ended, Record, SessionStatus, Store, resolution
 
@@ -39,16 +40,8 @@ def session(
     name: str = "a", *, issued_at: float = START, expires_at: int = LATER, subject: str | None = ALICE
 ) -> Claims:
     """Return the claims of a session's token."""
-    jti = name.ljust(22, "A")
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=jti,
-        issued_at=issued_at,
-        expires_at=expires_at,
-        subject=subject,
-    )
+    of: dict[str, Any] = {"issuer": AUDIENCE, "audience": AUDIENCE, "jti": name.ljust(22, "A")}
+    return Claims(kind=SESSION, issued_at=issued_at, expires_at=expires_at, subject=subject, **of)
 
 
 def namespace(claims: Claims, *, max_bytes: int = 1000) -> Namespace:
@@ -56,10 +49,10 @@ def namespace(claims: Claims, *, max_bytes: int = 1000) -> Namespace:
     return Namespace(claims.ref, claims.expires_at, max_bytes)
 
 
-async def register(store: Store, *sessions: Claims) -> None:
+async def register(store: Store, *sessions: Claims, **options: Any) -> None:
     """Record sessions."""
     for one in sessions:
-        await store.register(Record.of(one))
+        await store.register(Record.of(one), **options)
 
 
 async def listed(store: Store, subject: str = ALICE, audience: str = AUDIENCE, **options: Any) -> list[Record]:
@@ -72,11 +65,9 @@ async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease
     return await store.revoke(Record.of(claims), reason=reason, lease=lease)
 
 
-async def claim(
-    store: Store, *, idle_timeout: int | None = None, lease: float = 30, limit: int = 100, audience: str = AUDIENCE
-) -> list[Ended]:
+async def claim(store: Store, **options: Any) -> list[Ended]:
     """Lease the sessions that ended."""
-    return await store.claim_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
+    return await store.claim_ended(**{"audience": AUDIENCE, "idle_timeout": None, "lease": 30, "limit": 100, **options})
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
@@ -92,14 +83,17 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
     return results
 
 
+async def refused(error: type[Exception], *calls: Callable[[], Awaitable[Any]], match: str | None = None) -> None:
+    """Make calls, each of which raises an error."""
+    for call in calls:
+        with pytest.raises(error, match=match):
+            await call()
+
+
 class Fixtures:
-    """The fixtures of the tests; a store's own class overrides `make_store`.
+    """The fixtures of the tests; a store's own class overrides `make_store`."""
 
-    Attributes:
-        leeway: Seconds for which the store keeps what is over, for clocks that disagree.
-    """
-
-    leeway = 60
+    leeway = 60  # seconds for which the store keeps what is over, for clocks that disagree
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -182,16 +176,20 @@ class RevocationContract(Fixtures):
     async def test_a_cut_off_ends_what_was_issued_before(self, store: Store, subject: str | None) -> None:
         """Of several, in any order, the latest counts; one for a principal does not hide one for all.
 
-        What was issued in that second or later lives on, and what others have.
+        What was issued in that second or later lives on, and what others have, or the same one of another audience.
         """
         for moment in (START - 10, START, START - 5):
             await store.revoke_before(moment, audience=AUDIENCE, subject=subject, expires_at=LATER)
         await store.revoke_before(START - 20, audience=AUDIENCE, subject=BOB, expires_at=LATER)
-        for whose in (ALICE, BOB, None):
-            before, then = (session(issued_at=moment, subject=whose) for moment in (START - 1, START))
+        for name, whose in (("a", ALICE), ("b", BOB), ("c", None)):
+            before, then, theirs = (session(f"{name}{n}", issued_at=START - n % 2, subject=whose) for n in (1, 2, 3))
+            theirs = msgspec.structs.replace(theirs, audience="theirs")
+            await register(store, before, theirs)
             ended = SessionStatus.ENDED if subject in {None, whose} else SessionStatus.LIVE
-            assert await store.statuses([before, then]) == [ended, SessionStatus.LIVE]
-            assert await store.status(before) is ended
+            assert await store.statuses([before, then, theirs]) == [ended, SessionStatus.LIVE, SessionStatus.LIVE]
+            assert await store.status(before) is await store.touch(before, idle_timeout=None) is ended
+            assert await store.get(before.ref) == (Record.of(before) if ended is SessionStatus.LIVE else None)
+            assert await store.get(theirs.ref) == Record.of(theirs)
 
 
 @pytest.mark.anyio
@@ -199,7 +197,7 @@ class RecordContract(Fixtures):
     """The records of tracked sessions, and the sessions whose `on_end` is due."""
 
     async def test_a_record_is_given_back_as_it_was_noted(self, store: Store, clock: Clock) -> None:
-        """The trace of its start comes back to who lists it, gets it or claims its end."""
+        """The trace of its start comes back to who lists it, gets it or claims its end; not after its very end."""
         bare, trace = session("bare", subject=None), f"00-{'ab' * 16}-{'cd' * 8}-01"
         noted = replace(Record.of(session("traced")), trace=trace, principal_hashes="of alice")
         await store.register(noted)
@@ -207,7 +205,10 @@ class RecordContract(Fixtures):
         assert await listed(store) == [await store.get(noted.ref)] == [noted]
         assert await store.get(bare.ref) == Record.of(bare)
         assert await store.touch(bare, idle_timeout=None) is SessionStatus.LIVE
+        clock.now = LATER - 1
+        assert await listed(store) == [noted]
         clock.now = LATER
+        assert [await listed(store), await store.get(noted.ref), await store.get("ses_other")] == [[], None, None]
         ended = await claim(store)
         whole = [Ended(Record.of(bare), "expired"), Ended(noted, "expired")]
         assert sorted(ended, key=lambda one: one.record.trace or "") == whole
@@ -232,6 +233,7 @@ class RecordContract(Fixtures):
             assert await pages(after=in_order[3].position, limit=1000) == in_order[4:]
         for record in records[:2]:
             await store.revoke(record, reason="deleted", lease=30)
+            assert await store.get(record.ref) is None
         for pages, whose in pages_of:
             left = sorted((one for one in whose if one not in records[:2]), key=lambda one: one.position)
             assert await pages(limit=2) == left[:2]
@@ -250,16 +252,6 @@ class RecordContract(Fixtures):
             await revoke(store, one, lease=0)
         assert await whole() == [Record.of(then)]
         assert len(await claim(store)) == 3
-
-    async def test_an_ended_session_is_neither_listed_nor_found(self, store: Store, clock: Clock) -> None:
-        """From its revocation or its very end on."""
-        a, b = session("a"), session("b")
-        await register(store, a, b)
-        await revoke(store, a)
-        for clock.now, left in ((LATER - 1, [Record.of(b)]), (LATER, [])):
-            assert await listed(store) == left
-            found = [await store.get(one.ref) for one in (a, b, session("c"))]
-            assert [record for record in found if record] == left
 
     async def test_recording_again_changes_nothing(self, store: Store) -> None:
         """It revives nothing that was ended, before or after it was recorded, and purged or not.
@@ -323,8 +315,7 @@ class RecordContract(Fixtures):
         assert await store.status(a) is SessionStatus.ENDED
         assert await revoke(store, a) is False
         assert await store.get(a.ref) is None
-        with pytest.raises(DataGone):
-            await store.write(namespace(a), "k", b"2")
+        await refused(DataGone, partial(store.write, namespace(a), "k", b"2"))
 
     async def test_a_shorter_idle_timeout_counts_at_once(self, store: Store, clock: Clock) -> None:
         """Also for sessions that were used, and looked at, under a longer one: the next sweep reports their end."""
@@ -342,7 +333,7 @@ class RecordContract(Fixtures):
     async def test_who_ends_a_session_has_its_lease(self, store: Store, clock: Clock, ends_at: int) -> None:
         """Then it goes to another, with the first reason, as that one may have died; a new revocation moves neither.
 
-        An expired session may still be revoked: the request that ends it came in time.
+        An expired session may still be revoked. It stays ended when that is over, as long as its `on_end` is due.
         """
         await register(store, session())
         clock.now = ends_at
@@ -354,18 +345,16 @@ class RecordContract(Fixtures):
             assert await claim(store) == []
             clock.now = lease_ends_at
             assert await claim(store, lease=30) == [Ended(Record.of(session()), "logout")]
-
-    async def test_a_recorded_session_stays_ended_when_its_revocation_is_over(self, store: Store, clock: Clock) -> None:
-        """As long as its `on_end` is due."""
-        await register(store, session())
-        await revoke(store, session(), lease=3 * HOUR)
         clock.now = LATER + HOUR
         await revoke(store, session("b", expires_at=LATER + DAY))
         assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
         assert await revoke(store, session()) is False
 
-    async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store, clock: Clock) -> None:
-        """Where there is no `on_end`: it is refused, its data is gone, and no one claims it. Only one call ends it."""
+    async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store) -> None:
+        """Where there is no `on_end`: it is refused, its data is gone, and no one claims it. Only one call ends it.
+
+        A lease that runs is not cut short: its `on_end` may read the data.
+        """
         a, b = session("a"), session("b")
         await register(store, a)
         for one in (a, b):
@@ -373,28 +362,37 @@ class RecordContract(Fixtures):
             assert [await revoke(store, one, lease=None) for _ in range(2)] == [True, False]
             assert await store.status(one) is await store.touch(one, idle_timeout=None) is SessionStatus.ENDED
             assert await store.read(namespace(one), "k") is None
-            with pytest.raises(DataGone):
-                await store.write(namespace(one), "k", b"2")
+            await refused(DataGone, partial(store.write, namespace(one), "k", b"2"))
         assert [await listed(store), await store.count(audience=AUDIENCE), await claim(store)] == [[], 0, []]
-        clock.now = LATER
-        assert await claim(store) == []
+        await register(store, c := session("c"))
+        await store.write(namespace(c), "k", b"1")
+        assert [await revoke(store, c, lease=lease) for lease in (30, None)] == [True, False]
+        assert await store.read(namespace(c), "k") == b"1"
 
-    async def test_a_lease_that_runs_is_not_cut_short(self, store: Store) -> None:
-        """By a call without one: the first has its `on_end` to run, which may read the data."""
-        await register(store, session())
-        await store.write(namespace(session()), "k", b"1")
-        assert [await revoke(store, session(), lease=lease) for lease in (30, None)] == [True, False]
-        assert await store.read(namespace(session()), "k") == b"1"
+    @pytest.mark.parametrize("subject", [ALICE, None])
+    async def test_one_principal_s_flood_leaves_room_for_others(self, store: Store, subject: str | None) -> None:
+        """Of many creates as many succeed as may; others go on. All without a principal count as one."""
+        creates = [partial(register, store, session(f"{n}", subject=subject), max_sessions=20) for n in range(100)]
+        for create in creates[:20]:
+            await create()
+        await at_once([partial(refused, Refusal, create, match="Too many sessions") for create in creates[20:]])
+        others = session("b", subject=BOB), session("c", subject=None if subject else ALICE)
+        await register(store, *others, max_sessions=20)
+        assert await store.count(audience=AUDIENCE) == 22
 
-    async def test_a_lease_of_nothing_leaves_it_to_another_at_once(self, store: Store, clock: Clock) -> None:
-        """What was not recorded is never claimed, and what was purged never again; its revocation stays."""
-        await register(store, session("a"))
-        for name in "ab":
-            await revoke(store, session(name), "support", lease=0)
-        assert await claim(store) == [Ended(Record.of(session("a")), "support")]
-        for _ in range(2):
-            await store.purge(session("a").ref)
-        assert await claim(store) == []
-        assert await store.status(session("a")) is SessionStatus.ENDED
-        clock.now = LATER
-        assert await claim(store) == []
+    @pytest.mark.parametrize(("subject", "moment"), [(ALICE, START + 1), (None, START + HOUR)])
+    async def test_what_has_ended_makes_room_at_once(self, store: Store, subject: str | None, moment: int) -> None:
+        """Cut off or finished; another audience's are not counted, and what is known already stays recorded."""
+        one, other = session("a", subject=subject), session("b", subject=subject)
+        await store.register(replace(Record.of(session("x", subject=subject)), audience="other"), max_sessions=1)
+        await register(store, one, one, max_sessions=1)
+        await refused(Refusal, partial(register, store, other, max_sessions=1), match="Too many sessions")
+        assert await store.get(other.ref) is None
+        await revoke(store, one)
+        await store.purge(one.ref)
+        await register(store, other, max_sessions=1)
+        await store.revoke_before(moment, audience=AUDIENCE, subject=subject, expires_at=LATER)
+        ends = {"issued_at": moment, "expires_at": moment + HOUR}
+        later, last = (session(name, subject=subject, **ends) for name in "cd")
+        await register(store, later, max_sessions=1)
+        await refused(Refusal, partial(register, store, last, max_sessions=1), match="Too many sessions")

@@ -8,15 +8,18 @@ class TestMyStore(SharedStoreContract):
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
-from .._errors import DataGone, DataNotInteger, DataTooLarge
+from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 from .._session.claims import AUDIENCE
-from ..stores._base import Ended, Record, SessionStatus, Store
+from .._session.data import Namespace
+from ..stores._base import VALUE_COST, Ended, Record, SessionStatus, Store
 from ._contract import (
     ALICE,
     BOB,
@@ -26,26 +29,23 @@ from ._contract import (
     START,
     Clock,
     Fixtures,
+    RecordContract,
     RevocationContract,
     at_once,
     claim,
     listed,
     namespace,
+    refused,
     register,
     revoke,
     session,
 )
-from ._tenants import AccountContract, TenantContract
 
 MOST = 2**63 - 1
 SUMS: list[tuple[bytes | None, int, int | None]] = [
-    *((None, 0, 0), (None, -5, -5)),
-    (b"0", MOST, MOST),
-    (b"-1", -MOST, -MOST - 1),
+    *((None, 0, 0), (None, -5, -5), (b"-3", 3, 0), (b"0", MOST, MOST), (b"-1", -MOST, -MOST - 1)),
     (b"9007199254740993", 1, 9007199254740994),  # above 2**53, where doubles would lose it
-    (b"%d" % -(2**63), MOST, -1),
-    (b"%d" % MOST, -(2**63), -1),
-    (b"-3", 3, 0),
+    *((b"%d" % -(2**63), MOST, -1), (b"%d" % MOST, -(2**63), -1)),
     *((b"%d" % MOST, 1, None), (b"%d" % -(2**63), -1, None), (b"%d" % (MOST + 1), -1, None)),
     *((b"%d" % (-(2**63) - 1), 1, None), (b"1" * 100, 0, None), (b"1.0", 1, None), (b"1e3", 1, None)),
     *((value, 1, None) for value in (b'"1"', b"null", b"true", b"[1]", b'"a-word"')),
@@ -58,10 +58,14 @@ class SweepingContract(Fixtures):
     """Workers that share the sweeping, and deployments that share a store."""
 
     async def test_each_expired_session_goes_to_one_caller(self, store: Store, clock: Clock) -> None:
-        """From its end on, no more at once than asked for, and to no other while the lease lasts."""
+        """From its end on, no more at once than asked for, and to no other while the lease lasts.
+
+        A lease of nothing leaves it to another at once. What was not recorded is never claimed, or was purged.
+        """
         many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
         await register(store, *many)
-        await revoke(store, many[0], lease=0)
+        for one in (many[0], session("unrecorded")):
+            await revoke(store, one, lease=0)
         for second, reason in enumerate(("deleted", "expired")):
             clock.now = START + 60 + second
             assert await claim(store) == [Ended(Record.of(many[second]), reason)]
@@ -69,7 +73,23 @@ class SweepingContract(Fixtures):
         clock.now = START + 69
         claimed = [ended.record.ref for _ in range(3) for ended in await claim(store, limit=3)]
         assert [len(claimed), set(claimed)] == [8, {one.ref for one in many[2:]}]
-        assert await claim(store) == []
+        for clock.now in (START + 69, LATER):
+            assert await claim(store) == []
+            await store.purge(*(one.ref for one in many))
+            assert await store.status(session("unrecorded")) is SessionStatus.ENDED
+
+    async def test_it_counts_those_that_live(self, store: Store) -> None:
+        """Of an audience, whoever they belong to: neither once `on_end` has run nor after a cut-off of all."""
+        assert await store.count(audience=AUDIENCE) == 0
+        made = [session(f"{n}", subject=subject) for n, subject in enumerate([ALICE, BOB, None])]
+        for record in (*map(Record.of, made), replace(Record.of(session("x")), audience="other")):
+            await store.register(record)
+        await revoke(store, made[0])
+        await store.purge(made[0].ref)
+        assert [await store.count(audience=audience) for audience in (AUDIENCE, "other")] == [2, 1]
+        await register(store, session("later", issued_at=START + 1))
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
+        assert [await store.count(audience=audience) for audience in (AUDIENCE, "other")] == [1, 1]
 
     async def test_an_ended_session_waits_for_a_claim_for_as_long_as_it_takes(self, store: Store, clock: Clock) -> None:
         """With its data, long after its token expired: `on_end` runs at least once, and may read."""
@@ -83,16 +103,6 @@ class SweepingContract(Fixtures):
         assert await claim(store) == [Ended(Record.of(a), "expired")]
         assert [await store.read(namespace(a), key) for key in ("browser", "before")] == [b'"b1"', b"0"]
 
-    @pytest.mark.parametrize("subject", [ALICE, None])
-    async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(self, store: Store, subject: str | None) -> None:
-        """Though the principal is the same one, and whether they are recorded or not."""
-        ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
-        await register(store, ours, theirs)
-        await store.revoke_before(START, audience="a", subject=subject, expires_at=LATER)
-        assert await store.statuses([ours, theirs]) == [SessionStatus.ENDED, SessionStatus.LIVE]
-        assert await store.touch(theirs, idle_timeout=None) is SessionStatus.LIVE
-        assert [await store.get(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
-
     async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
         """Whether they were ended, expired or idle; one that has none is given none."""
         ones = {name: msgspec.structs.replace(session(name), audience=name) for name in "ab"}
@@ -101,10 +111,8 @@ class SweepingContract(Fixtures):
         assert [await listed(store, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
         clock.now = LATER
         for name, expected in zip("cba", (None, "expired", "deleted"), strict=True):
-            claimed = await claim(store, audience=name, idle_timeout=HOUR)
-            assert claimed == ([] if expected is None else [Ended(Record.of(ones[name]), expected)])
-            for ended in claimed:
-                await store.purge(ended.record.ref)
+            ended = [] if expected is None else [Ended(Record.of(ones[name]), expected)]
+            assert await claim(store, audience=name, idle_timeout=HOUR) == ended
 
 
 @pytest.mark.anyio
@@ -127,8 +135,7 @@ class DataContract(Fixtures):
         assert await store.read(b, "a") is None
         await store.write(a, "a", b"null")
         assert await store.read(a, "a") == b"null"
-        for _ in range(2):
-            await store.write(a, "a", None)
+        await at_once([partial(store.write, a, "a", None)] * 2)
         assert [await store.read(a, key) for key in ("a", "A")] == [None, value + b"5"]
 
     async def test_a_value_may_have_an_end_of_its_own(self, store: Store, clock: Clock) -> None:
@@ -196,8 +203,7 @@ class DataContract(Fixtures):
         place = namespace(session())
         await store.write(place, "k", value)
         if total is None:
-            with pytest.raises(DataNotInteger):
-                await store.add(place, "k", by)
+            await refused(DataNotInteger, partial(store.add, place, "k", by))
         else:
             assert await store.add(place, "k", by) == total
         assert await store.read(place, "k") == (value if total is None else b"%d" % total)
@@ -211,15 +217,10 @@ class DataContract(Fixtures):
         await store.write(place, "\u00e4", b"12345678")
         await store.write(place, "\u00e4", b"12345")  # 7 bytes
         await store.write(place, "b", b"12", expires_at=START + 10)
-        for change in (
-            partial(store.write, place, "c", b"1"),
-            partial(store.write, place, "b", b"123"),
-            partial(store.compare_and_swap, place, "b", b"12", b"123"),
-            partial(store.add, place, "b", 88),
-            partial(store.add, place, "c", 1),
-        ):
-            with pytest.raises(DataTooLarge):
-                await change()
+        written = (partial(store.write, place, key, value) for key, value in (("c", b"1"), ("b", b"123")))
+        added = (partial(store.add, place, key, by) for key, by in (("b", 88), ("c", 1)))
+        swapped = partial(store.compare_and_swap, place, "b", b"12", b"123")
+        await refused(DataTooLarge, *written, *added, swapped)
         assert [await store.read(place, key) for key in "\u00e4bc"] == [b"12345", b"12", None]
         await store.write(namespace(session("b"), max_bytes=10), "b", b"123456789")
         await store.write(namespace(session("a"), max_bytes=12), "c", b"1")
@@ -227,46 +228,22 @@ class DataContract(Fixtures):
         await store.write(place, "c", b"12")
         await store.write(place, "\u00e4", None)
         assert await store.compare_and_swap(place, "c", b"12", b"123456789") is True
-        with pytest.raises(DataTooLarge):
-            await store.write(place, "d", b"1")
+        await refused(DataTooLarge, partial(store.write, place, "d", b"1"))
 
-    async def test_a_revoked_sessions_data_can_be_read_and_not_changed(self, store: Store) -> None:
-        """Until it is purged; whether it was recorded or not."""
+    async def test_a_revoked_sessions_data_can_be_read_and_not_changed(self, store: Store, clock: Clock) -> None:
+        """Until it is purged; whether it was recorded or not. Nor can what is over by more than the leeway."""
         for one in (a := session("a"), session("b")):
             await register(store, a)
-            place = namespace(one)
-            await store.write(place, "k", b"1")
+            await store.write(place := namespace(one), "k", b"1")
             await revoke(store, one)
-            for change in (
-                partial(store.write, place, "k", b"2"),
-                partial(store.write, place, "k", None),
-                partial(store.write, place, "new", b"2"),
-                partial(store.compare_and_swap, place, "k", b"1", b"2"),
-                partial(store.compare_and_swap, place, "k", b"wrong", b"2"),
-                partial(store.add, place, "k", 1),
-                partial(store.copy, namespace(session("c")), place),
-            ):
-                with pytest.raises(DataGone):
-                    await change()
+            await refused(DataGone, *changes_of(store, place))
             assert await store.read(place, "k") == b"1"
             await store.purge(one.ref)
             assert await store.read(place, "k") is None
-            with pytest.raises(DataGone):
-                await store.write(place, "k", b"2")
-
-    async def test_data_of_a_session_that_is_over_cannot_be_changed(self, store: Store, clock: Clock) -> None:
-        """Past its end and the leeway, when what is kept could be deleted at any time."""
-        place = namespace(session())
-        await store.write(place, "k", b"1")
+            await refused(DataGone, *changes_of(store, place))
+        await store.write(place := namespace(session("c")), "k", b"1")
         clock.now = LATER + self.leeway
-        for change in (
-            partial(store.write, place, "k", b"2"),
-            partial(store.compare_and_swap, place, "k", b"1", b"2"),
-            partial(store.add, place, "k", 1),
-            partial(store.copy, namespace(session("b")), place),
-        ):
-            with pytest.raises(DataGone):
-                await change()
+        await refused(DataGone, *changes_of(store, place))
 
     async def test_a_copy_is_what_lay_there_at_its_moment(self, store: Store, clock: Clock) -> None:
         """Every value with its end, but those that are over; neither place sees the other's later changes."""
@@ -280,8 +257,7 @@ class DataContract(Fixtures):
         await store.copy(empty, at_b)
         assert [await store.read(at_b, key) for key in ("k", "n", "old")] == [b'"\\u00e9"', b"7", None]
         assert await store.add(at_b, "n", 1) == 8
-        with pytest.raises(DataTooLarge):
-            await store.copy(at_a, namespace(session("c"), max_bytes=4))
+        await refused(DataTooLarge, partial(store.copy, at_a, namespace(session("c"), max_bytes=4)))
         await store.write(at_a, "k", b"0")
         await revoke(store, a)
         await store.purge(a.ref)
@@ -289,9 +265,61 @@ class DataContract(Fixtures):
         clock.now += 10
         assert await store.read(at_b, "n") is None
 
+    async def test_the_data_of_a_principal_s_sessions_has_a_limit_together(self, store: Store) -> None:
+        """Another's has its own; replacing, deleting and ending make room, and what shrinks always fits."""
+        size = 400 - VALUE_COST - 1
+        for name in "ab":
+            await store.write(shelf(name), "k", b"x" * size)
+        full = partial(store.write, shelf("c"), "k")
+        large = partial(store.write, shelf("a"), "k", b"x" * 3 * size)
+        swap, add = partial(store.compare_and_swap, shelf("a"), "n", None, b"1"), partial(store.add, shelf("b"), "n", 1)
+        changes = (partial(full, b"x"), large, swap, add, partial(store.copy, shelf("a"), shelf("d")))
+        limit = r"the limit is 1000 \(Limits\.data_bytes_per_principal\)"
+        await refused(PrincipalDataTooLarge, *changes, match=limit)
+        for free in (shelf("g", BOB), shelf("e", ""), shelf("h", None), shelf("f", most=None)):
+            await store.write(free, "k", b"x" * 700)
+        more = partial(store.write, shelf("other", ""), "k", b"x" * 700)
+        await refused(PrincipalDataTooLarge, more, match=r"1000 \(Limits\.anonymous_data_bytes\)")
+        await store.write(shelf("f", most=None), "k", None)
+        await store.write(shelf("a", most=10), "k", b"x" * (size - 1))
+        await store.write(shelf("a"), "k", None)
+        await full(b"x" * size)
+        await revoke(store, session("b"))
+        await store.purge(session("b").ref)
+        await store.write(shelf("a"), "k", b"x" * size)
 
-class StoreContract(RevocationContract, TenantContract, SweepingContract, DataContract, AccountContract):
-    """The tests of every store: derive a test class from it, and override the fixture `make_store`."""
+    async def test_values_that_are_over_make_room(self, store: Store, clock: Clock) -> None:
+        """In the session that changes; one that is over is not counted where it is replaced."""
+        await store.write(shelf("a"), "old", b"x" * 500, expires_at=START + 10)
+        await store.write(shelf("a"), "n", b"1", expires_at=START + 10)
+        await refused(PrincipalDataTooLarge, partial(store.write, shelf("a"), "k", b"x" * 700))
+        clock.now += 10
+        assert await store.add(shelf("a"), "n", 1) == 1
+        await store.write(shelf("a"), "k", b"x" * 500)
+        assert await store.add(shelf("a"), "n", 8) == 9
+        await refused(PrincipalDataTooLarge, partial(store.write, shelf("b"), "k", b"x" * 100))
+
+
+def changes_of(store: Store, place: Namespace) -> list[Callable[[], Awaitable[Any]]]:
+    """Return changes of each kind, with and without effect on a value that is 1."""
+    return [
+        *(partial(store.write, place, key, value) for key, value in (("k", b"2"), ("k", None), ("new", b"2"))),
+        *(partial(store.compare_and_swap, place, "k", old, b"2") for old in (b"1", b"wrong")),
+        partial(store.add, place, "k", 1),
+        partial(store.copy, namespace(session("another")), place),
+    ]
+
+
+def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Namespace:
+    """Return a session's place for data, which counts for its principal."""
+    return Namespace(session(name, subject=subject).ref, LATER, 10_000, subject, most)
+
+
+class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
+    """The tests of every store: derive a test class from it, and override the fixture `make_store`.
+
+    A store that cannot count what a principal's sessions take together sets the last two tests of data to None.
+    """
 
 
 class SharedStoreContract(StoreContract):
@@ -322,8 +350,7 @@ class SharedStoreContract(StoreContract):
 
     async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
         """Also where the other one was asked before, and has answered what was right then."""
-        a, b = session("a"), session("b", issued_at=START - 1)
-        place = namespace(a)
+        a, b, place = session("a"), session("b", issued_at=START - 1), namespace(session("a"))
         assert await other.statuses([a, b]) == [SessionStatus.LIVE] * 2
         assert [await other.get(a.ref), await other.read(place, "k")] == [None, None]
         await register(store, a)
@@ -348,9 +375,9 @@ class SharedStoreContract(StoreContract):
         clock.now = LATER
         claims = await at_once([partial(claim, one, limit=2) for one in both])
         claimed = [ended.record.ref for some in claims for ended in some]
-        rest = [ended.record.ref for ended in await claim(store)]
-        assert [len(claimed + rest), set(claimed + rest)] == [30, {one.ref for one in many}]
         assert claimed
+        claimed += [ended.record.ref for ended in await claim(store)]
+        assert [len(claimed), set(claimed)] == [30, {one.ref for one in many}]
 
     async def test_a_change_and_a_revocation_have_an_order(self, store: Store, other: Store) -> None:
         """What was changed before stays, what comes after is refused, and nothing comes after it unseen."""
