@@ -25,12 +25,15 @@ from starlette.routing import Mount
 from mcp_sessions import ConfigurationError
 from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._server import operator
+from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import Inspector
 from mcp_sessions.telemetry import _feed as feeds
 from mcp_sessions.telemetry import _inspector as inspecting
-from mcp_sessions.telemetry._feed import CallStarted, Feed
-from mcp_sessions.telemetry._recorder import shown_name
+from mcp_sessions.telemetry._attributes import KnownNames
+from mcp_sessions.telemetry._feed import Feed, shown_name
+from mcp_sessions.telemetry._outcome import RequestTelemetry
 
 TOKEN = "a-token-of-the-operator"
 SECONDS = 60  # after which a test that hangs fails
@@ -292,13 +295,12 @@ async def test_it_may_be_an_application_of_its_own() -> None:
 async def test_a_reader_that_falls_behind_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a tab that sleeps: it would hold what it has not read. It comes back by itself."""
     monkeypatch.setattr(feeds, "_MAX_BEHIND", 1)
-    feed, event = Feed(lambda: 0), CallStarted(worker="w", call="1", ref=None, at=0, name="n")
-    feed.send(event)
+    feed, refusal = Feed(lambda: 0), RequestRefused("header_unreadable", -32600, None, None)
+    feed(refusal)
     with feed.reading() as (known, coming):
-        assert known == [event]
         for _ in range(3):
-            feed.send(event)
-        assert [found async for found in coming] == [event]
+            feed(refusal)
+        assert [found async for found in coming] == known
         assert not feed._readers
 
 
@@ -323,11 +325,15 @@ def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     feed = Feed(lambda: 1)
     refs = [f"ses_{number}" for number in range(3)]
     for ref in refs:
-        feed.send(feeds.Created(worker="w", ref=ref, at=0, expires_at=9))
+        feed(SessionCreated(ref, 9, of_principal=False))
     assert [*feed.sessions] == refs[1:]
-    feed.send(feeds.Ended(worker="w", ref="ses_1", at=0, reason="deleted", seconds=1))
-    feed.send(feeds.LiveSession(worker="w", ref="ses_1", at=0, created_at=0, expires_at=9))
-    assert [*feed.sessions] == ["ses_2"]
+    ended = Claims(kind="session", issuer="i", audience="a", jti="j", issued_at=0, expires_at=9)
+    feed(SessionDeleted(ended.ref, "deleted", 1))
+    late = RequestTelemetry(message=parse(b'{"jsonrpc":"2.0","method":"ping"}'), target=None, known=KnownNames())
+    feed.begin(late, ended, is_live=True)
+    assert [*feed.sessions] == refs[1:]
+    feed(SessionDeleted("ses_2", "deleted", 1))
+    assert [*feed.sessions] == ["ses_1"]
 
 
 # --- on loopback -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
 from .._protocol.policy import HANDSHAKE_METHODS, KNOWN_METHODS
 from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
-from ._core import User
+from ._core import MAX_NAME, User
 
 CONVENTIONS: Final = "open-telemetry/semantic-conventions-genai, model/mcp at 5c50d346f1c9"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -64,7 +64,6 @@ METHODS: Final = frozenset(
     "sessions/create sessions/delete sessions/fork sessions/list terminate".split()
 ).union(HANDSHAKE_METHODS, KNOWN_METHODS)
 
-MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_NAMES: Final = 1_000  # tools and prompts that are known; more than any server should have
 _MAX_UNLISTED: Final = 100  # beyond which a tool that only fails is not known
 _MAX_SESSIONS: Final = 10_000  # of the server's own that are known; the one used longest ago goes first

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from .._session.claims import Correlation, Principal
 
 _API: Final = "opentelemetry.trace"
+MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 
 Spans = Literal["auto", "enrich", "off"]
 """`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, the attributes go on the span

@@ -26,7 +26,7 @@ from .._protocol.jsonrpc import Message
 from . import _attributes as names
 from ._attributes import CALL, KnownNames, attributes_on
 from ._context import RequestInfo, attached, name_session, request_info
-from ._core import Content, Redact
+from ._core import MAX_NAME, Content, Redact
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 """The codes of a client's mistakes, which are not errors of the server (`CONVENTIONS`, `rpc.response.status_code`)."""
@@ -300,5 +300,5 @@ def outcome_in(text: bytes) -> Outcome | None:
     if answer.result.isError:  # as the SDK's and FastMCP's servers word it, and as we do
         reason = SessionRequired.reason if SessionRequired.message.encode() in text else None
         return Outcome(names.TOOL_ERROR, reason=reason, is_unknown=b"Unknown tool" in text)
-    tools = tuple(tool.name[: names.MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
+    tools = tuple(tool.name[: MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
     return Outcome(tools=tools) if tools else SUCCESS
