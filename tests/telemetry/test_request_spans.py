@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from mcp_sessions.telemetry._core import Spans
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY
 from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
-from mcp_sessions.telemetry._spans import Tracing
+from mcp_sessions.telemetry._recorder import Telemetry
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
@@ -51,6 +52,16 @@ def message(method: str = "tools/call", meta: dict[str, Any] | None = None, name
     return parse(json.dumps(envelope).encode())
 
 
+class OpenTelemetryMiddleware:
+    """Named as SDK 2.x's own."""
+
+
+class StreamableHTTPSessionManager:
+    """Named as the SDK's, with a server that makes spans of its own."""
+
+    app = SimpleNamespace(middleware=[OpenTelemetryMiddleware()])
+
+
 class Traced:
     """A provider, the spans that ended in it, and what makes spans there."""
 
@@ -60,14 +71,14 @@ class Traced:
         self.provider.add_span_processor(SessionSpanProcessor())
         self.provider.add_span_processor(self._recorder)
         self.tracer = self.provider.get_tracer("tests")
-        given = {"makes_server_spans": lambda: is_native, "tracer_provider": self.provider, **options}
-        self.tracing = Tracing(spans, **given)
+        parts = [StreamableHTTPSessionManager()] if is_native else []
+        self.telemetry = Telemetry(lambda: parts, spans=spans, tracer_provider=self.provider, **options)
 
     def begin(
         self, sent: Message | None = None, session: Claims | None = SESSION, *, version: str = "2025-11-25", **how: Any
     ) -> RequestTelemetry | None:
         headers = RequestHeaders([(b"mcp-protocol-version", version.encode())])
-        return self.tracing.begin(sent or message(), headers, how.pop("scope", {}), session, **how)
+        return self.telemetry.begin(sent or message(), headers, how.pop("scope", {}), session, **how)
 
     def begun(self, sent: Message | None = None, session: Claims | None = SESSION, **how: Any) -> RequestTelemetry:
         request = self.begin(sent, session, **how)
@@ -150,7 +161,7 @@ def test_a_listed_tool_exists() -> None:
         lists.read(b'{"result":{"tools":[{"name":"listed"}]}}')
         lists.end()
     assert [span.name for span in spans] == ["tools/list"]
-    assert traced.tracing._known.span_name("tools/call", "listed") == "tools/call listed"
+    assert traced.telemetry._known.span_name("tools/call", "listed") == "tools/call listed"
 
 
 def test_a_posted_response_is_not_a_message_of_its_own() -> None:
@@ -240,7 +251,7 @@ def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict
     around = traced.tracer.start_as_current_span("http", kind=SpanKind.SERVER, attributes=named)
     with traced.recording() as spans, around:
         request = traced.begun(message("sessions/create"), None, is_forwarded=False)
-        traced.tracing.start_session(SESSION).end()
+        traced.telemetry.start(SESSION).end()  # type: ignore[union-attr]
         request.name_session(SESSION.ref)
         request.end()
     start, created, _ = spans
@@ -259,7 +270,7 @@ def test_a_trace_context_that_cannot_be_read_is_none() -> None:
 def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     """It is current all the same, so that its decision reaches what is below it."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    request = Tracing(tracer_provider=provider).begin(message(), RequestHeaders([]), {}, SESSION)
+    request = Telemetry(list, tracer_provider=provider).begin(message(), RequestHeaders([]), {}, SESSION)
     assert request is not None
     assert get_current_span().get_span_context().is_valid
     request.end(ValueError())
@@ -268,7 +279,7 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    request = Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION)
+    request = Telemetry(list, tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION)
     assert request is not None
     assert request.span is None
     request.end()
@@ -277,7 +288,7 @@ def test_without_an_sdk_there_is_no_span_to_end() -> None:
 def test_a_sampler_knows_the_session_before_the_span_does() -> None:
     """So that whole sessions can be kept: what it is asked with is all that it knows."""
     provider = TracerProvider(sampler=SessionSampler(0), shutdown_on_exit=False)
-    tracing = Tracing(tracer_provider=provider)
+    tracing = Telemetry(list, tracer_provider=provider)
     recorded = []
     for of in (SESSION, None):
         request = tracing.begin(message(), RequestHeaders([]), {}, of)
@@ -322,9 +333,11 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
     assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS, **TURN}, {**LABELS, **TURN}]
 
 
-def test_the_scope_of_each_message_holds_the_context_for_handlers_that_run_elsewhere() -> None:
+def test_the_scope_of_each_message_holds_the_context_for_handlers_that_run_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_sessions.telemetry._recorder.wrap_handlers", lambda servers: True)
     traced = Traced("enrich")
-    traced.tracing.wraps_handlers = True
     scope: dict[str, Any] = {}
     with traced.tracer.start_as_current_span("http") as around:
         traced.begun(scope=scope).end()
@@ -360,7 +373,7 @@ def test_a_servers_own_spans_find_the_baggage_of_the_message() -> None:
 def test_every_message_is_timed_with_a_span_or_without(option: Spans, of: Claims | None) -> None:
     """Spans and metrics are chosen apart."""
     seen: list[RequestTelemetry] = []
-    traced = Traced(option, listeners=[seen.append])
+    traced = Traced(option, feed=SimpleNamespace(begin=lambda *_, **__: None, operation=seen.append))
     traced.begun(session=of).end()
     (request,) = seen
     assert (request.versions["mcp.protocol.version"], request.outcome) == ("2025-11-25", Outcome())

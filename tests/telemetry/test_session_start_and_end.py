@@ -13,9 +13,10 @@ from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContex
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.events import SessionDeleted
 from mcp_sessions.telemetry._context import as_parent, start_of
 from mcp_sessions.telemetry._core import Trace
-from mcp_sessions.telemetry._spans import Tracing
+from mcp_sessions.telemetry._recorder import Start, Telemetry
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
 CLAIMS = Claims(
@@ -49,11 +50,17 @@ def spans(provider: TracerProvider) -> Iterator[list[ReadableSpan]]:
         yield kept
 
 
-def started(tracing: Tracing) -> str | None:
+def started(telemetry: Telemetry) -> str | None:
     """The traceparent of a session that has been created."""
-    start = tracing.start_session(CLAIMS)
+    start = begun(telemetry)
     start.end()
     return start.trace
+
+
+def begun(telemetry: Telemetry, claims: Claims = CLAIMS) -> Start:
+    start = telemetry.start(claims)
+    assert start is not None
+    return start
 
 
 def test_the_start_says_where_all_conversations_of_a_principal_share_it(
@@ -61,13 +68,13 @@ def test_the_start_says_where_all_conversations_of_a_principal_share_it(
 ) -> None:
     """As it matters to who reads them as one conversation."""
     claims = msgspec.structs.replace(CLAIMS, kind="principal")
-    Tracing(tracer_provider=provider).start_session(claims).end()
+    begun(Telemetry(list, tracer_provider=provider), claims).end()
     assert (spans[0].attributes or {})["mcp_sessions.kind"] == "principal"
 
 
 def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
     """It names the session and when it ends at the latest, and its context is what the token carries."""
-    creating = Tracing(tracer_provider=provider).start_session(CLAIMS)
+    creating = begun(Telemetry(list, tracer_provider=provider))
     assert spans == []
     creating.end()
     (start,) = spans
@@ -88,22 +95,31 @@ def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvide
 def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
     """So that the requests below it are not sampled, either."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    tracing = Tracing(trace="session", tracer_provider=provider)
-    text = started(tracing)
+    telemetry = Telemetry(list, trace="session", tracer_provider=provider)
+    text = started(telemetry)
     found = start_of(text)
     assert found is not None
     assert not found.trace_flags.sampled
-    tracing.end_session(CLAIMS.ref, start=text, reason="deleted", seconds=9)
+    telemetry.observe(SessionDeleted(CLAIMS.ref, "deleted", 9, text))
     provider.shutdown()
 
 
-def test_without_an_sdk_the_token_carries_nothing() -> None:
+class Idle(NoOpTracerProvider):
+    """One that is not the API's own, and makes no spans all the same."""
+
+
+def test_without_an_sdk_there_is_no_start() -> None:
+    telemetry = Telemetry(list, tracer_provider=NoOpTracerProvider())
+    assert telemetry.start(CLAIMS) is None
+
+
+def test_without_spans_the_token_carries_nothing() -> None:
     """Not even where a caller sent a trace context: that one is not the session's."""
-    tracing = Tracing(tracer_provider=NoOpTracerProvider())
-    assert started(tracing) is None
+    telemetry = Telemetry(list, tracer_provider=Idle())
+    assert started(telemetry) is None
     with use_span(REMOTE):
-        assert started(tracing) is None
-    tracing.end_session(CLAIMS.ref, start=None, reason="deleted", seconds=9)
+        assert started(telemetry) is None
+    telemetry.observe(SessionDeleted(CLAIMS.ref, "deleted", 9, None))
 
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])
@@ -126,7 +142,7 @@ def test_a_chat_that_names_the_trace_keeps_its_name(
 ) -> None:
     """Tools give a trace to the first session in it; one whose root is the start of ours is ours."""
     token = context.attach(baggage.set_baggage("session.id", "a chat"))
-    started(Tracing(trace=trace, tracer_provider=provider))
+    started(Telemetry(list, trace=trace, tracer_provider=provider))
     context.detach(token)
     (start,) = spans
     attributes = start.attributes or {}

@@ -104,7 +104,7 @@ def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
     ctx.record_refused(refusal, label)
     telemetry = ctx.runtime.telemetry
     if telemetry.is_recording():
-        telemetry.recorder().refuse_request(refusal, refusal.code, claims, ctx.scope)
+        telemetry.recorder().refuse_request(refusal, claims, ctx.scope)
 
 
 async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:

@@ -148,7 +148,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         """Record that a message is refused, and return the error as JSON."""
         self.record_refused(refusal, message.label)
         if self.telemetry is not None:
-            self.telemetry.refuse(refusal, refusal.code)
+            self.telemetry.refuse(refusal)
         return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(message, refusal))
 
     def _error_data(self, message: Message, refusal: Refusal) -> dict[str, Any] | None:

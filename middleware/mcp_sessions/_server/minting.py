@@ -47,7 +47,7 @@ from .principal import is_unseen
 from .sessions import RECHECK_AFTER, open_session, refusal_of
 
 if TYPE_CHECKING:
-    from ..telemetry._spans import Start
+    from ..telemetry._recorder import Start
     from .runtime import Runtime
 
 UNSEEN_PRINCIPAL: Final = (

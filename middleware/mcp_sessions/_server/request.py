@@ -217,7 +217,7 @@ def _recorded(
     ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if ctx.telemetry is not None:
         ctx.telemetry.store_fault = ctx.runtime.store_fault_since
-    if not is_forwarded and ctx.telemetry is not None and ctx.telemetry.observer is not None:
+    if not is_forwarded and ctx.telemetry is not None:
         ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True).send
     try:
         with ctx.telemetry or nullcontext():

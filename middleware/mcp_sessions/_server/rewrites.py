@@ -137,7 +137,7 @@ class Sep1364Field(Rewrite, kw_only=True):
 
 def response_for(ctx: RequestContext, message: Message | None, decision: Decision) -> Response | None:
     """Return what changes or observes the response on its way out, or None where nothing does."""
-    observer, session = None if ctx.telemetry is None else ctx.telemetry.observer, ctx.session
+    observer, session = ctx.telemetry, ctx.session
     echoed, rewrites = session if decision.action in ECHOES else None, tuple[Rewrite, ...]()
     if message is not None and message.kind is REQUEST:
         rewrites = rewrites_for(ctx, message, echoed)

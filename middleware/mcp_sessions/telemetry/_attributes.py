@@ -200,9 +200,11 @@ class KnownNames:
             del self._sessions[next(iter(self._sessions))]
         return ref
 
-    def session(self, server_id: str) -> str | None:
+    def session(self, server_id: str | None) -> str | None:
         """Return the public name of a transport session that a client names, or None for one that is not known."""
-        return self.learn_session(server_id) if server_ref(server_id) in self._sessions else None
+        if server_id is None or server_ref(server_id) not in self._sessions:
+            return None
+        return self.learn_session(server_id)
 
     def learn(self, method: str, target: str, *, fails: bool = False) -> None:
         """Add a name that the server lists, or that it has served; or of a tool that itself `fails`.

@@ -123,31 +123,24 @@ def attached(context: Context) -> Iterator[None]:
 # --- where a message comes from ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
-class TraceParents(RedactedRepr):
-    """Where a message comes from."""
+def origin_of(meta: Meta | None, headers: Mapping[bytes, bytes]) -> tuple[Context, SpanContext, SpanContext]:
+    """Return where a message comes from, by its `_meta`, its HTTP headers and the current context.
 
-    context: Context  # the current one with the message's baggage, and with the caller's span where it names one
-    caller: SpanContext  # that span, by `_meta`; invalid where it names none, or the one of the transport
-    transport: SpanContext  # the span around, or that of the HTTP headers where none is around; it may be invalid
-    around: Span | None  # the span around, where it is recorded
-
-
-def trace_parents(meta: Meta | None, headers: Mapping[bytes, bytes], current: Context) -> TraceParents:
-    """Return where a message comes from, by its `_meta`, its HTTP headers and the current context."""
-    span = get_current_span(current)
-    transport, around = span.get_span_context(), span if span.is_recording() else None
+    Returns:
+        The current context with the message's baggage, and with its caller's span where it names one; that span, not
+        valid where it is none or the next one; the span around, or that of the HTTP headers, or neither.
+    """
+    context, transport = get_current(), get_current_span().get_span_context()
     if not transport.is_valid and b"traceparent" in headers:
         sent = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _TRACE_CONTEXT}
-        current = propagate.extract(sent, current)
-        transport = get_current_span(current).get_span_context()
+        context = propagate.extract(sent, context)
+        transport = get_current_span(context).get_span_context()
     if meta is None or (meta.traceparent is UNSET and meta.baggage is UNSET):
-        return TraceParents(current, INVALID_SPAN_CONTEXT, transport, around)
-    context = propagate.extract(_carrier(meta), current)
+        return context, INVALID_SPAN_CONTEXT, transport
+    context = propagate.extract(_carrier(meta), context)
     caller = get_current_span(context).get_span_context()
-    if (caller.trace_id, caller.span_id) == (transport.trace_id, transport.span_id):
-        caller = INVALID_SPAN_CONTEXT
-    return TraceParents(context, caller, transport, around)
+    is_same = (caller.trace_id, caller.span_id) == (transport.trace_id, transport.span_id)
+    return context, INVALID_SPAN_CONTEXT if is_same else caller, transport
 
 
 def _carrier(meta: Meta) -> dict[str, str]:

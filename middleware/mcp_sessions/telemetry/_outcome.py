@@ -125,7 +125,6 @@ class RequestTelemetry(RequestInfo):
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of its server span
     links: list[Link] = field(default_factory=list)  # what that may link, its parent among it
     is_native: bool = False  # whether the wrapped server makes that span
-    has_span: bool = False  # whether there is one, or else its HTTP request's stands for it
     end_span: Callable[[], None] | None = None  # once there is a span that may end
     context: Context | None = None  # in which a session that it creates is created
     traceparent: str | None = None  # which is forwarded in place of its client's
@@ -138,11 +137,6 @@ class RequestTelemetry(RequestInfo):
     token: Token[Context] | None = None  # restores the context before
     info_token: Token[RequestInfo | None] | None = None
 
-    @property
-    def observer(self) -> RequestTelemetry:
-        """What observes the response."""
-        return self
-
     def content(self, kind: Content, span: Span | None, default: str, text: str | None) -> dict[str, str]:
         """Return one side of it as attributes of one of its spans: what tools show of a request, and the conventions'.
 
@@ -154,7 +148,7 @@ class RequestTelemetry(RequestInfo):
         """
         is_http = span is not None and span is self.http_span
         attributes = {_OF_REQUEST[kind]: text or default} if is_http or self.http_span is None else {}
-        if text is not None and not (is_http and self.has_span):
+        if text is not None and not (is_http and (self.is_native or self.span is not None)):
             attributes[_OF_CALL[kind]] = text
         return attributes
 
@@ -186,9 +180,9 @@ class RequestTelemetry(RequestInfo):
         for span in self.spans:
             name_session(span, ref)
 
-    def refuse(self, refusal: Refusal, code: int) -> None:
-        """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
-        self._settle(Outcome.of_code(code, refusal.reason, refusal.message))
+    def refuse(self, refusal: Refusal) -> None:
+        """Record why we refuse it."""
+        self._settle(Outcome.of_code(refusal.code, refusal.reason, refusal.message))
 
     def read(self, text: bytes) -> None:
         """Take the outcome from one message of the response: the HTTP span ends with the last byte of the answer."""
@@ -300,5 +294,5 @@ def outcome_in(text: bytes) -> Outcome | None:
     if answer.result.isError:  # as the SDK's and FastMCP's servers word it, and as we do
         reason = SessionRequired.reason if SessionRequired.message.encode() in text else None
         return Outcome(names.TOOL_ERROR, reason=reason, is_unknown=b"Unknown tool" in text)
-    tools = tuple(tool.name[: MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
+    tools = tuple(tool.name[:MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
     return Outcome(tools=tools) if tools else SUCCESS

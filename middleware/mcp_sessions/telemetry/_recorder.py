@@ -1,67 +1,131 @@
-"""`Telemetry`: the one object of this package that the server calls, made once from a middleware's options."""
+"""`Telemetry`: what the server calls, made once from a middleware's options: its spans, metrics and feed.
+
+A message has one server span by OpenTelemetry's conventions: the wrapped server's where it makes one, else ours. It
+hangs below its caller's span (`_meta.traceparent`, SEP-414) or the current one, or, with `trace="session"`, below its
+session's start; the others are linked. A session has two short spans, since one that stayed open for its whole life
+would be exported at its end, or never. The token carries the context of the first (`Claims.trace`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Token
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanKind,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+    set_span_in_context,
+)
 from starlette.types import Scope
 
 from .._errors import Refusal
-from .._protocol.headers import RequestHeaders
-from .._protocol.jsonrpc import Message
-from .._session.claims import Claims
+from .._protocol.draft import INITIALIZE
+from .._protocol.headers import VERSION, RequestHeaders
+from .._protocol.jsonrpc import RESPONSE, Message
+from .._protocol.labels import client_of
+from .._session.claims import PRINCIPAL, Claims, RedactedRepr
 from .._session.events import SessionDeleted, SessionEvent
-from ._core import Redact, Spans, Trace
+from . import _attributes as names
+from . import _context as contexts
+from ._attributes import KnownNames, attributes_on
+from ._context import RequestInfo, as_parent, current_info, links_to, session_names, start_of, traceparent_of, with_info
+from ._core import Redact, Spans, Trace, is_traced, takes_spans
 from ._feed import Feed
-from ._frameworks import makes_server_spans, server_in, wrap_handlers
+from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
 from ._metrics import SessionMetrics
-from ._outcome import RequestTelemetry
-from ._spans import Start, Tracing
+from ._outcome import Outcome, RequestTelemetry, name_http_span, record
+
+_CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "sessions/create"})
+
+
+@dataclass(repr=False)
+class Start(RedactedRepr):
+    """A session that is being created, which its span names once it is complete."""
+
+    span: Span
+    named: Mapping[str, str]  # what names the session, which does not begin if it is refused
+    token: Token[Context]  # restores the context before: the span is the current one
+
+    @property
+    def trace(self) -> str | None:
+        """The traceparent (W3C) for its token, or None without a span."""
+        context = self.span.get_span_context()
+        # Without an SDK a "new" span is the caller's, or none at all.
+        return traceparent_of(context) if context.is_valid and not context.is_remote else None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the creation, with an error where the session is refused: then no span names it."""
+        if error is None:
+            self.span.set_attributes(self.named)
+        else:
+            record(self.span, Outcome(type(error).__qualname__))
+        detach(self.token)
+        self.span.end()
 
 
 class Telemetry:
-    """The telemetry of one middleware: its spans (see `Tracing`), metrics and feed.
+    """The telemetry of one middleware.
 
     Args:
         parts: Finds what a request to the endpoint may reach, once the application has started.
+        spans: Which span a message gets; see `Spans`.
+        trace: See `Trace`.
+        redact: Returns what may be written of a call's arguments and result.
+        caller: Returns who sends a request, or None where no span says so.
         tracked: Whether every session's end is seen, so that those alive can be counted.
+        tracer_provider: Where spans go; None is the process's own.
     """
 
     def __init__(
         self,
         parts: Callable[[], Iterable[object]],
         *,
-        spans: Spans,
-        trace: Trace,
-        metrics: SessionMetrics | None,
-        redact: Redact | None,
-        feed: Feed | None,
-        tracked: bool,
+        spans: Spans = "auto",
+        trace: Trace = "request",
+        metrics: SessionMetrics | None = None,
+        redact: Redact | None = None,
+        feed: Feed | None = None,
         caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
+        tracked: bool = False,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
+        self._parts: Final = parts
+        self._spans: Final = spans
+        self._in_session: Final = trace == "session"
         self._metrics: Final = metrics
+        self._redact: Final = redact
+        self._feed: Final = feed
+        self._caller: Final = caller or (lambda _: {})
+        self._provider: Final = tracer_provider
+        self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
+        self._known: Final = KnownNames()
+        self._listeners: Final = [listener for listener in (metrics, feed) if listener is not None]
+        self._handled: Final = [listener.operation for listener in self._listeners]
         if metrics is not None:
             metrics.begin()
             if tracked:
                 metrics.follow()
-        self._feed: Final = feed
-        self._listeners: Final = [listener for listener in (metrics, feed) if listener is not None]
-        self._tracing: Final = Tracing(
-            spans,
-            trace=trace,
-            listeners=[listener.operation for listener in self._listeners],
-            redact=redact,
-            caller=caller,
-            makes_server_spans=self._inspect_server,
-        )
-        self._parts: Final = parts
 
-    def _inspect_server(self) -> bool:
+    @property
+    def _is_tracing(self) -> bool:
+        return self._spans != "off" and (is_traced() if self._provider is None else takes_spans(self._provider))
+
+    @cached_property
+    def _server(self) -> tuple[bool, bool]:
+        """Whether the wrapped server makes server spans, and whether its handlers run in another task."""
         parts = list(self._parts())
-        self._tracing.wraps_handlers = wrap_handlers(map(server_in, parts))
-        return any(map(makes_server_spans, parts))
+        return any(map(makes_server_spans, parts)), wrap_handlers(map(server_in, parts))
+
+    # --- messages ------------------------------------------------------------------------------------
 
     def begin(
         self,
@@ -73,24 +137,136 @@ class Telemetry:
         is_forwarded: bool = True,
         server_id: str | None = None,
     ) -> RequestTelemetry | None:
-        """Begin a message; see `Tracing.begin`."""
-        request = self._tracing.begin(message, headers, scope, session, is_forwarded=is_forwarded, server_id=server_id)
-        if request is not None and self._feed is not None:
+        """Begin a message, and make its span the current one.
+
+        Args:
+            message: The message; a posted response has no span.
+            headers: Its HTTP headers.
+            scope: The ASGI scope of its HTTP request.
+            session: Its session; an authentic one also where it is refused.
+            is_forwarded: Whether the wrapped server handles it, or we do.
+            server_id: The transport session of the wrapped server that it names.
+
+        Returns:
+            What must be ended in the same task, or None where there is nothing to end.
+        """
+        if message.kind is RESPONSE:
+            return None
+        request = RequestTelemetry(
+            message=message,
+            target=names.target_of(message),
+            known=self._known,
+            listeners=self._handled,
+            ref=self._known.session(server_id) if session is None else session.ref,
+            versions=names.versions_of(headers.first(VERSION), scope.get("http_version")),
+            redact=self._redact if message.method == names.CALL else None,
+        )
+        if message.method != INITIALIZE:
+            request.info_token = contexts.request_info.set(request)
+        if self._is_tracing:
+            request.is_native = is_forwarded and self._server[0]
+            request.caller = self._caller(scope)
+            request.context = self._trace(request, session, headers)
+            request.token = attach(self._context_for_handler(request, request.context, scope))
+        if self._feed is not None:
             self._feed.begin(request, session, is_live=is_forwarded)
         return request
 
+    def _context_for_handler(self, request: RequestTelemetry, context: Context, scope: Scope) -> Context:
+        """Return the context to be current while a message is handled, and store it for handlers that run elsewhere.
+
+        Servers with transport sessions start a task in `initialize` that serves the whole connection: it would keep
+        the context for every later request, and may keep the scope.
+        """
+        if request.message.method == INITIALIZE:
+            return with_info(request)
+        if self._server[1]:
+            store_context(scope, context)
+        return context
+
+    def _trace(self, request: RequestTelemetry, session: Claims | None, headers: RequestHeaders) -> Context:
+        """Annotate the span around a message, start its own, and return the context below that."""
+        message, around = request.message, get_current_span()
+        origin, caller, transport = contexts.origin_of(message.params.meta, headers.by_name)
+        start = None if session is None else start_of(session.trace)
+        session_start = start if self._in_session else None
+        below = with_info(request, origin)
+        if session_start is not None:
+            below = as_parent(session_start, below)
+        elif self._in_session and session is None and message.method in _CREATES and not request.is_native:
+            request.begins_trace = True
+            below = set_span_in_context(INVALID_SPAN, below)
+        request.is_external = request.ref is None and names.has_external_session({}, None, below)
+        client = client_of(message) if session is None or session.client is None else session.client
+        known = names.message_attributes(message, request.target, client)
+        request.attributes = {**known, **request.versions, **request.caller}
+        request.links = links_to(caller=caller, transport=transport, start=start)
+        is_server = getattr(around, "kind", None) is SpanKind.SERVER
+        if around.is_recording() and (is_server or self._spans == "enrich"):
+            request.http_span = around
+        if self._spans == "auto" and not request.is_native:
+            below = self._start_span(request, below)
+        elif caller.is_valid and session_start is None:
+            # The server reads `_meta` itself, and what else is around it is not below its caller's span.
+            below = set_span_in_context(around, below)
+        if request.http_span is not None:
+            self._annotate_http_span(request, request.http_span, origin)
+        if session_start is not None or request.begins_trace:
+            request.traceparent = traceparent_of(get_current_span(below).get_span_context())
+        return below
+
+    def _annotate_http_span(self, request: RequestTelemetry, span: Span, context: Context) -> None:
+        """Write on the span of an HTTP request what it is: a span that may be of more than a message stays as it is."""
+        labels = {name: value for name, value in request.attributes.items() if name in names.LABELS}
+        named = session_names(request.ref, attributes_on(span), context)
+        span.set_attributes({**labels, **named, **request.caller, **request.arguments(span)})
+        name_http_span(span, self._known.span_name(request.message.method, request.target))
+
+    def _start_span(self, request: RequestTelemetry, context: Context) -> Context:
+        """Start the span of a message, and return the context below it."""
+        attributes = {**request.attributes, **session_names(request.ref, {}, context), **request.arguments()}
+        links = contexts.without_parent(request.links, get_current_span(context).get_span_context())
+        name = self._known.span_name(request.message.method, request.target)
+        request.span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, links)
+        request.end_span = request.span.end
+        return set_span_in_context(request.span, context)
+
+    # --- requests without a message ------------------------------------------------------------------
+
+    def name_request(self, whose: Claims | str | None, scope: Scope) -> AbstractContextManager[None]:
+        """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
+        if not self._is_tracing:
+            return nullcontext()
+        ref, client = (whose.ref, whose.client) if isinstance(whose, Claims) else (self._known.session(whose), None)
+        caller = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}
+        contexts.name_session(get_current_span(), ref, caller)
+        return contexts.attached(with_info(RequestInfo(ref=ref, caller=caller)))
+
+    def refuse_request(self, refusal: Refusal, claims: Claims | None, scope: Scope) -> None:
+        """Record on the span around why a request without a message is refused, and who sent it."""
+        if self._is_tracing:
+            self.name_request(claims, scope)
+            record(get_current_span(), Outcome.of_code(refusal.code, refusal.reason))
+
+    # --- sessions ------------------------------------------------------------------------------------
+
     def start(self, claims: Claims) -> Start | None:
-        """Begin a session's creation; None where this process does not trace."""
-        return self._tracing.start_session(claims) if self._tracing.is_tracing else None
-
-    def name_request(self, whose: Claims | str, scope: Scope) -> AbstractContextManager[None]:
-        """Name the session of a request without a message on the span around it, and in the block on what is below."""
-        return self._tracing.name_request(whose, scope) if self._tracing.is_tracing else nullcontext()
-
-    def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Scope) -> None:
-        """Record on the span around why a request without a message is refused."""
-        if self._tracing.is_tracing:
-            self._tracing.refuse_request(refusal, code, claims, scope)
+        """Begin a session's creation, which ends when the session is complete, or refused; None without tracing."""
+        if not self._is_tracing:
+            return None
+        info = current_info() or RequestInfo()
+        is_root = self._in_session and not info.begins_trace
+        around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
+        mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
+        context = with_info(mine, Context() if is_root else set_span_in_context(around))
+        attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
+        if claims.client is not None:
+            attributes[names.CLIENT] = claims.client
+        if claims.kind == PRINCIPAL:
+            attributes[names.KIND] = claims.kind
+        links = links_to(request=around.get_span_context() if is_root else None)
+        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
+        return Start(span, session_names(claims.ref, {}, context), attach(set_span_in_context(span, context)))
 
     def alive(self, audience: str, number: int | None) -> None:
         """Report how many sessions of an audience live in the store; None where another worker does so."""
@@ -101,5 +277,17 @@ class Telemetry:
         """Record a fact."""
         for listener in self._listeners:
             listener(fact)
-        if isinstance(fact, SessionDeleted) and self._tracing.is_tracing:
-            self._tracing.end_session(fact.ref, start=fact.trace, reason=fact.reason, seconds=fact.seconds)
+        if isinstance(fact, SessionDeleted) and self._is_tracing:
+            self._mark_end(fact)
+
+    def _mark_end(self, fact: SessionDeleted) -> None:
+        info, start, around = current_info() or RequestInfo(), start_of(fact.trace), get_current_span()
+        context, links = with_info(RequestInfo(ref=fact.ref, caller=info.caller)), links_to(start=start)
+        if self._in_session and start is not None:
+            context, links = as_parent(start, context), links_to(request=around.get_span_context())
+        ended = {names.REASON: fact.reason, names.DURATION: fact.seconds}
+        attributes = {**session_names(fact.ref, {}, context), **info.caller, **ended}
+        client = attributes_on(around).get(names.CLIENT)
+        if info.ref == fact.ref and client is not None:
+            attributes.setdefault(names.CLIENT, client)
+        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
