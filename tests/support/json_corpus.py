@@ -217,10 +217,9 @@ def surrogates() -> Rows:
     yield "the id", message(id='"\\ud800"'), lone
 
 
-def unless_cased(near: str, name: str, otherwise: str | None = None) -> str | None:
-    """Return the reason for a member that is nearly `name`: it is the same to parsers that fold case, or is not."""
-    read = json.loads(f'"{near}"')
-    return "member_case" if read != name and read.casefold() == name.casefold() else otherwise
+def unless_cased(near: str, name: str) -> str | None:
+    """Return the reason for a member that is `name` to parsers that fold case, or None."""
+    return "member_case" if json.loads(f'"{near}"').casefold() == name.casefold() else None
 
 
 def names() -> Rows:
@@ -228,63 +227,29 @@ def names() -> Rows:
     for near in ("Method", "METHOD", "method\\u0000", "method ", "\\u0000method", "me\\u0000thod", "ｍethod"):
         yield f"{near} beside method", message(more=f',"{near}":"ping"'), unless_cased(near, "method")
     for near in ("Params", "params\\u0000", "param\\u017f", "parameters"):
-        guarded = f'{{"name":"guarded","_meta":{PLAIN}}}'
-        yield f"{near} beside params", OPEN[:-1] + f',"{near}":{guarded}}}', unless_cased(near, "params")
-        yield (
-            f"{near} before params",
-            OPEN.replace('"params"', f'"{near}":{guarded},"params"'),
-            unless_cased(near, "params"),
-        )
-        yield f"{near} alone", OPEN.replace('"params"', f'"{near}"'), unless_cased(near, "params", "required")
+        guarded, why = f'{{"name":"guarded","_meta":{PLAIN}}}', unless_cased(near, "params")
+        yield f"{near} beside params", OPEN[:-1] + f',"{near}":{guarded}}}', why
+        yield f"{near} before params", OPEN.replace('"params"', f'"{near}":{guarded},"params"'), why
+        yield f"{near} alone", OPEN.replace('"params"', f'"{near}"'), why or "required"
     for near in ("Name", "NAME", "name\\u0000", "n\\u0000ame", "toolName", "tool"):
-        yield (
-            f"{near} beside name",
-            message(f'"name":"open","{near}":"guarded","_meta":{PLAIN}'),
-            unless_cased(near, "name"),
-        )
-        yield (
-            f"{near} before name",
-            message(f'"{near}":"guarded","name":"open","_meta":{PLAIN}'),
-            unless_cased(near, "name"),
-        )
-        yield (
-            f"{near} beside a guarded name",
-            message(f'"{near}":"open","name":"guarded","_meta":{PLAIN}'),
-            unless_cased(near, "name", "required"),
-        )
+        why, rest = unless_cased(near, "name"), f'"_meta":{PLAIN}'
+        yield f"{near} beside name", message(f'"name":"open","{near}":"guarded",{rest}'), why
+        yield f"{near} before name", message(f'"{near}":"guarded","name":"open",{rest}'), why
+        yield f"{near} beside a guarded name", message(f'"{near}":"open","name":"guarded",{rest}'), why or "required"
     for near in ("_Meta", "_META", "_meta\\u0000", "meta", "Meta", "__meta", "_meta "):
-        yield (
-            f"{near} beside _meta",
-            message(f'"name":"open","_meta":{PLAIN},"{near}":{WITH_A}'),
-            unless_cased(near, "_meta"),
-        )
-        yield (
-            f"{near} before _meta",
-            message(f'"name":"open","{near}":{WITH_A},"_meta":{PLAIN}'),
-            unless_cased(near, "_meta"),
-        )
-        yield f"{near} alone", message(f'"name":"open","{near}":{WITH_A}'), unless_cased(near, "_meta")
-        yield (
-            f"{near} around a guarded call",
-            message(f'"name":"guarded","{near}":{WITH_A}'),
-            unless_cased(near, "_meta", "required"),
-        )
+        why, other = unless_cased(near, "_meta"), f'"{near}":{WITH_A}'
+        yield f"{near} beside _meta", message(f'"name":"open","_meta":{PLAIN},{other}'), why
+        yield f"{near} before _meta", message(f'"name":"open",{other},"_meta":{PLAIN}'), why
+        yield f"{near} alone", message(f'"name":"open",{other}'), why
+        yield f"{near} around a guarded call", message(f'"name":"guarded",{other}'), why or "required"
     for near in ("Session", "session\\u0000", "se\\u017f\\u017fion", "sessions"):
-        key = f'"io.modelcontextprotocol/{near}"'
-        yield f"{near} in _meta", call('"guarded"', meta(f"{key}:{A}")), unless_cased(near, "session", "required")
-        yield (
-            f"{near} beside the session",
-            call('"guarded"', meta(f"{KEY}:{A},{key}:{B}")),
-            unless_cased(near, "session"),
-        )
+        key, why = f'"io.modelcontextprotocol/{near}"', unless_cased(near, "session")
+        yield f"{near} in _meta", call('"guarded"', meta(f"{key}:{A}")), why or "required"
+        yield f"{near} beside the session", call('"guarded"', meta(f"{KEY}:{A},{key}:{B}")), why
     for near in ("sessionid", "SessionId", "sessionId\\u0000", "session_id", "\\u017fessionId", "id"):
-        other = f'{{"sessionId":"$A","{near}":"$B"}}'
-        yield f"{near} beside sessionId", call('"guarded"', meta(f"{KEY}:{other}")), unless_cased(near, "sessionId")
-        yield (
-            f"{near} alone",
-            call('"guarded"', meta(f'{KEY}:{{"{near}":"$A"}}')),
-            unless_cased(near, "sessionId", "malformed_session"),
-        )
+        both, why = f'{{"sessionId":"$A","{near}":"$B"}}', unless_cased(near, "sessionId")
+        yield f"{near} beside sessionId", call('"guarded"', meta(f"{KEY}:{both}")), why
+        yield f"{near} alone", call('"guarded"', meta(f'{KEY}:{{"{near}":"$A"}}')), why or "malformed_session"
 
 
 def nesting() -> Rows:
