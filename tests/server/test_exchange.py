@@ -237,3 +237,27 @@ async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
     assert (await call(client.app, resume)).status == 200
     await client.delete(session)
     assert (await call(client.app, resume)).status == 405
+
+
+@pytest.mark.parametrize(
+    ("by_header", "value", "words"),
+    [(False, "x" * 5000, "the limit is 4096"), (False, {1}, "state must be JSON"), (True, {1}, "state must be JSON")],
+)
+async def test_a_state_that_cannot_be_kept_makes_the_answer_an_error(by_header: bool, value: Any, words: str) -> None:
+    """Nothing is lost in silence, whether its client carries it or the store keeps it."""
+
+    async def spoil(session: Session | None, _arguments: dict[str, Any]) -> str:
+        assert session is not None
+        session.state["list"] = []
+        session.state["list"].append(value)
+        return "said"
+
+    client = Client(sessions(Server(sse=True, spoil=spoil)), modern=False)
+    if by_header:
+        named = (await client.send("initialize")).headers[b"mcp-session-id"]
+        answer = await client.tool("spoil", (b"mcp-session-id", named))
+    else:
+        answer = await client.tool("spoil", session=await client.create())
+    assert answer.error["code"] == -32603
+    assert words in answer.error["message"]
+    assert b"said" not in answer.body

@@ -28,7 +28,7 @@ from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from integration.wire import lifespan
 from mcp_sessions._server.routing import Routing
 
-PATHS, REAL = 10_000, 100  # over all applications, and for each real server, which takes longer
+PATHS, REAL = 4_000, 50  # over all applications, and for each real server, which takes longer
 SEED = 16
 
 
