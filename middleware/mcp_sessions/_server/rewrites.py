@@ -137,10 +137,9 @@ class Sep1364Field(Rewrite, kw_only=True):
 
 def response_for(ctx: RequestContext, message: Message | None, decision: Decision) -> Response | None:
     """Return what changes or observes the response on its way out, or None where nothing does."""
-    observer, session = ctx.telemetry, ctx.session
-    echoed, rewrites = session if decision.action in ECHOES else None, tuple[Rewrite, ...]()
+    observer, session, rewrites = ctx.telemetry, ctx.session, None
     if message is not None and message.kind is REQUEST:
-        rewrites = rewrites_for(ctx, message, echoed)
+        rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if message is None or not rewrites:
         return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
     ctx.demand_whole_answer()
