@@ -36,7 +36,6 @@ from .._refusals import refusal
 from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._tokens import seal
-from .._tokens.keys import KeyRing
 from ..stores._base import LIVE, Record
 from ..telemetry._core import hook
 from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
@@ -47,7 +46,6 @@ from .principal import is_unseen
 from .sessions import RECHECK_AFTER, open_session, refusal_of
 
 if TYPE_CHECKING:
-    from ..telemetry._recorder import Start
     from .runtime import Runtime
 
 UNSEEN_PRINCIPAL: Final = (
@@ -65,8 +63,8 @@ async def mint(
     runtime: Runtime,
     *,
     principal: Principal | None,
-    params: dict[str, Any],
     scope: Scope,
+    params: dict[str, Any] | None = None,
     kind: Kind = SESSION,
     client: str | None = None,
     server_id: str | None = None,
@@ -82,18 +80,20 @@ async def mint(
     """
     if capabilities is not None:
         check_capabilities(capabilities)
-    _check_caller(runtime, scope)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     lifetime = runtime.transport.lifetime if kind in {TRANSPORT, PRINCIPAL} else runtime.lifetime
     fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
     if kind != SESSION:
         fields["boot"] = runtime.boot()  # its state may be in this process
-    session, start = _make(runtime, principal, server_id, **fields)
-    async with _beginning(session, start):
+    session = _make(runtime, principal, scope, **fields)
+    if server_id is not None:
+        upstream = seal.seal_upstream(session.ring.signing, server_id, session.claims)
+        session.claims = msgspec.structs.replace(session.claims, upstream=upstream)
+    async with _beginning(session):
         if capabilities is not None:
             await session.keep_capabilities(capabilities)
-        await _run_on_create(session, params, scope)
+        await _run_on_create(session, params or {}, scope)
         if publish is not None:
             try:
                 await publish(session)
@@ -104,25 +104,15 @@ async def mint(
     return session
 
 
-def _check_caller(runtime: Runtime, scope: Scope) -> None:
-    if is_unseen(runtime.principal, scope, dict(scope["headers"])):
-        warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
-        raise refusal("principal_unseen")
-
-
-async def mint_for(
-    ctx: RequestContext, message: Message, kind: Kind, *, params: dict[str, Any] | None = None, **options: Any
-) -> ActiveSession:
+async def mint_for(ctx: RequestContext, message: Message, kind: Kind, **options: Any) -> ActiveSession:
     """Mint a session for the sender of a message, with the options of `mint`."""
     principal, client = ctx.runtime.principal(ctx.scope), client_of(message)
     if client is None and ctx.session is not None:  # a transport session knows it from its `initialize`
         client = ctx.session.claims.client
-    options = {"principal": principal, "params": params or {}, "scope": ctx.scope, "client": client, **options}
-    if ctx.telemetry is None:
-        return await mint(ctx.runtime, kind=kind, **options)
-    with ctx.telemetry.current():
-        session = await mint(ctx.runtime, kind=kind, **options)
-        ctx.telemetry.name_session(session.claims.ref)
+    with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
+        session = await mint(ctx.runtime, principal=principal, scope=ctx.scope, kind=kind, client=client, **options)
+        if ctx.telemetry is not None:
+            ctx.telemetry.name_session(session.claims.ref)
     return session
 
 
@@ -144,8 +134,7 @@ async def begin_offered(session: ActiveSession, scope: Scope) -> None:
 
 async def _begin_claimed(session: ActiveSession, claim: bytes, scope: Scope) -> None:
     try:
-        session.claims, start = _count_and_start(session.runtime, session.claims)
-        async with _beginning(session, start):
+        async with _beginning(session):
             await _run_on_create(session, {}, scope)
             if session.payload is None:
                 await session.keep(b"{}")
@@ -178,15 +167,12 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
     It ends alone, but expires no later than its parent: forking must not prolong what a stolen id is worth.
     """
     runtime, origin = parent.runtime, parent.claims
-    _check_caller(runtime, scope)
     fields: dict[str, Any] = {"kind": SESSION, "expires_at": origin.expires_at, "client": origin.client}
-    session, start = _make(runtime, parent.principal, **fields)
-    async with _beginning(session, start):
+    session = _make(runtime, parent.principal, scope, **fields)
+    async with _beginning(session):
         session.state.update(parent.state)
-        copy = session.claims
-        source, target = (runtime.namespace(one.ref, one.expires_at, one.subject) for one in (origin, copy))
         try:
-            await runtime.store.copy(source, target)
+            await runtime.store.copy(parent.namespace, session.namespace)
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=origin.ref) from None
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
@@ -198,9 +184,20 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
 
 
 @asynccontextmanager
-async def _beginning(session: ActiveSession, start: Start | None) -> AsyncIterator[None]:
-    """Let a new session be filled, and then announce it; what was kept for it goes where that fails."""
-    runtime, claims = session.runtime, session.claims
+async def _beginning(session: ActiveSession) -> AsyncIterator[None]:
+    """Let a new session be filled, and then announce it; what was kept for it goes where that fails.
+
+    Raises the refusal where its caller has too many.
+    """
+    runtime = session.runtime
+    if runtime.create_limit is not None:
+        runtime.create_limit.spend(session.claims.subject, now=runtime.clock())
+    start = runtime.telemetry.recorder().start(session.claims) if runtime.telemetry.is_recording() else None
+    if start is not None:
+        session.claims = msgspec.structs.replace(session.claims, trace=start.trace)
+    claims = session.claims
+    if claims.kind != PRINCIPAL and not session.token:  # one that was offered has its token
+        session.token = runtime.tokens.mint(session.ring, claims)
     try:
         await _register(session)
         try:
@@ -217,41 +214,26 @@ async def _beginning(session: ActiveSession, start: Start | None) -> AsyncIterat
         start.end()
 
 
-def _make(
-    runtime: Runtime, principal: Principal | None, server_id: str | None = None, **fields: Any
-) -> tuple[ActiveSession, Start | None]:
-    """Make a new session, with these claims in addition to its name, its creation and its owner."""
+def _make(runtime: Runtime, principal: Principal | None, scope: Scope, **fields: Any) -> ActiveSession:
+    """Make a new session for a caller, with these claims in addition to its name, its creation and its owner.
+
+    Raises the refusal where nothing shows who the caller is.
+    """
+    if is_unseen(runtime.principal, scope, dict(scope["headers"])):
+        warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
+        raise refusal("principal_unseen")
     now = runtime.clock()
     ring = runtime.ring(now)
-    new = _claims(runtime, ring, principal, **fields)
-    if server_id is not None:
-        new = msgspec.structs.replace(new, upstream=seal.seal_upstream(ring.signing, server_id, new))
-    claims, start = _count_and_start(runtime, new)
-    token = "" if claims.kind == PRINCIPAL else runtime.tokens.mint(ring, claims)
-    ends_at = end_of(claims, runtime, int(now))
-    return ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER), start
-
-
-def _claims(runtime: Runtime, ring: KeyRing, principal: Principal | None, **fields: Any) -> Claims:
-    return Claims(
+    claims = Claims(
         issuer=runtime.tokens.issuer,
         audience=runtime.audience,
         jti=secrets.token_urlsafe(16),
-        issued_at=floor_ms(runtime.clock()),
+        issued_at=floor_ms(now),
         subject=ring.signing.subject(principal),
         **fields,
     )
-
-
-def _count_and_start(runtime: Runtime, claims: Claims) -> tuple[Claims, Start | None]:
-    """Count a session against its caller's limit, and return its claims with the trace of its start, if there is any.
-
-    Raises the refusal where there are too many.
-    """
-    if runtime.create_limit is not None:
-        runtime.create_limit.spend(claims.subject, now=runtime.clock())
-    start = runtime.telemetry.recorder().start(claims) if runtime.telemetry.is_recording() else None
-    return (claims if start is None else msgspec.structs.replace(claims, trace=start.trace)), start
+    ends_at = end_of(claims, runtime, int(now))
+    return ActiveSession("", claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
 
 
 async def _register(new: ActiveSession) -> None:
@@ -263,9 +245,8 @@ async def _register(new: ActiveSession) -> None:
         return
     hashes = None if principal is None else new.ring.signing.component_hashes(principal)
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    record = replace(
-        Record.of(new.claims, hashes), seen_at=floor_ms(new.runtime.clock())
-    )  # it may be offered long before
+    seen_at = floor_ms(new.runtime.clock())  # it may be offered long before
+    record = replace(Record.of(new.claims, hashes), seen_at=seen_at)
     await store.register(record, max_sessions=max_sessions)
 
 
@@ -318,16 +299,15 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
 
     The session begins with its first use: nothing is kept, counted or reported until then.
     """
-    runtime, now = ctx.runtime, ctx.runtime.clock()
-    ring, expires_at = runtime.ring(now), int(now) + int(runtime.transport.lifetime)
-    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client_of(message), "boot": runtime.boot()}
+    runtime, client = ctx.runtime, client_of(message)
+    expires_at = int(runtime.clock()) + int(runtime.transport.lifetime)
+    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client, "boot": runtime.boot()}
     try:
-        _check_caller(runtime, ctx.scope)
         await runtime.store.open()
-        claims = _claims(runtime, ring, runtime.principal(ctx.scope), **fields)
+        offered = _make(runtime, runtime.principal(ctx.scope), ctx.scope, **fields)
     except Refusal as reason:
         ctx.record_refused(reason, message.label)
         return None
     with suppress(StoreUnavailable):
-        await runtime.store.register_at_epoch(claims)
-    return ctx.cookie_of(runtime.tokens.mint(ring, claims))
+        await runtime.store.register_at_epoch(offered.claims)
+    return ctx.cookie_of(runtime.tokens.mint(offered.ring, offered.claims))
