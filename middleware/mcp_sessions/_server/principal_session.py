@@ -18,14 +18,13 @@ import msgspec
 
 from .._errors import StoreUnavailable
 from .._protocol.jsonrpc import Message
-from .._protocol.labels import client_of
 from .._session.claims import PRINCIPAL, Claims, Principal, RedactedRepr, ref_of
 from .._session.data import Namespace
 from ..stores._base import LIVE, idle_at, is_touch_due
 from .active import ActiveSession
 from .answers import admits
 from .context import RequestContext
-from .minting import mint
+from .minting import mint_for
 from .runtime import Runtime
 from .sessions import RECHECK_AFTER, status_of
 
@@ -64,7 +63,7 @@ async def open_own_session(
     now = runtime.clock()
     ring, idle = runtime.ring(now), runtime.transport.principal_idle
     try:
-        claims = await _found_or_begun(ctx, message, principal, sorted(ring.subjects(principal)), fail_open=fail_open)
+        claims = await _found_or_begun(ctx, message, sorted(ring.subjects(principal)), fail_open=fail_open)
         if claims is None:
             return None
         ends_at = min(claims.expires_at, int(now + (idle or 0)))
@@ -79,7 +78,7 @@ async def open_own_session(
 
 
 async def _found_or_begun(
-    ctx: RequestContext, message: Message, principal: Principal, subjects: Sequence[str], *, fail_open: bool
+    ctx: RequestContext, message: Message, subjects: Sequence[str], *, fail_open: bool
 ) -> Claims | None:
     runtime = ctx.runtime
     find = partial(_find, runtime, subjects, fail_open=fail_open)
@@ -91,7 +90,7 @@ async def _found_or_begun(
         if claims is not None or not await admits(ctx, message):
             return claims
         try:
-            return await _begin(ctx, message, principal)
+            return (await mint_for(ctx, message, PRINCIPAL, publish=partial(_publish, runtime))).claims
         except StoreUnavailable:
             if (claims := await find()) is None:
                 raise
@@ -130,16 +129,6 @@ async def _uses(runtime: Runtime, subject: str, kept: bytes, *, fail_open: bool)
     return True
 
 
-async def _begin(ctx: RequestContext, message: Message, principal: Principal) -> Claims:
-    """Begin a session of a principal that has none."""
-    runtime, scope, client = ctx.runtime, ctx.scope, client_of(message)
-    publish = partial(_publish, runtime)
-    begun = await mint(
-        runtime, principal=principal, params={}, scope=scope, kind=PRINCIPAL, client=client, publish=publish
-    )
-    return begun.claims
-
-
 async def _publish(runtime: Runtime, new: ActiveSession) -> None:
     """Put a new session in the place of one that has ended, if there was any."""
     subject = new.claims.subject or ""
@@ -150,18 +139,12 @@ async def _publish(runtime: Runtime, new: ActiveSession) -> None:
             break
         if await runtime.store.compare_and_swap(place, _KEY, kept, current):
             runtime.principals.put(subject, current)
-            if kept is not None:
-                await _end_idle(runtime, _decode(kept))
+            old, idle = None if kept is None else _decode(kept), _idle(runtime)
+            if old is not None and idle_at(old.seen_at, idle) <= runtime.clock() < old.claims.expires_at:
+                with suppress(StoreUnavailable):  # nothing sweeps it, and its data is to be purged
+                    await runtime.terminator.end(old.claims, "idle")
             return
     raise StoreUnavailable(cause="another worker has begun a session of the same principal")
-
-
-async def _end_idle(runtime: Runtime, old: _Current) -> None:
-    """End a session that was idle for too long and that nothing sweeps, so that its data is purged."""
-    now, idle = runtime.clock(), _idle(runtime)
-    if idle_at(old.seen_at, idle) <= now < old.claims.expires_at:
-        with suppress(StoreUnavailable):
-            await runtime.terminator.end(old.claims, "idle")
 
 
 def _idle(runtime: Runtime) -> int | None:

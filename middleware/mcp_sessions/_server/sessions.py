@@ -25,8 +25,6 @@ from .._protocol.draft import SessionMetadata
 from .._refusals import refusal
 from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal
 from .._tokens import seal
-from .._tokens.jwt import VerifiedToken
-from .._tokens.seal import UnsealedState
 from ..stores._base import LIVE, SessionStatus
 from .active import ActiveSession, end_of
 from .context import RequestContext
@@ -36,10 +34,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
-    {
-        *(SessionExpired.reason, SessionEnded.reason),
-        *("store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"),
-    }
+    {"expired", "ended", "store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"}
 )
 RECHECK_AFTER: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
@@ -58,15 +53,30 @@ async def open_session(
 
     Raises:
         SessionNotFound: The token is not valid for this caller, or its session does not live.
-        StateUnreadable: The state is not this session's.
+        StateUnreadable: The state that its client sent is not this session's.
         StoreUnavailable: The store did not answer.
     """
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), metadata.session_id, now=now, principal=principal, kind=kind)
-    status = await status_of(verified.claims, runtime, fail_open=fail_open)
+    claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
+    status = await status_of(claims, runtime, fail_open=fail_open)
     if status is not LIVE:
-        raise refusal_of(status, verified.claims)
-    session = build_session(metadata, verified, runtime, principal, now)
+        raise refusal_of(status, claims)
+    if metadata.state is not None:
+        try:
+            state = seal.open(verified.ring, metadata.state, claims, max_bytes=runtime.limits.state_bytes, now=now)
+        except StateUnreadable as error:
+            error.ref = claims.ref
+            raise
+        payload, last_seen = state.payload, state.last_seen
+    if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
+        last_seen = int(now)
+    ends_at, recheck_at = end_of(claims, runtime, last_seen), now + RECHECK_AFTER
+    if not now < ends_at:
+        raise SessionExpired(ref=claims.ref)
+    session = ActiveSession(
+        metadata.session_id, claims, verified.ring, runtime, principal, payload, ends_at, recheck_at, verified
+    )
     if kind != SESSION:
         await session.load_state(fail_open=fail_open)
     return session
@@ -92,39 +102,6 @@ async def status_of(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Ses
         return LIVE
 
 
-def build_session(
-    metadata: SessionMetadata, verified: VerifiedToken, runtime: Runtime, principal: Principal | None, now: float
-) -> ActiveSession:
-    """Return a session that lives by its token and by the store, with the state that its client sent.
-
-    Raises:
-        SessionExpired: It was idle for too long.
-        StateUnreadable: The state is not this session's.
-    """
-    claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
-    if metadata.state is not None:
-        unsealed = _unseal(metadata.state, verified, runtime, now)
-        payload, last_seen = unsealed.payload, unsealed.last_seen
-    if runtime.tracked or claims.kind != SESSION:  # the record has when it was seen, if anything does
-        last_seen = int(now)
-    ends_at = end_of(claims, runtime, last_seen)
-    if not now < ends_at:
-        raise SessionExpired(ref=claims.ref)
-    recheck_at = now + RECHECK_AFTER
-    return ActiveSession(
-        metadata.session_id, claims, verified.ring, runtime, principal, payload, ends_at, recheck_at, verified
-    )
-
-
-def _unseal(state: str, verified: VerifiedToken, runtime: Runtime, now: float) -> UnsealedState:
-    claims, max_bytes = verified.claims, runtime.limits.state_bytes
-    try:
-        return seal.open(verified.ring, state, claims, max_bytes=max_bytes, now=now)
-    except StateUnreadable as error:
-        error.ref = claims.ref
-        raise
-
-
 async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
     """Open the sessions that a message names, and return the one that it is in, if any.
 
@@ -134,7 +111,7 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
     """
     session, metadata, fail_open = None, decision.metadata, decision.fail_open
     if metadata is not None and decision.kind != SESSION:
-        session = await _open_across(ctx, metadata, decision.kind, fail_open=fail_open)
+        session = await _open(ctx, metadata, decision.kind, fail_open=fail_open)
         if decision.contradicts:
             raise refusal("session_header_mismatch", ref=session.claims.ref)
     if decision.transport_id is not None:
@@ -155,12 +132,12 @@ async def open_transport(
 ) -> ActiveSession:
     """Return the live session that a header alone names; with a bridge, let the request cross it."""
     try:
-        return await _open_across(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
+        return await _open(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
     except SessionNotFound as error:  # the status makes clients begin anew
         raise SessionNotFound(error.reason, ref=error.ref, http_status=404) from None
 
 
-async def _open_across(ctx: RequestContext, metadata: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
+async def _open(ctx: RequestContext, metadata: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
     runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
     session = await open_session(metadata, runtime, principal, fail_open=fail_open, kind=kind)
     if runtime.transport.bridges and kind == TRANSPORT:
@@ -168,20 +145,15 @@ async def _open_across(ctx: RequestContext, metadata: SessionMetadata, kind: Kin
     return session
 
 
-def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | None) -> Claims | None:
+def refused_claims(ctx: RequestContext, refusal: Refusal, *ids: str | None) -> Claims | None:
     """Return the claims of the authentic session that is refused, of those that a request names, or None."""
-    if refusal is None or refusal.ref is None:
-        return None
-    runtime, claims_of = ctx.runtime, dict[str, Claims]()
-    ring = runtime.ring(runtime.clock())
-    for session_id in filter(None, ids):
+    ring = ctx.runtime.ring(ctx.runtime.clock())
+    for session_id in filter(None, () if refusal.ref is None else ids):
         with suppress(SessionNotFound):
-            authentic = runtime.tokens.authentic(ring, session_id)
-            claims_of[authentic.ref] = authentic
-    claims = claims_of.get(refusal.ref)
-    if claims is not None and refusal.reason == "token_principal":  # the client's name is its owner's, not the sender's
-        return msgspec.structs.replace(claims, client=None)
-    return claims
+            claims = ctx.runtime.tokens.authentic(ring, session_id)
+            if claims.ref == refusal.ref:  # the name of a stolen one's client is not the sender's
+                return msgspec.structs.replace(claims, client=None) if refusal.reason == "token_principal" else claims
+    return None
 
 
 def refusal_of(status: SessionStatus, claims: Claims) -> SessionNotFound:
