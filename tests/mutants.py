@@ -190,13 +190,13 @@ MUTANTS: Final = {
         "server/test_resumption.py",
     ),
     "create-limit": Mutant(
-        "_server/callers.py",
+        "_server/principal.py",
         "if not spent < self.per_minute:",
         "if not spent <= self.per_minute:",
         "server/test_limits.py",
     ),
     "create-callers": Mutant(
-        "_server/callers.py", " or len(self.created) < self.max_callers", " or True", "server/test_limits.py"
+        "_server/principal.py", " or len(self.created) < self.max_callers", " or True", "server/test_limits.py"
     ),
     "log-forgery": Mutant("_server/logs.py", "ascii(event.method[:_MAX_METHOD])", "event.method", ANSWER_TESTS),
     "client-name-size": Mutant(

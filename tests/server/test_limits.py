@@ -22,7 +22,7 @@ from mcp_sessions._errors import Refusal, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
 from mcp_sessions._server.body import read_body
-from mcp_sessions._server.callers import CreateLimit
+from mcp_sessions._server.principal import CreateLimit
 from mcp_sessions._session.claims import MAX_TOKEN_BYTES
 from mcp_sessions._session.events import RequestRefused, SessionEvent
 from mcp_sessions._tokens.jwt import Tokens

@@ -18,7 +18,7 @@ from failing import Failing
 from starlette.types import Scope, Send
 
 from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, SessionEvent, Sessions, SessionUsed
-from mcp_sessions._server.callers import PrincipalSessions
+from mcp_sessions._server.principal import PrincipalSessions
 from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._postgres import PostgresStore

@@ -8,7 +8,7 @@ from clients import Client
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Session
-from mcp_sessions._server import callers
+from mcp_sessions._server import principal
 
 HEADER = b"mcp-session-id"
 
@@ -35,8 +35,8 @@ async def test_a_stream_whose_start_waits_can_be_cut() -> None:
 
 def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of clients that never came back is bounded."""
-    monkeypatch.setattr(callers, "MAX_WAITING", 1)
-    pending = callers.PendingInitialized()
+    monkeypatch.setattr(principal, "MAX_WAITING", 1)
+    pending = principal.PendingInitialized()
     pending.add("first")
     pending.add("second")
     assert [transport in pending for transport in ("first", "second")] == [False, True]

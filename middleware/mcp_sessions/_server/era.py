@@ -35,15 +35,15 @@ async def leads_to_legacy(ctx: RequestContext, message: Message) -> bool:
     """Whether a message is the `server/discover` of a client that gets a session in the legacy era only."""
     if not ctx.runtime.transport.leads_to_legacy or message.method != DISCOVER or message.kind is not REQUEST:
         return False
-    known, product = ctx.runtime.legacy_era, runtime_without_cookies(ctx.headers)
+    runtime, product = ctx.runtime, runtime_without_cookies(ctx.headers)
     if product is None or not ctx.headers.is_modern or speaks_draft(message):
         return False
-    if known.is_served is None:
-        known.is_served = await _serves_legacy(ctx)
-    if known.is_served and product not in known.logged:
-        known.logged.add(product)
+    if runtime.serves_legacy is None:
+        runtime.serves_legacy = await _serves_legacy(ctx)
+    if runtime.serves_legacy and product not in runtime.led_to_legacy:
+        runtime.led_to_legacy.add(product)
         _log.info('era="auto": clients on %s keep no cookies, so they are led to the legacy era', product)
-    return known.is_served is True
+    return runtime.serves_legacy is True
 
 
 async def _serves_legacy(ctx: RequestContext) -> bool | None:

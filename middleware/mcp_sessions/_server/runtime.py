@@ -34,12 +34,11 @@ from ..stores._threads import wait_from_thread
 from ..telemetry._core import is_traced
 from . import routing
 from .background import LiveSessionCounter
-from .callers import CreateLimit, LegacyEra, PendingInitialized, PrincipalSessions
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink
 from .option_types import as_seconds
 from .options import DAY, Options
-from .principal import reader
+from .principal import CreateLimit, PendingInitialized, PrincipalSessions, reader
 from .resumption import Events, Streams
 
 if TYPE_CHECKING:
@@ -139,7 +138,8 @@ class Runtime:
         self.principal: Final = reader(options.principal)
         self.on_create: Final = options.on_create
         self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
-        self.legacy_era: Final = LegacyEra()
+        self.serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until asked
+        self.led_to_legacy: Final = set[str]()  # runtimes of clients, as they are logged
         self.principals: Final = PrincipalSessions()
         self.unconfirmed: Final = PendingInitialized()
         self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
