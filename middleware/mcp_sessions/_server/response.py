@@ -61,7 +61,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
-    pending_start: ASGIMessage | None = None  # until it is sent
+    held: list[ASGIMessage] = []  # the start, and what follows it, until they are sent; each struct gets its own
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
     terminated: bool = False  # it was ended before its time
@@ -89,7 +89,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
         elif isinstance(self.body, JSONBody):
-            self.pending_start = start  # a change of the body changes its length
+            self.held.append({**start})  # a change of the body changes its length
         else:
             await self.send_out(start)
 
@@ -140,7 +140,15 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def has_left(self) -> bool:
         """Whether a part of it was sent."""
-        return self.body is not None and self.pending_start is None
+        return self.body is not None and not self.held
+
+    async def release(self) -> None:
+        """Send what was held, with the headers that name a new session."""
+        held, self.held = self.held, []
+        for event in held:
+            if event["type"] == "http.response.start" and self.extra_headers:
+                event["headers"] = [*event["headers"], *self.extra_headers]
+            await self.send_out(event)
 
     async def end_reason(self) -> Refusal | None:
         """Return why the answer must not leave: its session has ended since the store was asked, or may have."""
@@ -214,27 +222,24 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def send(self, event: ASGIMessage) -> None:
         response = self.response
-        if response.pending_start is None:  # it has left already
+        if not response.held:  # it has left already
             await response.send_out(event)
             return
         self.pieces.append(event.get("body", b""))
         if event.get("more_body", False):
             return
-        text, start = b"".join(self.pieces), response.pending_start
+        text, start = b"".join(self.pieces), response.held[0]
         is_stale = response.status_is_stale() and start["status"] == _OK
         end_reason = await response.end_reason() if is_stale else None
         changed = await response.rewrite(text) if end_reason is None else response.refused(end_reason)
         if response.terminated:  # it was refused meanwhile
             return
-        response.pending_start = None
         if changed is not None:
-            text, headers = changed, independent_of_body(start.get("headers", ()))
-            start = {**start, "headers": [*headers, (b"content-length", b"%d" % len(text))]}
-        if response.extra_headers:
-            start = {**start, "headers": [*start["headers"], *response.extra_headers]}
+            text, headers = changed, independent_of_body(start["headers"])
+            start["headers"] = [*headers, (b"content-length", b"%d" % len(text))]
+        response.held.append({**event, "body": text})
         response.observe(text)
-        await response.send_out(start)
-        await response.send_out({**event, "body": text})
+        await response.release()
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
@@ -243,7 +248,6 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     response: Response
     events: EventStream
     request: StreamRequest | None  # that it answers, where that is in a session
-    waiting: list[ASGIMessage] = []  # parts that follow the deferred start; each struct gets its own
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
     end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
@@ -251,10 +255,9 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def begin(self, start: ASGIMessage) -> None:
         response = self.response
-        start = {**start, "headers": independent_of_body(start.get("headers", ()))}
-        response.pending_start = start if response.defers_start else None
-        if response.pending_start is None:
-            await response.send_out(start)
+        response.held.append({**start, "headers": independent_of_body(start["headers"])})
+        if not response.defers_start:
+            await response.release()
         if self.request is not None:
             response.ctx.runtime.streams.add(self.request, self.terminate)
             if response.status_is_stale():
@@ -296,29 +299,18 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def _pass(self, event: ASGIMessage, more: bool) -> None:
         """Send a part of the stream, or let it wait with the start."""
         response = self.response
-        if response.pending_start is not None:
-            self.waiting.append(event)
-            if more and response.defers_start:
-                return
+        response.held.append(event)
+        if more and response.defers_start:
+            return
         self.is_sending = True
         try:
-            if response.pending_start is None:
-                await response.send_out(event)
-            else:
-                await self._release(response.pending_start)
+            await response.release()
         finally:
             self.is_sending = False
         if not more:
             self._unlist()
         elif response.terminated:
             await self._send_last()  # it was terminated while something was sent
-
-    async def _release(self, start: ASGIMessage) -> None:
-        """Send the deferred start, and the parts that wait for it."""
-        waiting, self.waiting, self.response.pending_start = self.waiting, [], None
-        headers = [*start["headers"], *self.response.extra_headers]
-        for event in ({**start, "headers": headers}, *waiting):
-            await self.response.send_out(event)
 
     async def terminate(self, end_reason: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
@@ -347,14 +339,13 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             await self.terminate(end_reason)
 
     async def _send_last(self) -> None:
-        request, start = self.request, self.response.pending_start
+        request = self.request
         assert request is not None
         is_answered, request.answered = request.is_answered_by(self.last_text), True
         last = b"" if is_answered else self.response.refused(self.end_reason or SessionEnded(ref=request.claims.ref))
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
+        self.response.held.append({"type": "http.response.body", "body": body, "more_body": False})
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):
-            if start is not None:
-                await self._release(start)
-            await self.response.send_out({"type": "http.response.body", "body": body, "more_body": False})
+            await self.response.release()
