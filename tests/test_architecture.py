@@ -35,7 +35,7 @@ IMPURE = {
 }
 CLOCKS = {"now", "today", "utcnow"}
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
-MAX_FILES = 101
+MAX_FILES = 100
 MAX_LINES = 20_410
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
-from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.active import ActiveSession
-from mcp_sessions._server.answers import respond, send_refusal
+from mcp_sessions._server.answers import respond
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import StreamRequest, Streams
@@ -476,18 +475,3 @@ async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
         },
         {"type": "http.response.body", "body": b"{}"},
     ]
-
-
-async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
-    """And nothing about it otherwise; the text may be the application's."""
-    away, refused = Answer(), Answer()
-    await send_refusal(away, StoreUnavailable(), 503)
-    assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
-    assert away.json == {
-        "jsonrpc": "2.0",
-        "id": None,
-        "error": {"code": -32603, "message": "Session store unavailable"},
-    }
-    await send_refusal(refused, CreateRefused("no more"), 200)
-    assert b"retry-after" not in refused.headers
-    assert refused.error == {"code": -31045, "message": "no more"}

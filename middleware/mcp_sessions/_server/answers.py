@@ -8,7 +8,9 @@ found", or the client throws its session away.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from secrets import token_hex
 from typing import Any, Final
@@ -19,7 +21,9 @@ from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionNotFound
 from .._protocol import decision, rewrite
-from .._protocol.headers import METHOD, SESSION_HEADER, Header, edit
+from .._protocol.cookies import DISCOVER
+from .._protocol.draft import INITIALIZE, speaks_draft
+from .._protocol.headers import METHOD, SESSION_HEADER, VERSION, Header, edit, runtime_without_cookies
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -28,7 +32,7 @@ from .._refusals import INVALID_PARAMS
 from .._session.claims import Claims, RedactedRepr
 from ..telemetry._core import is_traced
 from .body import replay
-from .context import RequestContext
+from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
 from .minting import new_cookie
 from .sessions import refused_claims
@@ -46,6 +50,13 @@ _DROPPED: Final = frozenset(
     | {b"traceparent", b"tracestate"}
 )
 _METHOD_NOT_FOUND: Final = b"-32601"
+_INITIALIZE: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "mcp-sessions", "version": "0"},
+}
+_NOT_ADMITTED: Final = frozenset({401, 403, 408, 429})
+_log: Final = logging.getLogger("mcp_sessions")
 NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
 
 
@@ -91,12 +102,15 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
     await respond(ctx.send, status, ctx.refused_body(message, refusal), refusal.retry_after, header)
 
 
-async def refuse_unparsed(ctx: RequestContext, refusal: Refusal) -> None:
+async def refuse_unparsed(
+    ctx: RequestContext, refusal: Refusal, claims: Claims | None = None, label: str | None = None
+) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
-    record_refusal(ctx, refusal, refused_claims(ctx, refusal, ctx.headers.session_id))
+    record_refusal(ctx, refusal, claims or refused_claims(ctx, refusal, ctx.headers.session_id), label)
     # HTTP/2 and later have no such header.
     closes = refusal.http_status in _UNFINISHED and ctx.scope.get("http_version", "1.1").startswith("1")
-    await send_refusal(ctx.send, refusal, refusal.http_status, _CLOSE if closes else None)
+    body = rewrite.error(None, refusal.code, refusal.client_message)
+    await respond(ctx.send, refusal.http_status, body, refusal.retry_after, _CLOSE if closes else None)
 
 
 def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> None:
@@ -124,11 +138,6 @@ async def respond(
         headers.append(header)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-async def send_refusal(send: Send, refusal: Refusal, status: int, header: Header | None = None) -> None:
-    """Send a refusal of a request whose id is not known."""
-    await respond(send, status, rewrite.error(None, refusal.code, refusal.client_message), refusal.retry_after, header)
 
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:
@@ -214,13 +223,12 @@ async def end_upstream(app: ASGIApp, scope: Scope, receive: Receive, server_id: 
 
 async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:
     """Ask the wrapped server, in no trace: it is not its client who asks."""
-    if not is_traced():
-        with without_session(question):
-            await app(question, receive, recorder.send)
-        return
-    from ..telemetry._frameworks import untraced
+    quiet: AbstractContextManager[None] = nullcontext()
+    if is_traced():
+        from ..telemetry._frameworks import untraced
 
-    with untraced(question), without_session(question):
+        quiet = untraced(question)
+    with quiet, without_session(question):
         await app(question, receive, recorder.send)
 
 
@@ -228,6 +236,46 @@ def probe_scope(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
     headers = edit(scope["headers"], drop=_DROPPED, add=((b"content-length", join(len(body))),))
     return dict(scope, mcp_session=None, state=dict(scope.get("state", ()), mcp_session=None), headers=headers)
+
+
+# --- the legacy era, where a header names sessions, for clients on runtimes without cookies ---
+
+
+async def leads_to_legacy(ctx: RequestContext, message: Message) -> bool:
+    """Whether a message is the `server/discover` of a client that gets a session in the legacy era only.
+
+    Refused as a legacy server refuses it, every such client that was tried falls back. The server is asked before, once
+    per process and in the name of the caller, whether `initialize` leads anywhere: its discover result does not say.
+    """
+    if message.method != DISCOVER or message.kind is not REQUEST or not ctx.headers.is_modern:
+        return False
+    runtime, product = ctx.runtime, runtime_without_cookies(ctx.headers)
+    if product is None or speaks_draft(message):
+        return False
+    if runtime.serves_legacy is None:
+        runtime.serves_legacy = await _serves_legacy(ctx)
+    if runtime.serves_legacy and product not in runtime.led_to_legacy:
+        runtime.led_to_legacy.add(product)
+        _log.info('era="auto": clients on %s keep no cookies, so they are led to the legacy era', product)
+    return runtime.serves_legacy is True
+
+
+async def _serves_legacy(ctx: RequestContext) -> bool | None:
+    """Ask whether `initialize` begins a session of ours; None where the server does not admit this caller."""
+    request_id = b'"era-%b"' % token_hex(8).encode()
+    body = join({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "method": INITIALIZE, "params": _INITIALIZE})
+    question, recorder = probe_scope(ctx.scope, body), ResponseRecorder(request_id)
+    question["headers"] = edit(question["headers"], drop=(VERSION, SESSION_HEADER))
+    ctx.bridge = BridgedInitialize(is_orphaned=True)  # by which a session that begins is ended at once
+    await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
+    ctx.bridge = None
+    if recorder.status in _NOT_ADMITTED or recorder.status >= 500:
+        return None
+    transport = ctx.runtime.transport
+    own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
+    if own:  # the server keeps transport sessions, and a client gets none of ours beside them
+        await end_upstream(ctx.app, question, ctx.receive, own[0])
+    return recorder.succeeded and not own and (transport.header or transport.bridges)
 
 
 class ResponseRecorder(RedactedRepr, msgspec.Struct):

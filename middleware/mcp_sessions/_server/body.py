@@ -36,7 +36,11 @@ async def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int
         Refusal: `content_encoding`, compressed, so others may read something else in it; `body_too_large`, as declared
             or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
-    _check_headers(headers, max_bytes)
+    if CODING in headers.by_name and (", ".join(headers.all(CODING)) or "identity").strip().lower() != "identity":
+        raise refusal("content_encoding")
+    declared = headers.by_name.get(LENGTH, b"")  # the last copy, since servers refuse a second one
+    if declared.isdigit() and int(declared[:_MAX_DIGITS]) > max_bytes:
+        raise refusal("body_too_large")
     first = await receive()
     if first["type"] == "http.request" and not first.get("more_body", False):
         whole: bytes = first.get("body", b"")
@@ -77,14 +81,6 @@ def _again(message: ASGIMessage, receive: Receive) -> Receive:
         return taken
 
     return receive_wrapper
-
-
-def _check_headers(headers: RequestHeaders, max_bytes: int) -> None:
-    if CODING in headers.by_name and (", ".join(headers.all(CODING)) or "identity").strip().lower() != "identity":
-        raise refusal("content_encoding")
-    declared = headers.by_name.get(LENGTH, b"")  # the last copy, since servers refuse a second one
-    if declared.isdigit() and int(declared[:_MAX_DIGITS]) > max_bytes:
-        raise refusal("body_too_large")
 
 
 async def _read_rest(message: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:

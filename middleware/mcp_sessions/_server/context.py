@@ -18,7 +18,6 @@ from .._errors import SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import COOKIE
 from .._protocol.decision import requested_session
-from .._protocol.draft import INITIALIZE
 from .._protocol.headers import (
     ACCEPT_CODING,
     HANDSHAKE_VERSIONS,
@@ -31,7 +30,7 @@ from .._protocol.headers import (
 )
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
-from .._session.claims import Correlation, RedactedRepr, looks_like_session_id
+from .._session.claims import RedactedRepr, looks_like_session_id
 from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
@@ -70,7 +69,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
     session: ActiveSession | None = None  # what it named, once that is open
     bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
-    correlation: Correlation | None = None  # how its client calls the conversation, where that is looked for
 
     def extract_session_credentials(self) -> None:
         """Take our cookie and our session header out of what the application sees.
@@ -117,8 +115,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def has_upstream_session(self) -> bool:
         """Whether it belongs to a transport session of the wrapped server, by the header or across the bridge."""
-        # A header of ours is taken out of the scope, so one that is still there is the server's.
-        return SESSION_HEADER in dict(self.scope["headers"]) or self.bridge is not None
+        return self.bridge is not None or self.server_id is not None
 
     @property
     def server_id(self) -> str | None:
@@ -186,7 +183,6 @@ def session_header_values(start: ASGIMessage) -> list[str]:
 def label(ctx: RequestContext, message: Message, session: Session | None) -> None:
     """Leave the name that the client gives the conversation where handlers and spans look."""
     correlation = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
-    ctx.correlation = None if message.method == INITIALIZE else correlation  # servers start tasks there that outlive it
     tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
     if correlation is not None and tracing is not None:  # spans below the current one are stamped at their start
         tracing.get_current_span().set_attributes(attributes_of(correlation))

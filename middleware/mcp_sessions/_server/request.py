@@ -32,12 +32,10 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
-from .active import ActiveSession
-from .answers import notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
+from .answers import leads_to_legacy, notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
 from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession
-from .era import leads_to_legacy
 from .methods import METHODS
 from .minting import begin_offered
 from .principal import is_unseen
@@ -69,12 +67,13 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         concerns_session = any(involves_session(item, ctx.runtime.rules) for item in batch.items)
         await handle_unparsed(ctx, body, refusal_for("batch") if concerns_session else None)
         return
-    decision, session, refused = PASS, None, None
+    decision, refused = PASS, None
     try:
-        if await leads_to_legacy(ctx, message):
+        if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")
         principal = principal_of(ctx)
         decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
+        session = None
         if decision.kind == PRINCIPAL and principal is not None:
             session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
         elif decision.names_session:
@@ -86,7 +85,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         refused = await _reason_of(refusal, ctx.runtime)
         refused = refused.with_traceback(None)  # which would be a circle, since it has this frame
     is_recording = ctx.runtime.telemetry.is_recording()
-    with _recorded(ctx, message, decision, session, refused) if is_recording else nullcontext():
+    with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
         if refused is not None:
             await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
         elif decision.action in ANSWERED:
@@ -150,11 +149,12 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
 def _show(ctx: RequestContext, message: Message | None, session: Session | None) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
     _put(ctx.scope, session)
-    # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
-    if session is not None and message is not None and message.method != INITIALIZE:
+    # Servers start the task that serves the whole connection in `initialize`, where nothing of one request may stick.
+    is_handshake = message is not None and message.method == INITIALIZE
+    if session is not None and not is_handshake:
         return {"mcp_session": session}
     ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
-    return {MISSING_SESSION_KEY: missing, "mcp_correlation": ctx.correlation}
+    return {MISSING_SESSION_KEY: missing, "mcp_correlation": None if is_handshake else ctx.scope.get("mcp_correlation")}
 
 
 def _put(scope: Scope, session: Session | None) -> None:
@@ -202,12 +202,10 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
 
 
 @contextmanager
-def _recorded(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
-) -> Iterator[None]:
+def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused: Refusal | None) -> Iterator[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
     is_forwarded = refused is None and decision.action not in ANSWERED
-    claims, server_id = None if session is None else session.claims, None
+    claims, server_id = None if ctx.session is None else ctx.session.claims, None
     if refused is not None:
         ids = () if decision.metadata is None else (decision.metadata.session_id,)
         claims = refused_claims(ctx, refused, *ids, decision.transport_id)

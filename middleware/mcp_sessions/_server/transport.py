@@ -29,7 +29,6 @@ from .answers import (
     record_refusal,
     refuse_unparsed,
     refuse_without_body,
-    send_refusal,
     send_status,
 )
 from .context import BridgedInitialize, RequestContext, session_header_values
@@ -121,17 +120,21 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
     owners = [None] if principal is None else runtime.ring(runtime.clock()).subjects(principal)
     if request is None or request.claims.subject not in owners:
         claims = None if request is None else request.claims
-        foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref)
-        await _refuse_stream(ctx, foreign, "GET", claims)
+        foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref, http_status=_GONE)
+        await refuse_unparsed(ctx, foreign, claims, "GET")
         return
     try:
         if request.answered or not request.ended_its_session:  # a call that ended it gets its answer, once
             await _check_live(ctx, request.claims)
-    except (StoreUnavailable, SessionNotFound) as refusal:
-        if request.answered and isinstance(refusal, SessionNotFound):
+    except StoreUnavailable as refusal:
+        await refuse_unparsed(ctx, refusal, request.claims, request.label)
+        return
+    except SessionNotFound as refusal:
+        refusal.http_status = _GONE
+        if request.answered:
             await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
         else:
-            await _refuse_stream(ctx, refusal, request.label, request.claims)
+            await refuse_unparsed(ctx, refusal, request.claims, request.label)
         return
     response = Response(ctx, ctx.send, request.id or b"", request.rewrites, request=request)
     try:
@@ -147,11 +150,6 @@ async def _check_live(ctx: RequestContext, claims: Claims) -> None:
         raise refusal_of(status, claims)
     if not ctx.runtime.clock() < claims.expires_at:
         raise SessionExpired(ref=claims.ref)
-
-
-async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
-    record_refusal(ctx, refusal, claims, label)
-    await send_refusal(ctx.send, refusal, _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status)
 
 
 async def call_upstream(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
