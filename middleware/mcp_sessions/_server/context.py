@@ -161,9 +161,8 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         data = {} if session_id is None else {"sessionId": session_id}
         return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
-    def carry_trace(self, body: bytes) -> bytes:
+    def carry_trace(self, body: bytes, traceparent: str | None) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
-        traceparent = None if self.telemetry is None else self.telemetry.traceparent
         if traceparent is None:
             return body
         self.edit_headers({b"traceparent", b"tracestate"}, (b"traceparent", traceparent.encode()))

@@ -2,7 +2,8 @@
 
 A `MissingSession` lies on the scope of each forwarded request without one, and in the context variable: SDK 2.x gives
 its handlers no scope, and in the stateful mode of SDK 1.x the variable is stuck in the connection's first request. It
-is read only where a handler asks for a session without success.
+is read only where a handler asks for a session without success. None lies there where there can be no session yet, or
+no message is being handled: nothing is amiss.
 """
 
 from __future__ import annotations
@@ -42,22 +43,11 @@ WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of th
 Cause = tuple[str, str]
 """Why there is no session, and the remedy, in our own words."""
 UNWRAPPED: Final[Cause] = "MCPSessionMiddleware did not see the request as an MCP message", WRAP_APPLICATION
-OUTSIDE: Final[Cause] = (
-    "MCPSessionMiddleware did not see the request, or this runs outside of any",
-    WRAP_APPLICATION,
-)
+OUTSIDE: Final[Cause] = "MCPSessionMiddleware did not see the request, or this runs outside of any", WRAP_APPLICATION
 DETACHED: Final[Cause] = (
     "the thread lacks the context of the request",
     "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
 )
-
-
-MissingReason = Literal["unnamed", "unseen", "list"]
-"""The request names no session, its caller gets none, or its handler gets none by design."""
-
-Handshake = Literal["handshake"]
-HANDSHAKE: Final[Handshake] = "handshake"
-"""In place of a reason where there can be no session yet, or no message is being handled: nothing is amiss."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -66,7 +56,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
-    why: MissingReason = "unnamed"
+    why: Literal["unnamed", "unseen", "list"] = "unnamed"  # its caller gets none, its handler gets none by design
 
     @property
     def client(self) -> str:
@@ -111,9 +101,9 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
 @contextmanager
 def without_session(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """Let a request have no session, which is nothing that needs to be explained."""
-    scope[MISSING_SESSION_KEY] = HANDSHAKE
-    token = shown_variable.set({MISSING_SESSION_KEY: HANDSHAKE})
+    """Let a request have no session, which needs no explanation."""
+    scope[MISSING_SESSION_KEY] = None
+    token = shown_variable.set({MISSING_SESSION_KEY: None})
     try:
         yield
     finally:
@@ -160,10 +150,11 @@ def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
 
 def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
     """Log why a request has no session, and return it; None for a handshake."""
-    missing = (shown_variable.get() if scope is None else scope).get(MISSING_SESSION_KEY)
-    if missing == HANDSHAKE:
+    shown = shown_variable.get() if scope is None else scope
+    missing: MissingSession | None = shown.get(MISSING_SESSION_KEY)
+    if missing is None and MISSING_SESSION_KEY in shown:
         return None
-    if isinstance(missing, MissingSession):
+    if missing is not None:
         client, cause = missing.client, missing.cause
     elif scope is not None:
         client, cause = "a request", UNWRAPPED

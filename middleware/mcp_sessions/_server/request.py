@@ -35,7 +35,7 @@ from .._session.session import Session, shown_variable
 from .answers import leads_to_legacy, notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
 from .body import replay
 from .context import RequestContext, label
-from .current import HANDSHAKE, MISSING_SESSION_KEY, Handshake, MissingSession
+from .current import MISSING_SESSION_KEY, MissingSession
 from .methods import METHODS
 from .minting import begin_offered
 from .principal import is_unseen
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = ADVERTISING | {"ping"}
+_UNRECORDED: Final = nullcontext()
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -85,7 +86,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         refused = await _reason_of(refusal, ctx.runtime)
         refused = refused.with_traceback(None)  # which would be a circle, since it has this frame
     is_recording = ctx.runtime.telemetry.is_recording()
-    with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
+    with _recorded(ctx, message, decision, refused) if is_recording else _UNRECORDED:
         if refused is not None:
             await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
         elif decision.action in ANSWERED:
@@ -175,7 +176,7 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
         body = ctx.set_content_length(rewrite.without_session(message))
     if runtime.correlate and message.kind is not RESPONSE:
         label(ctx, message, attached)
-    return ctx.carry_trace(body)
+    return body if ctx.telemetry is None else ctx.carry_trace(body, ctx.telemetry.traceparent)
 
 
 async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:
@@ -192,9 +193,9 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
     return standard
 
 
-def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | Handshake:
+def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | None:
     if message is not None and (message.kind is not REQUEST or message.method in _EARLY):
-        return HANDSHAKE
+        return None
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
     is_refused = is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name)

@@ -8,6 +8,7 @@ asks the store again; `resumption.Streams` polls it, and calls `EventBody.termin
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -53,7 +54,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     ctx: RequestContext
     send_out: Send
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
-    rewrites: tuple[Rewrite, ...] = ()  # what the answer needs, in this order
+    rewrites: Sequence[Rewrite] = ()  # what the answer needs, in this order
     observer: RequestTelemetry | None = None  # learns how the request ended
     message: Message | None = None  # the request; None for a stream, resumed or of a GET
     request: StreamRequest | None = None  # what of it outlives this, where it is in a session, with which this ends
@@ -89,7 +90,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
         elif isinstance(self.body, JSONBody):
-            self.held.append({**start})  # a change of the body changes its length
+            self.held.append(start)  # a change of the body changes its length
         else:
             await self.send_out(start)
 
@@ -234,12 +235,12 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
         changed = await response.rewrite(text) if end_reason is None else response.refused(end_reason)
         if response.terminated:  # it was refused meanwhile
             return
+        headers = response.held.pop()["headers"]
         if changed is not None:
-            text, headers = changed, independent_of_body(start["headers"])
-            start["headers"] = [*headers, (b"content-length", b"%d" % len(text))]
-        response.held.append({**event, "body": text})
+            text, headers = changed, [*independent_of_body(headers), (b"content-length", b"%d" % len(changed))]
         response.observe(text)
-        await response.release()
+        await response.send_out({**start, "headers": [*headers, *response.extra_headers]})
+        await response.send_out({**event, "body": text})
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):

@@ -9,6 +9,7 @@ cookie, and their conversations never merge.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from .._errors import DataError, Refusal, StateError, StoreUnavailable
@@ -137,7 +138,8 @@ class Sep1364Field(Rewrite, kw_only=True):
 
 def response_for(ctx: RequestContext, message: Message | None, decision: Decision) -> Response | None:
     """Return what changes or observes the response on its way out, or None where nothing does."""
-    observer, session, rewrites = ctx.telemetry, ctx.session, None
+    observer, session = ctx.telemetry, ctx.session
+    rewrites: Sequence[Rewrite] = ()
     if message is not None and message.kind is REQUEST:
         rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if message is None or not rewrites:
@@ -150,20 +152,18 @@ def response_for(ctx: RequestContext, message: Message | None, decision: Decisio
     return response
 
 
-def rewrites_for(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> tuple[Rewrite, ...]:
+def rewrites_for(ctx: RequestContext, message: Message, echoed: ActiveSession | None) -> Sequence[Rewrite]:
     """Return what the answer to a request needs, in this order."""
     is_handshake, sep1364 = message.method in ADVERTISING, ctx.runtime.rules.sep1364
-    rewrites: list[Rewrite] = []
+    rewrites: list[Rewrite] = [] if echoed is None else [KeepState(session=echoed)]
     if is_handshake:
-        rewrites.append(Advertise())
-    if echoed is not None:
-        rewrites.append(KeepState(session=echoed))
+        rewrites.insert(0, Advertise())
     if is_handshake and _may_name_session(ctx, message):
         rewrites.append(NameSession(defers_start=True, message=message))
     begins = is_handshake and _begins_field(ctx, message)
     if begins or (sep1364 is not None and echoed is not None and field(message) is not None):
         rewrites.append(Sep1364Field(defers_start=begins, message=message, session=ctx.session, begins=begins))
-    return tuple(rewrites)
+    return rewrites
 
 
 def _begins_field(ctx: RequestContext, message: Message) -> bool:
