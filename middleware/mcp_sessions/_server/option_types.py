@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -34,7 +34,7 @@ class OptionType:
 
     help: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
     check: Check = lambda option, value: value
-    read: Callable[[str], Any] = str  # what a variable's text stands for; raises `ValueError` where it is nothing
+    read: Callable[[str], Any] = str  # what a variable's text stands for; raises where it is nothing
 
 
 def option_type(owner: type, field: str) -> OptionType:
@@ -90,40 +90,12 @@ def _function(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
 
 
-def _at_least(least: float) -> Check:
-    def accepts(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= CENTURY
-
-    def seconds(value: Any) -> Any:
-        return value.total_seconds() if isinstance(value, timedelta) else value
-
-    what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
-    return _validator(what, lambda value: accepts(seconds(value)), lambda value: float(seconds(value)))
-
-
-def _whole(least: float) -> Check:
-    return _validator(
-        f"a whole number of at least {least}",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
-    )
-
-
-def _or_none(check: Check) -> Check:
-    return lambda option, value: None if value is None else check(option, value)
-
-
 # --- texts ---------------------------------------------------------------------------------------
 
 
 def _read_seconds(text: str) -> float:
     unit = _UNITS.get(text[-1])
     return float(text) if unit is None else float(text[:-1]) * unit
-
-
-def _read_flag(text: str) -> bool:
-    if text.lower() not in _FLAGS:
-        raise ValueError(text)
-    return _FLAGS[text.lower()]
 
 
 def _read_words(text: str) -> tuple[str, ...]:
@@ -162,11 +134,16 @@ def _secret(option: str, value: Any) -> Any:
 # --- option types ---------------------------------------------------------------------------------------
 
 
-def word(literal: Any, *, or_none: bool = False) -> OptionType:
+def or_none(one: OptionType) -> OptionType:
+    """Return the type of an option that may be None as well."""
+    return replace(one, check=lambda option, value: None if value is None else one.check(option, value))
+
+
+def word(literal: Any) -> OptionType:
     allowed = get_args(literal)
     *others, last = (f"`{one}`" for one in allowed)
     check = _validator(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
-    return OptionType(f"{', '.join(others)} or {last}", _or_none(check) if or_none else check)
+    return OptionType(f"{', '.join(others)} or {last}", check)
 
 
 def names(allowed: tuple[str, ...]) -> OptionType:
@@ -178,11 +155,22 @@ def names(allowed: tuple[str, ...]) -> OptionType:
 
 
 def _duration(least: float) -> OptionType:
-    return OptionType("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _at_least(least), _read_seconds)
+    def check(option: str, value: Any) -> float:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
+            return float(seconds)
+        what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
+        raise ConfigurationError(f"{option}={value!r} must be {what}")
+
+    return OptionType("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", check, _read_seconds)
 
 
 def whole(least: float) -> OptionType:
-    return OptionType("a whole number", _whole(least), int)
+    check = _validator(
+        f"a whole number of at least {least}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+    )
+    return OptionType("a whole number", check, int)
 
 
 NAME: Final = OptionType(
@@ -199,7 +187,9 @@ KEYS: Final = OptionType(
     read=lambda text: text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS",
 )
 FLAG: Final = OptionType(
-    "`true` or `false`", _validator("True or False", lambda value: isinstance(value, bool)), _read_flag
+    "`true` or `false`",
+    _validator("True or False", lambda value: isinstance(value, bool)),
+    lambda text: _FLAGS[text.lower()],
 )
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
@@ -214,12 +204,12 @@ OBJECT: Final = OptionType()
 Name = Annotated[str, NAME]
 Flag = Annotated[bool, FLAG]
 Whole = Annotated[int, whole(1)]
-WholeOrNone = Annotated[int | None, OptionType("a whole number", _or_none(_whole(1)), int)]
+WholeOrNone = Annotated[int | None, or_none(whole(1))]
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
-LifetimeOrNone = Annotated[Seconds | None, OptionType(LIFETIME.help, _or_none(LIFETIME.check), _read_seconds)]
-INSPECTOR: Final = OptionType("an address and a port, as in `127.0.0.1:8787`", _or_none(_inspector))
-Secret = Annotated[str | None, OptionType("at least 16 characters", _or_none(_secret))]
+LifetimeOrNone = Annotated[Seconds | None, or_none(LIFETIME)]
+INSPECTOR: Final = or_none(OptionType("an address and a port, as in `127.0.0.1:8787`", _inspector))
+Secret = Annotated[str | None, or_none(OptionType("at least 16 characters", _secret))]
 REQUIRE: Final = OptionType(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )

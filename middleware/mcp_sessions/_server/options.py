@@ -104,8 +104,8 @@ class Wire(_Checked):
 
     era: Annotated[Era, option_types.word(Era)] = "both"
     """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
-    session by header; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
-    lists: Annotated[Lists | None, option_types.word(Lists, or_none=True)] = None
+    transport session; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
+    lists: Annotated[Lists | None, option_types.or_none(option_types.word(Lists))] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
     extensions: Annotated[Collection[str], option_types.names(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
@@ -346,7 +346,7 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
         if name.startswith(MISSPELLED_PREFIX) and meant in VARIABLES:
             raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
-    values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
+    values = {setting: _read(SETTINGS[setting], name, os.environ[name]) for setting, name in named.items()}
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
@@ -373,11 +373,10 @@ def _setting(name: str) -> str:
     raise ConfigurationError(f"{name} is not a setting; {f'did you mean {variable(near[0])}?' if near else settings}")
 
 
-def _read(setting: str, name: str, text: str) -> Any:
-    option_type = SETTINGS[setting]
+def _read(option_type: OptionType, name: str, text: str) -> Any:
     if not text.strip():
         raise ConfigurationError(f"{name} is empty; remove it, or write {option_type.help}")
     try:
         return option_type.read(text.strip())
-    except ValueError:
+    except (LookupError, ValueError):
         raise ConfigurationError(f"{name}={text!r} must be {option_type.help}") from None
