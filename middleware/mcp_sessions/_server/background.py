@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import anyio
@@ -87,30 +88,25 @@ class Service(ABC):
         """Work for some time, and return for how many seconds to rest."""
 
 
+@dataclass(eq=False)
 class LiveSessionCounter(Service):
-    """Counts the recorded sessions of an audience.
+    """Counts the recorded sessions of an audience."""
 
-    `report` receives their number; None where the store does not answer.
-    """
-
-    def __init__(
-        self, store: Store, audience: str, report: Callable[[int | None], object], *, interval: float = INTERVAL
-    ) -> None:
-        self._store: Final = store
-        self._audience: Final = audience
-        self._report: Final = report
-        self._interval: Final = interval
+    store: Store
+    audience: str
+    report: Callable[[int | None], object]  # receives their number; None where the store does not answer
+    interval: float = INTERVAL
 
     async def _run(self) -> None:
         try:
             await super()._run()
         finally:
-            self._report(None)
+            self.report(None)
 
     async def _work(self) -> float:
         began = anyio.current_time()
         try:
-            self._report(await self._store.count(audience=self._audience))
+            self.report(await self.store.count(audience=self.audience))
         except StoreUnavailable:  # which the store has logged
-            self._report(None)
-        return max(self._interval, MAX_DUTY * (anyio.current_time() - began))
+            self.report(None)
+        return max(self.interval, MAX_DUTY * (anyio.current_time() - began))

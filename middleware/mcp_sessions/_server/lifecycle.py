@@ -177,11 +177,6 @@ class Sweeper(Service):
 
     async def sweep(self) -> bool:
         """Claim some of what has ended and finish it; return whether there may be more."""
-        batch = await self._claimed()
-        await self.terminator.finish(*batch)
-        return len(batch) == SWEEP_BATCH
-
-    async def _claimed(self) -> list[Ended]:
         batch: list[Ended] = []
         try:
             while len(batch) < SWEEP_BATCH:
@@ -194,7 +189,8 @@ class Sweeper(Service):
         except StoreUnavailable:
             if not batch:  # what was claimed must be finished
                 raise
-        return batch
+        await self.terminator.finish(*batch)
+        return len(batch) == SWEEP_BATCH
 
 
 @dataclass(eq=False)

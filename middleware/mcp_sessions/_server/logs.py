@@ -59,12 +59,11 @@ def _join(record: logging.LogRecord) -> bool:
 
 def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
     """Return the address that a request came from, and the user that it is authenticated as, each None if unknown."""
-    found, address = None, scope.get("client")
+    client, found = scope.get("client"), None
     with suppress(Exception):  # a `principal=` that fails does so where its answer counts
         found = principal(scope)
     user = None if found is None else found.subject or found.client_id
-    names = (None if address is None else str(address[0]), user)
-    return names[0] and names[0][:_MAX_NAME], names[1] and names[1][:_MAX_NAME]
+    return None if client is None else str(client[0])[:_MAX_NAME], user and user[:_MAX_NAME]
 
 
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
