@@ -148,7 +148,7 @@ async def scope_in(variable: ContextVar[Any], value: Any) -> str:
         variable.reset(token)
 
 
-SCOPE: Scope = http(mcp_session=SimpleNamespace(ref="of the request"))
+SCOPE: Scope = http(mcp_session=SimpleNamespace(ref="of the request", correlation=None))
 
 
 @pytest.mark.usefixtures("stuck")

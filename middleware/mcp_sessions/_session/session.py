@@ -171,8 +171,7 @@ shown_variable: Final[ContextVar[Mapping[str, Any]]] = ContextVar("mcp_session",
 
 def find_session() -> Session | None:
     """Return the session of the request that is being handled, or None when it has none."""
-    session: Session | None = _shown().get("mcp_session")
-    return session
+    return current_both()[0]
 
 
 def current_correlation() -> Correlation | None:
@@ -182,14 +181,10 @@ def current_correlation() -> Correlation | None:
 
 def current_both() -> tuple[Session | None, Correlation | None]:
     """Return the session of the request that is being handled, and the name of its conversation."""
-    shown = _shown()
+    scope = framework_scope()
+    shown = shown_variable.get() if scope is None else scope
     session: Session | None = shown.get("mcp_session")
     return session, shown.get("mcp_correlation") if session is None else session.correlation
-
-
-def _shown() -> Mapping[str, Any]:
-    scope = framework_scope()
-    return shown_variable.get() if scope is None else scope
 
 
 def framework_scope() -> Mapping[str, Any] | None:
