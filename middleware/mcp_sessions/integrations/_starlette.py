@@ -63,7 +63,7 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
         )
     endpoints = _known(app) if path is None else _at(app, path)
     if any(endpoint.has_sessions for endpoint in endpoints):
-        raise ConfigurationError(f"{_name(endpoints[0])} has sessions already; add them once")
+        raise ConfigurationError(f"{endpoints[0].name} has sessions already; add them once")
     _join(routed, _place(endpoints, options))
     if isinstance(routed, Starlette):
         routed.exception_handlers.setdefault(Refusal, answer_refusal)
@@ -71,14 +71,14 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
 
 
 def _known(app: object) -> list[_Endpoint]:
-    endpoints = [endpoint for endpoint in _find(app) if endpoint.serves_mcp]
+    endpoints = [endpoint for endpoint in _walk(_Endpoint(app)) if endpoint.serves_mcp]
     if not endpoints:
         raise ConfigurationError(
             "add_sessions() found no endpoint of the official SDK or FastMCP; name its route with path=, "
             "as in path='/mcp', or wrap the application: MCPSessionMiddleware(app, ...)"
         )
     if len({id(endpoint.owner) for endpoint in endpoints}) > 1:
-        paths = ", ".join(sorted({_name(endpoint) for endpoint in endpoints}))
+        paths = ", ".join(sorted({endpoint.name for endpoint in endpoints}))
         raise ConfigurationError(f"add_sessions() found several MCP endpoints ({paths}); say which with path=")
     return endpoints
 
@@ -87,11 +87,11 @@ def _at(app: object, path: str) -> list[_Endpoint]:
     """Return the endpoints of the one router that has routes at a path: GET and POST may be two of them."""
     if not path.startswith("/"):
         raise ConfigurationError(f"path={path!r} must begin with '/', as in path='/mcp'")
-    everywhere = _find(app)
-    here = [endpoint for endpoint in everywhere if endpoint.path == path.rstrip("/")]
+    everywhere = list(_walk(_Endpoint(app)))
+    here = [endpoint for endpoint in everywhere if endpoint.name == (path.rstrip("/") or "/")]
     endpoints = [endpoint for endpoint in here if not endpoint.is_subtree] or here[-1:]
     if not any(endpoint.posts for endpoint in endpoints):
-        others = ", ".join(sorted({_name(endpoint) for endpoint in everywhere if endpoint.posts})) or "none"
+        others = ", ".join(sorted({endpoint.name for endpoint in everywhere if endpoint.posts})) or "none"
         raise ConfigurationError(
             f"no route takes POST at path={path!r} (those that do: {others}); "
             "correct path=, or wrap the application: MCPSessionMiddleware(app, ...)"
@@ -101,10 +101,6 @@ def _at(app: object, path: str) -> list[_Endpoint]:
             f"several routers serve path={path!r}; call add_sessions() with the sub-application that is meant"
         )
     return endpoints
-
-
-def _name(endpoint: _Endpoint) -> str:
-    return endpoint.path or "/"
 
 
 class _AtEndpoint(MCPSessionMiddleware):
@@ -119,7 +115,7 @@ def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMi
     made = middleware(first.app, path=None, **options)
     if made.configuration_error == MISPLACED:
         raise ConfigurationError(
-            f"the application at {_name(first)} authenticates its callers inside; give path= the full path of the "
+            f"the application at {first.name} authenticates its callers inside; give path= the full path of the "
             "MCP route in it, or pass principal=, a function of the ASGI scope that returns the caller"
         )
     for endpoint in {(id(one.holder), one.attribute): one for one in endpoints}.values():
@@ -138,7 +134,7 @@ class _Endpoint:
     """An ASGI app at the end of a route, and the attribute that holds it; on the way there, any app of the tree."""
 
     app: Any
-    path: str = ""  # full, without a trailing slash
+    path: str = ""  # full
     holder: object = None  # a route, or the middleware in front of the app
     attribute: str = "app"  # under which the holder has it
     router: object = None  # to which the route belongs
@@ -149,6 +145,10 @@ class _Endpoint:
     above: frozenset[int] = frozenset()  # the ids of the apps around it
 
     @property
+    def name(self) -> str:
+        return self.path.rstrip("/") or "/"
+
+    @property
     def owner(self) -> object:  # the application that serves, or the object whose method it is
         return getattr(self.app, "__self__", self.app)
 
@@ -156,10 +156,6 @@ class _Endpoint:
     def serves_mcp(self) -> bool:
         things = (self.owner, getattr(self.owner, "session_manager", None))
         return any(cls.__name__ in _SERVES_MCP for thing in things for cls in type(thing).__mro__)
-
-
-def _find(app: object) -> list[_Endpoint]:
-    return [replace(endpoint, path=endpoint.path.rstrip("/")) for endpoint in _walk(_Endpoint(app))]
 
 
 def _walk(at: _Endpoint) -> Iterator[_Endpoint]:
