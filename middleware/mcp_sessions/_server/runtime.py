@@ -66,21 +66,6 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
         """Whether there are clients whose state is in the store."""
         return self.header or self.bridges or self.cookie_name is not None
 
-    @classmethod
-    def of(cls, options: Options, idle_timeout: int | None, *, keys_persistent: bool) -> TransportRules:
-        transport = options.transport
-        # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-        return cls(
-            header=transport.header and keys_persistent,
-            cookie_name=cookie_name(options.audience) if transport.cookie and keys_persistent else None,
-            shares_cookies=transport.cookie == "shared",
-            principal_idle=(idle_timeout or DAY) if transport.principal and keys_persistent else None,
-            leads_to_legacy=options.wire.era == "auto",
-            lifetime=as_seconds(transport.lifetime),
-            bridges=transport.bridge,
-            keys_persistent=keys_persistent,
-        )
-
 
 class Recording:
     """Where events and spans go: the log, telemetry, and the application's `listen`."""
@@ -152,14 +137,24 @@ class Runtime:
             cache_entries=limits.token_cache,
             max_bytes=limits.token_bytes,
         )
-        persistent = not self.ring(self.clock()).ephemeral
-        self.transport: Final = TransportRules.of(options, self.idle_timeout, keys_persistent=persistent)
         self.telemetry: Final = Recording(app, options)
         self._make_rules(options)
         self._open_store(options)
 
     def _make_rules(self, options: Options) -> None:
         """Make what decides about messages, and what clients learn of it."""
+        transport, persistent = options.transport, not self.ring(self.clock()).ephemeral
+        # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
+        self.transport = TransportRules(
+            header=transport.header and persistent,
+            cookie_name=cookie_name(options.audience) if transport.cookie and persistent else None,
+            shares_cookies=transport.cookie == "shared",
+            principal_idle=(self.idle_timeout or DAY) if transport.principal and persistent else None,
+            leads_to_legacy=options.wire.era == "auto",
+            lifetime=as_seconds(transport.lifetime),
+            bridges=transport.bridge,
+            keys_persistent=persistent,
+        )
         offered = decision.offered(options.wire.extensions, tracked=self.tracked)
         self.rules = Rules(
             subjects=decision.subjects(offered),
