@@ -181,21 +181,11 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
         TOKENS.mint(HS256, claims(**changes))
 
 
-NAMELESS = "issuer and audience must be non-empty strings"
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"issuer": ""}, NAMELESS),
-        ({"audience": ""}, NAMELESS),
-        ({"cache_entries": -1}, r"cache_entries must be 0 \(remember no token\) or more"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any], complaint: str) -> None:
+@pytest.mark.parametrize("option", ["issuer", "audience"])
+def test_wrong_options_are_refused(option: str) -> None:
     """With the option's name, before any token is minted."""
-    with pytest.raises(ConfigurationError, match=f"^{complaint}$"):
-        tokens(**options)
+    with pytest.raises(ConfigurationError, match="^issuer and audience must be non-empty strings$"):
+        tokens(**{option: ""})
 
 
 def test_an_id_may_be_as_long_as_the_limit_and_no_longer() -> None:

@@ -76,8 +76,6 @@ class Tokens:
     ) -> None:
         if not issuer or not audience:
             raise ConfigurationError("issuer and audience must be non-empty strings")
-        if not cache_entries >= 0:
-            raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
         self._max_bytes: Final = max_bytes
         self.issuer: Final = issuer
         self.audience: Final = audience
@@ -185,7 +183,8 @@ class Tokens:
             text.decode("utf-8")  # msgspec does not look at the text that it skips
             claims, members = _CLAIMS.decode(text), json.loads(text, object_pairs_hook=list)
         except (ValueError, RecursionError) as error:
-            raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
+            named = _CLAIM.search(str(error))
+            raise SessionNotFound(f"token_claim_{named[1]}" if named else "token_claims") from None
         for name, value in members:
             if value is None and name in _NAMES:  # which would count as absent, and an absent subject as anonymous
                 raise SessionNotFound(f"token_claim_{name}")
@@ -196,8 +195,3 @@ class Tokens:
         if not claims.audience == self.audience:
             raise SessionNotFound("token_audience")
         return claims
-
-
-def _claim_at_fault(error: Exception) -> str:
-    named = _CLAIM.search(str(error))
-    return f"claim_{named[1]}" if named else "claims"
