@@ -158,8 +158,7 @@ class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
 def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: bool = False) -> Decision:
     """Decide what happens to a message; `has_own` says whether its caller has a session by its principal alone.
 
-    Raises:
-        Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
+    Raises a `Refusal` where the era is not served, the message contradicts itself or its header, or the table has one.
     """
     if rules.legacy_only and headers.is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
@@ -195,10 +194,8 @@ def identify(
 ) -> Credentials:
     """Return what names the session of a message: the draft first, then SEP-1364, the header, and last the cookie.
 
-    Where nothing does, it may be the principal's.
-
-    Raises:
-        Refusal: The metadata cannot be read, or the header contradicts the body.
+    Where nothing does, it may be the principal's. Raises a `Refusal` where the metadata cannot be read, or the header
+    contradicts the body.
     """
     sep1364, transport_id, contradicts = rules.sep1364, None, False
     metadata = requested_session(message, sep1364)
@@ -290,13 +287,7 @@ def _is_required(message: Message, rules: Rules) -> bool:
 
 
 def check_envelope(message: Message, *, version: str | None, methods: list[str]) -> None:
-    """Make the modern era's checks on a request that we answer ourselves, in the specification's order.
-
-    Raises:
-        Refusal: `envelope_incomplete`: `_meta` lacks the protocol version or the client capabilities.
-        Refusal: `version_header_mismatch`: The version header differs from the envelope's.
-        Refusal: `method_header_mismatch`: `Mcp-Method` is missing, doubled or differs from the method.
-    """
+    """Make the modern era's checks on a request that we answer ourselves, in the specification's order."""
     meta = message.params.meta
     stated = None if meta is None or meta.protocol_version is UNSET else string(meta.protocol_version)
     if stated is None or meta is None or meta.client_capabilities is UNSET:

@@ -59,14 +59,7 @@ _common = msgspec.json.Decoder(SessionMetadata).decode
 
 
 def parse_metadata(raw: bytes) -> SessionMetadata:
-    """Read the session metadata of a request.
-
-    Raises:
-        Refusal: `malformed_session`: It is not `{sessionId: string, state?: string}`.
-        Refusal: `duplicate_member`: A member is given twice.
-        Refusal: `member_case`: A name differs in case alone from one of these.
-        Refusal: `lone_surrogate`: A value cannot be written down again.
-    """
+    """Read the session metadata of a request, or refuse what is not `{sessionId: string, state?: string}`."""
     try:
         found = _common(raw)
     except DECODE_ERRORS:
@@ -104,11 +97,8 @@ def instant(seconds: float) -> str:
 def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:
     """Whether a session header of ours names a transport session; else it mirrors the body.
 
-    The token is not looked at: whether it is authentic must not show before its owner is known.
-
-    Raises:
-        Refusal: `session_header_alone`: No header names a transport session here, and the body names none.
-        Refusal: `session_header_mismatch`: The same, and the body names another session.
+    The token is not looked at: whether it is authentic must not show before its owner is known. Where no header names a
+    transport session, one that does not mirror the body is refused.
     """
     if metadata is not None and header == metadata.session_id:
         return False

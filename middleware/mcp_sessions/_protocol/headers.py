@@ -61,11 +61,7 @@ def independent_of_body(headers: Iterable[Header]) -> list[Header]:
 
 
 def single_header(copies: Sequence[str]) -> str:
-    """Return the only copy of the `Mcp-Session-Id` header.
-
-    Raises:
-        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
-    """
+    """Return the only copy of the `Mcp-Session-Id` header: of several, two readers may take different ones."""
     if len(copies) > 1:
         raise refusal("duplicate_session_header")
     return copies[0]

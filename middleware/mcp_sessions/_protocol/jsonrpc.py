@@ -227,21 +227,18 @@ def _batch(body: bytes, max_batch: int) -> Batch:
         raise refusal(NOT_JSONRPC)
     if len(items) > max_batch:
         raise refusal("batch_too_large")
-    read = tuple(filter(None, map(_message_or_none, items)))
+    read: list[Message] = []
+    for item in items:
+        try:
+            read.append(_message(bytes(item)))
+        except Refusal as refused:
+            if refused.reason != NOT_JSONRPC:
+                raise
     if not read:
         raise refusal(NOT_JSONRPC)
     if len(read) < len(items):
         raise refusal("batch")  # a server could skip what is not a message and execute the rest
-    return Batch(read)
-
-
-def _message_or_none(item: Raw) -> Message | None:
-    try:
-        return _message(bytes(item))
-    except Refusal as refused:
-        if refused.reason != NOT_JSONRPC:
-            raise
-        return None
+    return Batch(tuple(read))
 
 
 def _message(body: bytes) -> Message:

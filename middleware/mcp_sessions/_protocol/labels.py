@@ -79,8 +79,7 @@ _ESCAPED: Final = 6  # how many characters of JSON may stand for one
 def correlation_sources(option: Any) -> tuple[str, ...]:
     """Return the sources that the option `correlate=` names, in order: True stands for the default chain.
 
-    Raises:
-        ConfigurationError: It names anything else, or a credential; the message holds the remedy.
+    Raises `ConfigurationError`, with the remedy, where it names anything else, or a credential.
     """
     if option is None or option is False:
         return ()

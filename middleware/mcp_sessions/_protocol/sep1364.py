@@ -33,11 +33,7 @@ _NULL: Final = Raw(b"null")
 
 
 def field(message: Message) -> str | None:
-    """Return the session that a message's top-level field names, or None.
-
-    Raises:
-        Refusal: `field_not_string`: It is neither a string nor null.
-    """
+    """Return the session that a message's top-level field names, or None."""
     return None if message.field is None else _text(message.field)
 
 
@@ -57,11 +53,7 @@ def capabilities(message: Message) -> Raw | None:
 
 
 def required_capabilities(message: Message) -> Raw:
-    """Return the capabilities that a client must state when it creates a session.
-
-    Raises:
-        Refusal: `capabilities_missing`: It states none.
-    """
+    """Return the capabilities that a client must state when it creates a session."""
     value = capabilities(message)
     if value is None:
         raise refusal("capabilities_missing")
@@ -69,11 +61,7 @@ def required_capabilities(message: Message) -> Raw:
 
 
 def agreed(*ids: str | None) -> str | None:
-    """Return the one session that several places of a message name, or None where none does.
-
-    Raises:
-        Refusal: `session_field_mismatch`: They name several.
-    """
+    """Return the one session that several places of a message name, or None where none does; refuse several."""
     names = {name for name in ids if name is not None}
     if len(names) > 1:
         raise refusal("session_field_mismatch")
@@ -81,12 +69,9 @@ def agreed(*ids: str | None) -> str | None:
 
 
 def mirrors(named: str, kind: Kind | None, header: str | None, *, is_ours: bool) -> bool:
-    """Whether the header, which may look like one of ours, names the session that the field names.
+    """Whether the header, which may look like one of ours and must be there, names the session of the field.
 
     A session of the kind `beside` leaves the header to the wrapped server's own transport sessions.
-
-    Raises:
-        Refusal: `field_header_missing`: There is none.
     """
     if header is None:
         raise refusal("field_header_missing")
@@ -136,11 +121,7 @@ class Sep1364:
 
     @classmethod
     def of(cls, option: Any) -> Sep1364 | None:
-        """Return the checked form of the option `dialects=`, or None where it names none.
-
-        Raises:
-            ConfigurationError: It is not a sequence of dialects, or names one twice; the message says what to write.
-        """
+        """Return the checked form of the option `dialects=`, a sequence of dialects, or None where it names none."""
         if isinstance(option, Sequence) and all(isinstance(one, Dialect) for one in option):
             if not option:
                 return None
@@ -159,12 +140,7 @@ class Sep1364:
         return self.initializes is not None and self.initializes.sessionless
 
     def requested_session(self, message: Message, in_meta: SessionMetadata | None) -> SessionMetadata | None:
-        """Return the session that a message names, `in_meta` by the draft or in the ways of these dialects.
-
-        Raises:
-            Refusal: As for `named_id`, also where the draft's session is another.
-            SessionNotFound: This server uses no sessions.
-        """
+        """Return the session that a message names, `in_meta` by the draft or in the ways of these dialects."""
         named = self.named_id(message)
         if named is not None and self.is_sessionless:
             raise SessionNotFound("sessionless")
@@ -174,12 +150,7 @@ class Sep1364:
         return in_meta
 
     def named_id(self, message: Message) -> str | None:
-        """Return the session that a message names in the ways of these dialects, or None.
-
-        Raises:
-            Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
-            Refusal: `session_field_mismatch`: Two places name different sessions.
-        """
+        """Return the session that a message names in the ways of these dialects, or None."""
         names = self.creates is not None and message.method in _CREATES | _DELETES
         names = names or (self.initializes is not None and message.method == TERMINATE)
         within = message.all_params.get(FIELD_NAME) if names else None

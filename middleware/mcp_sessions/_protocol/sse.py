@@ -37,11 +37,7 @@ class Event(RedactedRepr, msgspec.Struct):
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
-        """Return the event with other data, in which CR and LF break lines; its other lines and line endings stay.
-
-        Raises:
-            ValueError: The event has no data to replace.
-        """
+        """Return the event with other data, in which CR and LF break lines; its other lines and line endings stay."""
         if self.data is None:
             raise ValueError("only an event with data can have its data replaced")
         values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)

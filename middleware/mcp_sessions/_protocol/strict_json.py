@@ -56,11 +56,7 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 
 def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
-    """Return members as `members` does, of several of one name the last: for what is added to and not judged.
-
-    Raises:
-        Refusal: As for `members`, but for `duplicate_member`.
-    """
+    """Return members as `members` does, of several of one name the last: for what is added to and not judged."""
     try:
         return read_object(text)
     except DECODE_ERRORS as error:
@@ -72,11 +68,7 @@ def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 
 def string(raw: bytes) -> str | None:
-    """Return the string that a JSON value is, or None where it is another value.
-
-    Raises:
-        Refusal: `lone_surrogate`, with which it has no UTF-8 form, or `not_utf8`.
-    """
+    """Return the string that a JSON value is, or None where it is another value; refuse one without a UTF-8 form."""
     try:
         return _string(raw)
     except msgspec.ValidationError:
