@@ -107,18 +107,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             raise
 
     async def load_state(self, *, fail_open: bool) -> None:
-        """Read the state of a session whose client carries none.
-
-        Raises:
-            SessionNotFound: `begun_in_another_process`: The state is in that process's memory.
-            StoreUnavailable: The store did not answer, unless the request goes on without it.
-        """
+        """Read the state of a session whose client carries none; with `fail_open` the request goes on without it."""
         runtime = self.runtime
         if self.claims.boot != runtime.boot():
             warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
             raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
         try:
-            self.take(await self.runtime.store.read(self.namespace, STATE_KEY))
+            self.take(await runtime.store.read(self.namespace, STATE_KEY))
         except StoreUnavailable as error:
             if not fail_open:
                 error.ref = self.claims.ref

@@ -210,16 +210,11 @@ class Sessions:
                 async for record in self._records(subject=subject):
                     yield record
             return
+        ring = () if self._ring is None else self._ring(self._clock())
         async for record in self._records():
-            if principal is None or record.subject in subjects or self._fits(record, principal):
+            hashes = record.principal_hashes or ""
+            if principal is None or record.subject in subjects or any(key.matches(hashes, principal) for key in ring):
                 yield record
-
-    def _fits(self, record: Record, principal: Principal) -> bool:
-        assert self._ring is not None
-        keys = [key for key in self._ring(self._clock()) if key.principal_key is not None]
-        return record.principal_hashes is not None and any(
-            key.matches(record.principal_hashes, principal) for key in keys
-        )
 
     async def _records(self, **of: Any) -> AsyncIterator[Record]:
         """Yield the recorded sessions of the audience, or of one subject in it, oldest first."""
@@ -293,11 +288,7 @@ class Watched:
         return Roster(sessions, complete=len(records) <= MAX_LISTED)
 
     async def end(self, ref: str, session: LiveSession | None) -> bool:
-        """End a session that is recorded, or that this worker has seen, and return whether this call did.
-
-        Raises:
-            StoreUnavailable: It may still live.
-        """
+        """End a session that is recorded, or that this worker has seen, and return whether this call did."""
         if self._tracked:
             operator = Sessions(store=self._terminator.store, audience=self._audience)
             return await operator.end(ref, reason=ENDED_BY_INSPECTOR)

@@ -35,16 +35,13 @@ def parts(app: object, endpoint: str | None) -> Iterator[object]:
 
 def reachable(app: object, endpoint: str | None) -> Iterator[object]:
     """Yield these parts, and what those that are plain functions or methods refer to."""
-    return (each for part in parts(app, endpoint) for each in (part, *_referenced(part)))
-
-
-def _referenced(part: object) -> Iterator[object]:
-    """Yield what a plain function refers to, or the object of a method."""
-    if isinstance(part, MethodType):
-        yield part.__self__
-    if isinstance(part, FunctionType):
-        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
-        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
+    for part in parts(app, endpoint):
+        yield part
+        if isinstance(part, MethodType):
+            yield part.__self__
+        if isinstance(part, FunctionType):
+            yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
+            yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
 
 
 def walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:

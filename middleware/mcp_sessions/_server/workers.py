@@ -40,11 +40,7 @@ def workers() -> int:
 
 @contextmanager
 def failing_once() -> Iterator[None]:
-    """Let a wrong option end a server with several workers in one line of its log, instead of starting them for ever.
-
-    Raises:
-        ConfigurationError: The error, where there is one process.
-    """
+    """Let a wrong option end a server with several workers in one line of its log, where they would start for ever."""
     try:
         yield
     except ConfigurationError as error:
