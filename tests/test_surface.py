@@ -116,8 +116,8 @@ HARMLESS = """
     SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     CallStarted Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
     CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
-    Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator LiveSessionCounter Sweeper Services NewSession
-    PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
+    Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
+    LiveSessionCounter PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -184,7 +184,7 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
 @pytest.mark.parametrize("option", ["issuer", "audience"])
 def test_wrong_options_are_refused(option: str) -> None:
     """With the option's name, before any token is minted."""
-    with pytest.raises(ConfigurationError, match="^issuer and audience must be non-empty strings$"):
+    with pytest.raises(ConfigurationError, match=r"^issuer and audience must be non-empty strings$"):
         tokens(**{option: ""})
 
 
