@@ -562,10 +562,9 @@ def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_
 @pytest.mark.parametrize("more", ["", ',"extra":1'], ids=["common", "unusual"])
 def test_every_member_can_be_read_as_it_was_sent(more: str) -> None:
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"b"%b}}' % more.encode())
-    assert list(message.envelope) == ["jsonrpc", "id", "method", "params"]
     assert list(message.all_params) == ["name", *(["extra"] if more else [])]
     copy = msgspec.structs.replace(message, body=b'{"jsonrpc":"2.0","method":"a"}')
-    assert (list(copy.envelope), copy.all_params) == (["jsonrpc", "method"], {})
+    assert copy.all_params == {}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from .._errors import Refusal
 from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, Names, has_no_other_members, last_members, members, string
+from .strict_json import DECODE_ERRORS, NULL, Names, has_no_other_members, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -52,7 +52,6 @@ class SessionMetadata(
     state: str | None = None  # the sealed state token
 
 
-_NULL: Final = msgspec.Raw(b"null")
 _MEMBERS: Final = Names("sessionId", "state")
 
 _common = msgspec.json.Decoder(SessionMetadata).decode
@@ -73,9 +72,9 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     found = members(raw)
     _MEMBERS.check(found)
     session_id = string(found["sessionId"]) if "sessionId" in found else None
-    given = found.get("state", _NULL)  # null is absent, as some clients write what they do not have
-    state = None if given == _NULL else string(given)
-    if session_id is None or (state is None and given != _NULL):
+    given = found.get("state", NULL)  # null is absent, as some clients write what they do not have
+    state = None if given == NULL else string(given)
+    if session_id is None or (state is None and given != NULL):
         raise refusal("malformed_session")
     return SessionMetadata(session_id, state)
 

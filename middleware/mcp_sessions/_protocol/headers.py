@@ -38,9 +38,7 @@ Header = tuple[bytes, bytes]
 def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable[Header] = ()) -> list[Header]:
     """Return a new list of ASGI headers, without any copy of those to drop and with others at the end."""
     names = frozenset(drop)
-    kept = [header for header in headers if header[0] not in names]
-    kept.extend(add)
-    return kept
+    return [header for header in headers if header[0] not in names] + [*add]
 
 
 def content_type(headers: Iterable[Header]) -> tuple[bytes, bytes | None]:

@@ -18,7 +18,7 @@ from .._errors import Refusal
 from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
 from . import strict_json
-from .strict_json import DECODE_ERRORS, check_level, has_no_other_members, join, last_members, string
+from .strict_json import DECODE_ERRORS, NULL, SPACE, check_level, has_no_other_members, join, last_members, string
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
@@ -42,8 +42,6 @@ _META: Final = strict_json.Names(
     *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage", "traceparent", "tracestate")
 )
 _VERSION: Final = Raw(b'"2.0"')
-_NULL: Final = Raw(b"null")
-_SPACE: Final = b" \t\n\r"
 
 _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
@@ -102,6 +100,9 @@ class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=F
 
 
 NO_PARAMS: Final = Params()
+_FIELDS: Final[Mapping[type, Mapping[str, str]]] = {
+    kind: dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)) for kind in (Meta, Params)
+}
 
 
 class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
@@ -116,14 +117,9 @@ class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
 
     @property
-    def envelope(self) -> dict[str, Raw]:
-        """Every member of the message, values as sent."""
-        return last_members(self.body)
-
-    @property
     def all_params(self) -> dict[str, Raw]:
         """Every member of the `params` of a request or notification, values as sent; empty where absent or null."""
-        return _inner(self.envelope, "params", "params_not_object") or {}
+        return _inner(last_members(self.body), "params", "params_not_object") or {}
 
     @property
     def meta(self) -> dict[str, Raw] | None:
@@ -204,7 +200,7 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
 
 
 def _other(body: bytes, max_batch: int) -> Message:
-    first = body.lstrip(_SPACE)[:1]
+    first = body.lstrip(SPACE)[:1]
     if first == b"{":
         return _message(body)
     if first == b"[":
@@ -273,13 +269,12 @@ def _message(body: bytes) -> Message:
 
 def _taken(kind: type[_T], members: Mapping[str, object]) -> _T:
     """Return a struct of those members that it has a field for."""
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    return kind(**{field: members[name] for field, name in names if name in members})
+    return kind(**{field: members[name] for name, field in _FIELDS[kind].items() if name in members})
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
-    raw = outer.get(name, _NULL)
-    return None if raw == _NULL else last_members(raw, wrong)
+    raw = outer.get(name, NULL)
+    return None if raw == NULL else last_members(raw, wrong)
 
 
 def _checked_id(raw: Raw) -> bytes:

@@ -14,14 +14,12 @@ from msgspec import Raw
 
 from .._errors import Refusal
 from .jsonrpc import SESSION_KEY, Message
-from .strict_json import Names, join, last_members, string
+from .strict_json import NULL, Names, join, last_members, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
 
 _ENVELOPE: Final = Names("result", "id")
 _RESULT: Final = Names("_meta", "cacheScope", "ttlMs", "capabilities")
-_NOTHING: Final = Raw()
-_NULL: Final = Raw(b"null")
 
 
 def same_id(left: bytes, right: bytes) -> bool:
@@ -56,7 +54,7 @@ def _response(text: bytes, request_id: bytes) -> dict[str, Any] | None:
 
 
 def _is_success(response: dict[str, Any]) -> bool:
-    return "result" in response and response.get("error", _NULL) == _NULL  # some servers always write an error
+    return "result" in response and response.get("error", NULL) == NULL  # some servers always write an error
 
 
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -73,8 +71,8 @@ def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, A
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
     """Take apart the object of that name in its place; an empty one where none stands."""
-    value = members.get(name, _NOTHING)
-    members[name] = inner = last_members(value) if bytes(value).startswith(b"{") else {}
+    value = bytes(members.get(name, NULL))
+    members[name] = inner = last_members(value) if value.startswith(b"{") else {}
     return inner
 
 

@@ -20,7 +20,7 @@ from .._session.claims import COEXISTING, Kind
 from . import rewrite
 from .draft import ABOUT_SESSIONS, CREATE, DELETE, INITIALIZE, SessionMetadata, Subject, speaks_draft
 from .jsonrpc import NOTIFICATION, REQUEST, Message
-from .strict_json import join, last_members, string
+from .strict_json import NULL, join, last_members, string
 
 FIELD_NAME: Final = "sessionId"
 TERMINATE: Final = "terminate"
@@ -29,7 +29,6 @@ _OWN: Final = frozenset({FIELD_NAME, "capabilities"})  # params of which the dra
 _DELETES: Final = frozenset({DELETE, "session/delete"})
 _NEVER_REQUIRING: Final = frozenset({INITIALIZE, "notifications/initialized", "ping"})
 """What a client may send before it has a session, where sessions are required."""
-_NULL: Final = Raw(b"null")
 
 
 def field(message: Message) -> str | None:
@@ -38,7 +37,7 @@ def field(message: Message) -> str | None:
 
 
 def _text(raw: Raw) -> str | None:
-    if raw == _NULL:
+    if raw == NULL:
         return None
     value = string(raw)
     if value is None:
@@ -48,7 +47,7 @@ def _text(raw: Raw) -> str | None:
 
 def capabilities(message: Message) -> Raw | None:
     """Return the object in a message's `params.capabilities`, or None where there is none."""
-    value = message.all_params.get("capabilities", _NULL)
+    value = message.all_params.get("capabilities", NULL)
     return value if bytes(value).startswith(b"{") else None
 
 

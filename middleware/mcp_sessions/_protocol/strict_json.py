@@ -21,7 +21,8 @@ from .._refusals import NOT_JSONRPC, refusal
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The decoder's errors for a text that it cannot read as asked."""
 
-_SPACE: Final = b" \t\n\r"
+NULL: Final = Raw(b"null")
+SPACE: Final = b" \t\n\r"
 # Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
 _UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
@@ -117,7 +118,7 @@ def has_no_other_members(text: bytes, found: Any) -> bool:
     join_into(found, joined)
     if len(text) - len(joined) < SHORTEST_MEMBER:
         return True
-    return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
+    return len(bytes(text).translate(None, SPACE)) - len(joined.translate(None, SPACE)) < SHORTEST_MEMBER
 
 
 class Names:
