@@ -7,7 +7,6 @@ None if there is none. Names that most servers do not need are imported on first
 """
 
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ._errors import (
@@ -24,24 +23,22 @@ from ._errors import (
     StateNotJSON,
     StateTooLarge,
 )
+from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
 from ._server.current import current_session, require_session
 from ._server.middleware import MCPSessionMiddleware
-from ._session.claims import Correlation, Principal
+from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
+from ._session.claims import Claims, Correlation, Principal
+from ._session.data import Data, SyncData
+from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from ._session.session import EndedSession, Session, current_correlation
 from ._session.state import State
-from ._tokens.keys import KeyRing
+from ._tokens.keys import Key, KeyRing
+from .stores._base import Record, SessionStatus
 
 if TYPE_CHECKING:
-    from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
     from ._server.operator import Sessions
-    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
-    from ._session.claims import Claims
-    from ._session.data import Data, SyncData
-    from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
-    from ._tokens.keys import Key
     from .handles import Handle, HandleError, HandleOf, Handles
     from .integrations._starlette import add_sessions
-    from .stores._base import Record, SessionStatus
 
 __all__ = [
     "Claims",
@@ -98,20 +95,11 @@ for _name in __all__:
     if isinstance(_found := globals().get(_name), type) and issubclass(_found, MCPSessionsError):
         _found.__module__ = __name__  # so that a traceback names the place to import it from
 
-_WHEN_ASKED_FOR: Final = MappingProxyType(
-    {
-        "_protocol.sep1364": ("SEP1364Create", "SEP1364Initialize"),
-        "_server.operator": ("Sessions",),
-        "_server.options": ("Limits", "Telemetry", "Tracking", "TransportSessions", "Wire", "from_env"),
-        "_session.claims": ("Claims",),
-        "_session.data": ("Data", "SyncData"),
-        "_session.events": ("SessionEvent", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
-        "_tokens.keys": ("Key",),
-        "handles": ("Handle", "HandleError", "HandleOf", "Handles"),
-        "integrations._starlette": ("add_sessions",),
-        "stores._base": ("Record", "SessionStatus"),
-    }
-)
+_WHEN_ASKED_FOR: Final = {
+    "_server.operator": ("Sessions",),
+    "handles": ("Handle", "HandleError", "HandleOf", "Handles"),
+    "integrations._starlette": ("add_sessions",),
+}
 """The names imported on first use, by module."""
 
 
