@@ -17,7 +17,7 @@ from refusals import CASES, COMMAND, Case, decisions, errors_page
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
 from mcp_sessions._refusals import REFUSALS, refusal
-from mcp_sessions._session.claims import WIRE_NAMES
+from mcp_sessions._session.claims import Claims
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -94,7 +94,7 @@ def test_reasons_tell_refusals_apart() -> None:
 def test_every_reason_is_in_the_table_of_reasons() -> None:
     """Those of classes and rows, those that any file of the package gives, and those of a token's claims."""
     given = {refusal.reason for refusal in EVERY} | {*SENT}
-    claims = {f"token_claim_{name}" for name in WIRE_NAMES.values()} | {"token_claims"}
+    claims = {f"token_claim_{name}" for name in Claims.__struct_encode_fields__} | {"token_claims"}
     for path in (ROOT / "middleware" / "mcp_sessions").glob("*/*.py"):
         if path.parent.name in {"client", "_cli"}:  # they refuse no request
             continue

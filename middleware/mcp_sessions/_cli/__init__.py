@@ -20,14 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from .._errors import ConfigurationError, SessionNotFound, StoreUnavailable
-from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
+from .._session.claims import AUDIENCE, END_OF_TIME, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
 from . import sessions
 from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 
-_LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 _UNVERIFIED: Final = "NOT VERIFIED: anyone could have written what follows. `verify` checks it with the keys.\n"
 
 
@@ -104,7 +103,7 @@ def _session_id(token: str) -> dict[str, object] | None:
     if not (isinstance(header, dict) and isinstance(claims, dict)):
         return None
     for name in ("iat", "exp"):
-        if isinstance(seconds := claims.get(name), int) and 0 <= seconds <= _LAST_SECOND:
+        if isinstance(seconds := claims.get(name), int) and 0 <= seconds <= END_OF_TIME:
             claims[name] = f"{seconds} ({utc(seconds).isoformat()})"
     parts = (("header", header), ("claim", claims))
     ref = {"ref": ref_of(jti)} if isinstance(jti := claims.get("jti"), str) and jti.isascii() else {}

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 from msgspec.structs import force_setattr
 
 TYP: Final = "mcp-session+jwt"
@@ -44,25 +44,11 @@ class RedactedRepr:
 
 
 _Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
-_END_OF_TIME: Final = 253_402_300_799  # the end of the year 9999, as datetime goes
+END_OF_TIME: Final = 253_402_300_799  # the end of the year 9999, as datetime goes
 _Trace = Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")]
-WIRE_NAMES: Final = {
-    "issuer": "iss",
-    "audience": "aud",
-    "jti": "jti",
-    "issued_at": "iat",
-    "expires_at": "exp",
-    "kind": "knd",
-    "subject": "sub",
-    "trace": "tp",
-    "client": "cli",
-    "upstream": "up",
-    "boot": "boot",
-}
-"""The claims, and their names in a token."""
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True, rename=WIRE_NAMES):
+class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """The claims of a session id. Unknown ones in a token are ignored, so that versions can run side by side.
 
     Attributes:
@@ -79,16 +65,16 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
         boot: The process whose memory holds its state, or None if the client or a shared store does.
     """
 
-    issuer: str
-    audience: str
+    issuer: str = field(name="iss")
+    audience: str = field(name="aud")
     jti: _Random128
-    issued_at: Annotated[float, Meta(ge=0, le=_END_OF_TIME)]
-    expires_at: Annotated[int, Meta(ge=0, le=_END_OF_TIME)]
-    kind: Kind
-    subject: _Random128 | None = None
-    trace: _Trace | None = None
-    client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = None
-    upstream: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | None = None
+    issued_at: Annotated[float, Meta(ge=0, le=END_OF_TIME)] = field(name="iat")
+    expires_at: Annotated[int, Meta(ge=0, le=END_OF_TIME)] = field(name="exp")
+    kind: Kind = field(name="knd")
+    subject: _Random128 | None = field(default=None, name="sub")
+    trace: _Trace | None = field(default=None, name="tp")
+    client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = field(default=None, name="cli")
+    upstream: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | None = field(default=None, name="up")
     boot: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
     def __post_init__(self) -> None:

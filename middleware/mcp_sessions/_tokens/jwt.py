@@ -16,17 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from .._errors import ConfigurationError, SessionExpired, SessionNotFound
-from .._session.claims import (
-    MAX_CLOCK_SKEW,
-    MAX_TOKEN_BYTES,
-    SESSION,
-    TYP,
-    WIRE_NAMES,
-    Claims,
-    Kind,
-    Principal,
-    RedactedRepr,
-)
+from .._session.claims import MAX_CLOCK_SKEW, MAX_TOKEN_BYTES, SESSION, TYP, Claims, Kind, Principal, RedactedRepr
 from .keys import Key, KeyRing, base64url, from_base64url
 
 _BACKSLASH: Final = ord("\\")
@@ -41,7 +31,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
 
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _CLAIMS: Final = msgspec.json.Decoder(Claims)
-_NAMES: Final = frozenset(WIRE_NAMES.values())
+_NAMES: Final = frozenset(Claims.__struct_encode_fields__)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_NAMES)})`\Z")
 
 
