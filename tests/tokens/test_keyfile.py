@@ -8,6 +8,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -36,7 +37,8 @@ def kid(secret: str) -> str:
 
 
 def read(keys: str | bytes | Sequence[str | bytes], **environ: str) -> list[str]:
-    return kids(key_source(keys, environ=environ)(NOW))
+    with patch.dict(os.environ, environ):
+        return kids(key_source(keys)(NOW))
 
 
 @pytest.fixture
@@ -121,11 +123,6 @@ def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str])
 def test_a_secret_may_hold_what_a_pem_key_takes_for_a_line_end() -> None:
     secret = ONE.replace("u", "\\n")
     assert read("env:KEYS", KEYS=secret) == [kid(secret)]
-
-
-def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MCP_SESSIONS_KEYS", ONE)
-    assert kids(key_source("env:MCP_SESSIONS_KEYS")(NOW)) == [kid(ONE)]
 
 
 def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
@@ -263,5 +260,4 @@ def test_keys_that_die_with_the_process_are_known_as_such() -> None:
     """What must outlive it is not made with them."""
     assert key_source(None)(0).ephemeral
     assert key_source(KeyRing.random())(0).ephemeral
-    assert not key_source("env:KEYS", environ={"KEYS": ONE})(0).ephemeral
     assert not key_source(KeyRing([ONE]))(0).ephemeral

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +26,12 @@ logger = logging.getLogger("mcp_sessions")
 _PEM_BLOCK: Final = re.compile(r"^[ \t]*-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL | re.MULTILINE)
 
 
-def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:
+def key_source(keys: Keys) -> KeySource:
     """Return the source of the keys in force, to be called for each request with the time in Unix seconds.
 
     Args:
         keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret a line, `#`
             comments, PEM blocks), a list of these, a `KeyRing`, or None for keys that die with this process.
-        environ: The environment.
 
     Raises:
         ConfigurationError: A key is missing, unreadable or unfit; the message holds the remedy.
@@ -48,7 +47,7 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     items = [keys] if isinstance(keys, (str, bytes)) else keys
     if not isinstance(items, Sequence):
         raise ConfigurationError(f"keys= takes secrets or their location, not {type(keys).__name__}; {REMEDY}")
-    watched = _WatchedKeys([_part(item, number, environ) for number, item in enumerate(items)])
+    watched = _WatchedKeys([_part(item, number) for number, item in enumerate(items)])
     return watched if watched.paths else _always(watched.ring)
 
 
@@ -60,16 +59,16 @@ _Part = tuple[str, list[str | bytes] | Path]
 """What errors call a part of `keys=`, and its secrets or the file that holds them."""
 
 
-def _part(item: str | bytes, number: int, environ: Mapping[str, str]) -> _Part:
+def _part(item: str | bytes, number: int) -> _Part:
     if isinstance(item, str) and item.startswith("env:"):
-        return f'keys="{item}"', _from_environment(item.removeprefix("env:"), environ)
+        return f'keys="{item}"', _from_environment(item.removeprefix("env:"))
     if isinstance(item, str) and item.startswith("file:"):
         return f'keys="{item}"', Path(item.removeprefix("file:"))
     return f"keys[{number}]", [item]
 
 
-def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes]:
-    value = environ.get(name, "").replace(",", "\n")
+def _from_environment(name: str) -> list[str | bytes]:
+    value = os.environ.get(name, "").replace(",", "\n")
     # A PEM key in a variable is often one line, with its line ends written out.
     if secrets := _split(value.replace("\\n", "\n") if "-----BEGIN" in value else value):
         return secrets
