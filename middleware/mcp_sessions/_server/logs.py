@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -69,25 +70,18 @@ def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
 
 
+@dataclass(eq=False, repr=False)
 class EventSink:
     """Takes each event to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
 
     Creations, ends and refusals are lines at INFO; refusals that may indicate an attack are warnings, too.
     """
 
-    def __init__(
-        self,
-        listen: Listener | None,
-        is_recording: Callable[[], bool],
-        telemetry: Callable[[], Telemetry],
-        *,
-        seconds: float = MINUTE,
-    ) -> None:
-        self._listen: Final = listen
-        self._is_recording: Final = is_recording
-        self._telemetry: Final = telemetry
-        self._seconds: Final = seconds
-        self._floods: Final[dict[str, _Flood]] = {}
+    listen: Listener | None
+    is_recording: Callable[[], bool]
+    telemetry: Callable[[], Telemetry]
+    seconds: float = MINUTE
+    _floods: dict[str, _Flood] = field(default_factory=dict, init=False)
 
     def __call__(self, event: SessionEvent, caller: Callable[[], Caller] = lambda: (None, None)) -> None:
         """Take an event; `caller` returns who sent a request that is refused."""
@@ -104,10 +98,10 @@ class EventSink:
             _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
         elif isinstance(event, SessionDeleted):
             _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
-        if self._is_recording():
-            self._telemetry().observe(event)
-        if self._listen is not None:
-            self._listen(event)
+        if self.is_recording():
+            self.telemetry().observe(event)
+        if self.listen is not None:
+            self.listen(event)
 
     def _track_suspicious(self, event: RequestRefused, reason: Reason, caller: Caller) -> None:
         flood = self._floods.get(reason.remedy)
@@ -123,22 +117,22 @@ class EventSink:
     async def _watch(self, remedy: str, flood: _Flood) -> None:
         """Warn once a minute for as long as there are more."""
         while True:
-            await anyio.sleep(self._seconds)
+            await anyio.sleep(self.seconds)
             if not (flood.is_warned and flood.reasons):
                 del self._floods[remedy]
                 return
             flood.warn(remedy)
 
 
+@dataclass(eq=False, repr=False)
 class _Flood:
     """Refusals with one remedy, since the last warning of them."""
 
-    def __init__(self) -> None:
-        self.is_warned = False
-        self.reasons: Final = Counter[str]()
-        self.refs: Final = set[str | None]()
-        self.addresses: Final = set[str | None]()
-        self.users: Final = set[str | None]()
+    is_warned: bool = False
+    reasons: Counter[str] = field(default_factory=Counter)
+    refs: set[str | None] = field(default_factory=set)
+    addresses: set[str | None] = field(default_factory=set)
+    users: set[str | None] = field(default_factory=set)
 
     def warn(self, remedy: str) -> None:
         ref, count = next(iter(self.refs)) if len(self.refs) == 1 else None, self.reasons.total()

@@ -61,11 +61,6 @@ class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     keys_persistent: bool  # whether the keys outlive this process
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether there are clients whose state is in the store."""
-        return self.header or self.bridges or self.cookie_name is not None
-
 
 class Recording:
     """Where events and spans go: the log, telemetry, and the application's `listen`."""

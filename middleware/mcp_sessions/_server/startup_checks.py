@@ -182,9 +182,10 @@ MEMORY_IS_VOLATILE: Final = (
 
 def workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
     """Return why several workers must not serve these options, with the remedy; None where they may."""
-    count, keeps_state = workers(), runtime.transport.keeps_state or runtime.rules.sep1364 is not None
+    count, rules = workers(), runtime.rules
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
+    keeps_state = rules.reads_transport or runtime.transport.cookie_name is not None or rules.sep1364 is not None
     if count > 1 and runtime.store.scope is StoreScope.PROCESS and keeps_state:
         return MEMORY_STATE.format(count=count)
     return None
@@ -200,20 +201,20 @@ def log_memory(runtime: Runtime, *, random_keys: bool) -> None:
 
 
 def log_start(app: object, endpoint: str | None, runtime: Runtime) -> None:
-    transport = runtime.transport
-    clients = [
-        "by _meta",
-        *(["by Mcp-Session-Id"] if transport.header or transport.bridges else []),
-        *([] if transport.cookie_name is None else ["by cookie"]),
-        *([] if transport.principal_idle is None else ["by principal"]),
-        *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
-    ]
+    transport, rules = runtime.transport, runtime.rules
+    ways = {
+        "by _meta": True,
+        "by Mcp-Session-Id": rules.reads_transport,
+        "by cookie": transport.cookie_name is not None,
+        "by principal": transport.principal_idle is not None,
+        "by SEP-1364": rules.sep1364 is not None,
+    }
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
     _log.info(
         "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
         "every path" if endpoint is None else endpoint,
         ascii(runtime.audience),
-        ", ".join(clients),
+        ", ".join(way for way, is_open in ways.items() if is_open),
         getattr(runtime.store, "location", type(runtime.store).__name__),
         runtime.store.scope.value,
         "tracked" if runtime.tracked else "not tracked",
