@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import anyio
-import postgres_servers
 import pytest
-import redis_servers
 from apps import Server, reply, sessions
 from clients import SECRET, SESSION_KEY, Client, Clock, Header
+from every_store import STORES
 from failing import Failing
 from starlette.types import Scope, Send
 
@@ -21,9 +18,6 @@ from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCrea
 from mcp_sessions._server.principal import PrincipalSessions
 from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._sqlite import SQLiteStore
 
 OTHER = "another-secret-of-tests-0123456789-abcdef"
 DAY = 24 * 3600
@@ -80,16 +74,6 @@ async def counted(client: Client, *headers: Header, **more: Any) -> Any:
 async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
     content = (await client.tool("count", *headers, **more)).result["content"]
     return None if content is None else content[1]
-
-
-STORES: dict[str, Callable[[Clock, Path], Store]] = {
-    "memory": lambda clock, folder: MemoryStore(clock=clock),
-    "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
-    "redis": lambda clock, folder: RedisStore(redis_servers.shared().url, prefix=uuid4().hex, clock=clock, timeout=10),
-    "postgres": lambda clock, folder: PostgresStore(
-        postgres_servers.shared().url, schema=f"s{uuid4().hex}", clock=clock, durability="ignore", timeout=10
-    ),
-}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of Redis knows nothing else

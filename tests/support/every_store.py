@@ -1,0 +1,31 @@
+"""A store of each kind, for what must be true of all: one that was made for the same folder finds what was kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import postgres_servers
+import redis_servers
+from clients import Clock
+
+from mcp_sessions.stores._base import Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
+
+
+def name(folder: Path) -> str:
+    return f"s{hashlib.sha256(bytes(folder)).hexdigest()[:32]}"
+
+
+STORES: dict[str, Callable[[Clock, Path], Store]] = {
+    "memory": lambda clock, folder: MemoryStore(clock=clock),  # which is lost with its process
+    "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
+    "redis": lambda clock, folder: RedisStore(redis_servers.shared().url, prefix=name(folder), clock=clock, timeout=10),
+    "postgres": lambda clock, folder: PostgresStore(
+        postgres_servers.shared().url, schema=name(folder), clock=clock, durability="ignore", timeout=10
+    ),
+}
