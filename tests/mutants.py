@@ -147,8 +147,8 @@ MUTANTS: Final = {
     ),
     "made-up-session": Mutant(
         "telemetry/_attributes.py",
-        "if server_ref(server_id) in self._sessions else None",
-        "",
+        "server_id is None or server_ref(server_id) not in self._sessions",
+        "server_id is None",
         "telemetry/test_belonging.py",
     ),
     "recheck": Mutant(

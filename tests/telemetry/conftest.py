@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
 
-from mcp_sessions.telemetry._attributes import process_aliases
+from mcp_sessions.telemetry._context import process_aliases
 
 
 @pytest.fixture

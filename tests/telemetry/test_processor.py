@@ -27,7 +27,7 @@ from recorded import Recorder
 
 from mcp_sessions import Session, current_session
 from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry._attributes import attributes_on, has_external_session
+from mcp_sessions.telemetry._context import has_external_session
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"
@@ -178,7 +178,7 @@ async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref
 def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, str]) -> None:
     """Spans of others than the SDK, whose attributes may be a mapping that can only be read."""
     held = Readable(named)
-    assert has_external_session(attributes_on(SimpleNamespace(attributes=held)), "ses_a", Context()) == bool(named)
+    assert has_external_session("ses_a", Context(), SimpleNamespace(attributes=held)) == bool(named)
     assert dict(held) == named
 
 

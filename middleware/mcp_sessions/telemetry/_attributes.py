@@ -14,10 +14,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from opentelemetry import baggage
-from opentelemetry.context import Context
-from opentelemetry.trace import get_current_span
-
 from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
 from .._protocol.policy import HANDSHAKE_METHODS, KNOWN_METHODS
@@ -72,11 +68,7 @@ _MAX_ID: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 SERVERS: Final = "srv_"
-_REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
 _log: Final = logging.getLogger("mcp_sessions")
-
-process_aliases: Final[dict[str, None]] = {}
-"""The aliases of all span processors of this process, which the middleware's own spans carry as well."""
 
 
 def package_version() -> str:
@@ -91,31 +83,6 @@ def server_ref(transport_id: str) -> str:
     """Return the public name of a transport session of the wrapped server, whose id is a credential."""
     digest = hashlib.sha256(b"mcp-sessions/1/server/" + transport_id.encode()).digest()
     return SERVERS + b32encode(digest[:15]).decode("ascii").lower()
-
-
-def attributes_on(span: object) -> Mapping[str, Any]:
-    """Return the attributes of a span of this process so far; nothing for one of another process."""
-    return getattr(span, "attributes", None) or {}
-
-
-def inherited_ref(context: Context) -> str | None:
-    """Return the session that the span of a context names, where that is of this process, or None."""
-    ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
-    return ref if isinstance(ref, str) and _REF.fullmatch(ref) else None
-
-
-def has_external_session(span: Mapping[str, Any], ref: str | None, context: Context) -> bool:
-    """Whether `session.id` is a client's own, by a span's attributes, baggage or the span of a context.
-
-    Tools give a trace to the first session in it, so ours must not stand beside it.
-    """
-    claimed = span.get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
-    if claimed:
-        return claimed != ref
-    parent = attributes_on(get_current_span(context))
-    if SESSION_ID in parent:
-        return parent[SESSION_ID] not in (ref, parent.get(MCP_SESSION_ID))
-    return ref is not None and parent.get(MCP_SESSION_ID) == ref
 
 
 def caller_attributes(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from msgspec import UNSET
-from opentelemetry import propagate, trace
+from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext, get_current_span, set_span_in_context
 
@@ -22,25 +22,19 @@ from .._errors import Refusal
 from .._protocol.jsonrpc import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
-from ._attributes import (
-    MCP_SESSION_ID,
-    SERVERS,
-    SESSION_ID,
-    SOURCE,
-    attributes_on,
-    has_external_session,
-    inherited_ref,
-    process_aliases,
-)
+from ._attributes import MCP_SESSION_ID, SERVERS, SESSION_ID, SOURCE
 from ._core import running_hook
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
-TRANSPORT: Final = "transport"  # the span around, or the client's by the HTTP headers where none is around
-REQUEST: Final = "request"  # the one that creates or ends a session, where its span is not the parent
 
+_REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")  # SEP-414 keeps these three without a prefix
 _SHAPE: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _INFO: Final = create_key("mcp_sessions.request")
+
+process_aliases: Final[dict[str, None]] = {}
+"""The aliases of all span processors of this process, which the middleware's own spans carry as well."""
+
 
 request_info: Final[ContextVar[RequestInfo | None]] = ContextVar("mcp_request_info", default=None)
 """What is known of the request, beside the context: an HTTP instrumentation below us may start from an empty one."""
@@ -79,7 +73,12 @@ def current_info() -> RequestInfo | None:
     return info_in(get_current()) or request_info.get()
 
 
-def session_in(context: Context | None) -> str | None:
+def attributes_on(span: object) -> Mapping[str, Any]:
+    """Return the attributes of a span of this process so far; nothing for one of another process."""
+    return getattr(span, "attributes", None) or {}
+
+
+def session_in(context: Context) -> str | None:
     """Return the session that a new span belongs to by its context, by the current one or by its parent, or None.
 
     SDK 2.x starts its span in a context with no more than came in `_meta`; a thread may have nothing but the span that
@@ -87,27 +86,41 @@ def session_in(context: Context | None) -> str | None:
     """
     if (hook := running_hook.get()) is not None:
         return hook.ref
-    context = get_current() if context is None else context
     for info in (info_in(context), current_info()):
         if info is not None and info.ref is not None:
             return info.ref
-    return inherited_ref(context)
+    ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
+    return ref if isinstance(ref, str) and _REF.fullmatch(ref) else None
 
 
-def session_names(ref: str | None, span: Mapping[str, Any], context: Context) -> dict[str, str]:
-    """Return what names a session on a span with these attributes so far; `session.id` may belong to a client."""
+def has_external_session(ref: str | None, context: Context, span: object = None) -> bool:
+    """Whether `session.id` is a client's own, by a span so far, baggage or the span of a context.
+
+    Tools give a trace to the first session in it, so ours must not stand beside it.
+    """
+    claimed = attributes_on(span).get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
+    if claimed:
+        return claimed != ref
+    parent = attributes_on(get_current_span(context))
+    if SESSION_ID in parent:
+        return parent[SESSION_ID] not in (ref, parent.get(MCP_SESSION_ID))
+    return ref is not None and parent.get(MCP_SESSION_ID) == ref
+
+
+def session_names(ref: str | None, context: Context, span: object = None) -> dict[str, str]:
+    """Return what names a session on a span, maybe one that has started; `session.id` may belong to a client."""
     if ref is None:
         return {}
     info = info_in(context)
-    is_external = (info is not None and info.is_external) or has_external_session(span, ref, context)
+    is_external = (info is not None and info.is_external) or has_external_session(ref, context, span)
     named = dict.fromkeys((MCP_SESSION_ID,) if is_external else (SESSION_ID, MCP_SESSION_ID, *process_aliases), ref)
     return {**named, SOURCE: "server"} if ref.startswith(SERVERS) else named
 
 
-def name_session(span: Span, ref: str | None, more: Mapping[str, Any] | None = None) -> None:
-    """Name a session on a span, with further attributes."""
+def name_session(span: Span, ref: str | None) -> None:
+    """Name a session on a span that has started."""
     if span.is_recording():
-        span.set_attributes({**session_names(ref, attributes_on(span), get_current()), **(more or {})})
+        span.set_attributes(session_names(ref, get_current(), span))
 
 
 @contextmanager

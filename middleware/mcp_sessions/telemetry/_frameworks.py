@@ -17,8 +17,8 @@ from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from .._session.session import framework_scope
-from ._attributes import MCP_SESSION_ID, attributes_on
-from ._context import RequestInfo, as_parent, attached, traceparent_of, without_parent
+from ._attributes import MCP_SESSION_ID
+from ._context import RequestInfo, as_parent, attached, attributes_on, traceparent_of, without_parent
 from ._outcome import RequestTelemetry
 
 SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message

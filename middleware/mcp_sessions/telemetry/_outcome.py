@@ -24,8 +24,8 @@ from .._errors import Refusal, SessionRequired
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from . import _attributes as names
-from ._attributes import CALL, KnownNames, attributes_on
-from ._context import RequestInfo, attached, name_session, request_info
+from ._attributes import CALL, KnownNames
+from ._context import RequestInfo, attached, attributes_on, name_session, request_info
 from ._core import MAX_NAME, Content, Redact
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})

@@ -17,8 +17,7 @@ from opentelemetry.util.types import Attributes
 
 from .._session.session import current_both, find_session
 from . import _attributes as names
-from ._attributes import attributes_on
-from ._context import current_info, session_in, session_names
+from ._context import current_info, process_aliases, session_in, session_names
 from ._core import START_TRACE, Hook, attributes_of, running_hook
 from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
 
@@ -45,7 +44,7 @@ class SessionSpanProcessor(SpanProcessor):
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
-        names.process_aliases.update(dict.fromkeys(aliases))
+        process_aliases.update(dict.fromkeys(aliases))
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Name the session on a span; outside of a session's request the span stays as it is."""
@@ -58,7 +57,7 @@ class SessionSpanProcessor(SpanProcessor):
             session, correlation = current_both()
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
             ref = session_in(context) or (None if session is None else session.ref)
-            attributes.update(session_names(ref, attributes_on(span), context))
+            attributes.update(session_names(ref, context, span))
             if attributes:
                 span.set_attributes(attributes)
             if span.kind is SpanKind.SERVER and scope in SERVERS:
@@ -139,7 +138,7 @@ def _session(context: Context | None, attributes: Attributes) -> str | None:
     if isinstance(ref, str) and ref.startswith("ses_"):
         return ref
     session = find_session()
-    return session_in(context) or (None if session is None else session.ref)
+    return session_in(get_current() if context is None else context) or (None if session is None else session.ref)
 
 
 class SessionLogFilter(logging.Filter):

@@ -36,8 +36,8 @@ from .._session.claims import PRINCIPAL, Claims, RedactedRepr
 from .._session.events import SessionDeleted, SessionEvent
 from . import _attributes as names
 from . import _context as contexts
-from ._attributes import KnownNames, attributes_on
-from ._context import RequestInfo, as_parent, current_info, links_to, session_names, start_of, traceparent_of, with_info
+from ._attributes import KnownNames
+from ._context import RequestInfo, as_parent, attributes_on, current_info, links_to, session_names, start_of, with_info
 from ._core import Redact, Spans, Trace, is_traced, takes_spans
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
@@ -60,7 +60,7 @@ class Start(RedactedRepr):
         """The traceparent (W3C) for its token, or None without a span."""
         context = self.span.get_span_context()
         # Without an SDK a "new" span is the caller's, or none at all.
-        return traceparent_of(context) if context.is_valid and not context.is_remote else None
+        return contexts.traceparent_of(context) if context.is_valid and not context.is_remote else None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the creation, with an error where the session is refused: then no span names it."""
@@ -196,7 +196,7 @@ class Telemetry:
         elif self._in_session and session is None and message.method in _CREATES and not request.is_native:
             request.begins_trace = True
             below = set_span_in_context(INVALID_SPAN, below)
-        request.is_external = request.ref is None and names.has_external_session({}, None, below)
+        request.is_external = request.ref is None and contexts.has_external_session(None, below)
         client = client_of(message) if session is None or session.client is None else session.client
         known = names.message_attributes(message, request.target, client)
         request.attributes = {**known, **request.versions, **request.caller}
@@ -212,19 +212,19 @@ class Telemetry:
         if request.http_span is not None:
             self._annotate_http_span(request, request.http_span, origin)
         if session_start is not None or request.begins_trace:
-            request.traceparent = traceparent_of(get_current_span(below).get_span_context())
+            request.traceparent = contexts.traceparent_of(get_current_span(below).get_span_context())
         return below
 
     def _annotate_http_span(self, request: RequestTelemetry, span: Span, context: Context) -> None:
         """Write on the span of an HTTP request what it is: a span that may be of more than a message stays as it is."""
         labels = {name: value for name, value in request.attributes.items() if name in names.LABELS}
-        named = session_names(request.ref, attributes_on(span), context)
+        named = session_names(request.ref, context, span)
         span.set_attributes({**labels, **named, **request.caller, **request.arguments(span)})
         name_http_span(span, self._known.span_name(request.message.method, request.target))
 
     def _start_span(self, request: RequestTelemetry, context: Context) -> Context:
         """Start the span of a message, and return the context below it."""
-        attributes = {**request.attributes, **session_names(request.ref, {}, context), **request.arguments()}
+        attributes = {**request.attributes, **session_names(request.ref, context), **request.arguments()}
         links = contexts.without_parent(request.links, get_current_span(context).get_span_context())
         name = self._known.span_name(request.message.method, request.target)
         request.span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, links)
@@ -238,8 +238,9 @@ class Telemetry:
         if not self._is_tracing:
             return nullcontext()
         ref, client = (whose.ref, whose.client) if isinstance(whose, Claims) else (self._known.session(whose), None)
-        caller = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}
-        contexts.name_session(get_current_span(), ref, caller)
+        caller, span = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}, get_current_span()
+        contexts.name_session(span, ref)
+        span.set_attributes(caller)
         return contexts.attached(with_info(RequestInfo(ref=ref, caller=caller)))
 
     def refuse_request(self, refusal: Refusal, claims: Claims | None, scope: Scope) -> None:
@@ -266,7 +267,7 @@ class Telemetry:
             attributes[names.KIND] = claims.kind
         links = links_to(request=around.get_span_context() if is_root else None)
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
-        return Start(span, session_names(claims.ref, {}, context), attach(set_span_in_context(span, context)))
+        return Start(span, session_names(claims.ref, context), attach(set_span_in_context(span, context)))
 
     def alive(self, audience: str, number: int | None) -> None:
         """Report how many sessions of an audience live in the store; None where another worker does so."""
@@ -286,7 +287,7 @@ class Telemetry:
         if self._in_session and start is not None:
             context, links = as_parent(start, context), links_to(request=around.get_span_context())
         ended = {names.REASON: fact.reason, names.DURATION: fact.seconds}
-        attributes = {**session_names(fact.ref, {}, context), **info.caller, **ended}
+        attributes = {**session_names(fact.ref, context), **info.caller, **ended}
         client = attributes_on(around).get(names.CLIENT)
         if info.ref == fact.ref and client is not None:
             attributes.setdefault(names.CLIENT, client)
