@@ -171,7 +171,7 @@ def looks_like_session_id(value: str | bytes) -> bool:
 
 def _is_header(data: bytes, start: int) -> bool:
     segment = data[start:].partition(b".")[0]
-    if not len(segment) <= MAX_TOKEN_BYTES:
+    if not len(TYP) < len(segment) <= MAX_TOKEN_BYTES:  # as of "app 1.0.2", which has no room for it
         return False
     alphabet_only = _NOT_BASE64.sub(b"", segment.translate(_FROM_BASE64URL))
     try:
