@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
 
@@ -16,6 +17,12 @@ def spans() -> Iterator[list[ReadableSpan]]:
     """The spans that end during one test, from everything in this process."""
     with process_wide().recording() as kept:
         yield kept
+
+
+@pytest.fixture(autouse=True)
+def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what a test calls the process's own provider (`recorded.telemetry_on`)."""
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.get_tracer_provider)
 
 
 @pytest.fixture(autouse=True)

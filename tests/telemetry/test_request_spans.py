@@ -13,7 +13,7 @@ from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span
-from recorded import Recorder
+from recorded import Recorder, telemetry_on
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
@@ -22,7 +22,6 @@ from mcp_sessions.telemetry._core import Spans
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY
 from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
-from mcp_sessions.telemetry._recorder import Telemetry
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
@@ -72,7 +71,7 @@ class Traced:
         self.provider.add_span_processor(self._recorder)
         self.tracer = self.provider.get_tracer("tests")
         parts = [StreamableHTTPSessionManager()] if is_native else []
-        self.telemetry = Telemetry(lambda: parts, spans=spans, tracer_provider=self.provider, **options)
+        self.telemetry = telemetry_on(self.provider, parts, spans=spans, **options)
 
     def begin(
         self, sent: Message | None = None, session: Claims | None = SESSION, *, version: str = "2025-11-25", **how: Any
@@ -270,7 +269,7 @@ def test_a_trace_context_that_cannot_be_read_is_none() -> None:
 def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     """It is current all the same, so that its decision reaches what is below it."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    request = Telemetry(list, tracer_provider=provider).begin(message(), RequestHeaders([]), {}, SESSION)
+    request = telemetry_on(provider).begin(message(), RequestHeaders([]), {}, SESSION)
     assert request is not None
     assert get_current_span().get_span_context().is_valid
     request.end(ValueError())
@@ -279,7 +278,7 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    request = Telemetry(list, tracer_provider=NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION)
+    request = telemetry_on(NoOpTracerProvider()).begin(message(), RequestHeaders([]), {}, SESSION)
     assert request is not None
     assert request.span is None
     request.end()
@@ -288,7 +287,7 @@ def test_without_an_sdk_there_is_no_span_to_end() -> None:
 def test_a_sampler_knows_the_session_before_the_span_does() -> None:
     """So that whole sessions can be kept: what it is asked with is all that it knows."""
     provider = TracerProvider(sampler=SessionSampler(0), shutdown_on_exit=False)
-    tracing = Telemetry(list, tracer_provider=provider)
+    tracing = telemetry_on(provider)
     recorded = []
     for of in (SESSION, None):
         request = tracing.begin(message(), RequestHeaders([]), {}, of)

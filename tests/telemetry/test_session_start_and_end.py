@@ -10,7 +10,7 @@ from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContext, TraceFlags, Tracer, use_span
-from recorded import Recorder
+from recorded import Recorder, telemetry_on
 
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.events import SessionDeleted
@@ -68,13 +68,13 @@ def test_the_start_says_where_all_conversations_of_a_principal_share_it(
 ) -> None:
     """As it matters to who reads them as one conversation."""
     claims = msgspec.structs.replace(CLAIMS, kind="principal")
-    begun(Telemetry(list, tracer_provider=provider), claims).end()
+    begun(telemetry_on(provider), claims).end()
     assert (spans[0].attributes or {})["mcp_sessions.kind"] == "principal"
 
 
 def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
     """It names the session and when it ends at the latest, and its context is what the token carries."""
-    creating = begun(Telemetry(list, tracer_provider=provider))
+    creating = begun(telemetry_on(provider))
     assert spans == []
     creating.end()
     (start,) = spans
@@ -95,7 +95,7 @@ def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvide
 def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
     """So that the requests below it are not sampled, either."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    telemetry = Telemetry(list, trace="session", tracer_provider=provider)
+    telemetry = telemetry_on(provider, trace="session")
     text = started(telemetry)
     found = start_of(text)
     assert found is not None
@@ -109,13 +109,13 @@ class Idle(NoOpTracerProvider):
 
 
 def test_without_an_sdk_there_is_no_start() -> None:
-    telemetry = Telemetry(list, tracer_provider=NoOpTracerProvider())
+    telemetry = telemetry_on(NoOpTracerProvider())
     assert telemetry.start(CLAIMS) is None
 
 
 def test_without_spans_the_token_carries_nothing() -> None:
     """Not even where a caller sent a trace context: that one is not the session's."""
-    telemetry = Telemetry(list, tracer_provider=Idle())
+    telemetry = telemetry_on(Idle())
     assert started(telemetry) is None
     with use_span(REMOTE):
         assert started(telemetry) is None
@@ -142,7 +142,7 @@ def test_a_chat_that_names_the_trace_keeps_its_name(
 ) -> None:
     """Tools give a trace to the first session in it; one whose root is the start of ours is ours."""
     token = context.attach(baggage.set_baggage("session.id", "a chat"))
-    started(Telemetry(list, trace=trace, tracer_provider=provider))
+    started(telemetry_on(provider, trace=trace))
     context.detach(token)
     (start,) = spans
     attributes = start.attributes or {}

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from .._session.claims import Correlation, Principal
 
-_API: Final = "opentelemetry.trace"
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 
 Spans = Literal["auto", "enrich", "off"]
@@ -52,16 +51,12 @@ def hook(ref: str, trace: str | None = None) -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether spans go anywhere: the process has a tracer provider of its own, the SDK's or another one.
+    """Whether spans go anywhere: the process has a tracer provider that is more than one of the API's stand-ins.
 
-    A provider may be set at any time, so no answer is cached.
+    A provider may be set at any time, so no answer is cached. Others have classes of the same names.
     """
-    return _API in sys.modules and takes_spans(sys.modules[_API].get_tracer_provider())
-
-
-def takes_spans(provider: object) -> bool:
-    """Whether a tracer provider is more than one of the API's stand-ins: others have classes of the same name."""
-    return type(provider).__module__ != _API
+    api = sys.modules.get("opentelemetry.trace")
+    return api is not None and type(api.get_tracer_provider()).__module__ != api.__name__
 
 
 def attributes_of(correlation: Correlation) -> dict[str, str]:

@@ -20,7 +20,6 @@ from opentelemetry.trace import (
     INVALID_SPAN,
     Span,
     SpanKind,
-    TracerProvider,
     get_current_span,
     get_tracer,
     set_span_in_context,
@@ -38,7 +37,7 @@ from . import _attributes as names
 from . import _context as contexts
 from ._attributes import KnownNames
 from ._context import RequestInfo, as_parent, attributes_on, current_info, links_to, session_names, start_of, with_info
-from ._core import Redact, Spans, Trace, is_traced, takes_spans
+from ._core import Redact, Spans, Trace, is_traced
 from ._feed import Feed
 from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
 from ._metrics import SessionMetrics
@@ -82,7 +81,6 @@ class Telemetry:
         redact: Returns what may be written of a call's arguments and result.
         caller: Returns who sends a request, or None where no span says so.
         tracked: Whether every session's end is seen, so that those alive can be counted.
-        tracer_provider: Where spans go; None is the process's own.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class Telemetry:
         feed: Feed | None = None,
         caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
         tracked: bool = False,
-        tracer_provider: TracerProvider | None = None,
     ) -> None:
         self._parts: Final = parts
         self._spans: Final = spans
@@ -105,8 +102,7 @@ class Telemetry:
         self._redact: Final = redact
         self._feed: Final = feed
         self._caller: Final = caller or (lambda _: {})
-        self._provider: Final = tracer_provider
-        self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
+        self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), schema_url=names.SCHEMA_URL)
         self._known: Final = KnownNames()
         self._listeners: Final = [listener for listener in (metrics, feed) if listener is not None]
         self._handled: Final = [listener.operation for listener in self._listeners]
@@ -117,7 +113,7 @@ class Telemetry:
 
     @property
     def _is_tracing(self) -> bool:
-        return self._spans != "off" and (is_traced() if self._provider is None else takes_spans(self._provider))
+        return self._spans != "off" and is_traced()
 
     @cached_property
     def _server(self) -> tuple[bool, bool]:
@@ -137,7 +133,7 @@ class Telemetry:
         is_forwarded: bool = True,
         server_id: str | None = None,
     ) -> RequestTelemetry | None:
-        """Begin a message, and make its span the current one.
+        """Begin a message, and make its span the current one, until what is returned is ended in the same task.
 
         Args:
             message: The message; a posted response has no span.
@@ -146,9 +142,6 @@ class Telemetry:
             session: Its session; an authentic one also where it is refused.
             is_forwarded: Whether the wrapped server handles it, or we do.
             server_id: The transport session of the wrapped server that it names.
-
-        Returns:
-            What must be ended in the same task, or None where there is nothing to end.
         """
         if message.kind is RESPONSE:
             return None
