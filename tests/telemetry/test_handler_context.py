@@ -20,7 +20,9 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span,
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions._server.routing import reachable
-from mcp_sessions.telemetry._frameworks import SCOPE_KEY, store_context, wrap_handlers
+from mcp_sessions.telemetry._attributes import KnownNames
+from mcp_sessions.telemetry._frameworks import SCOPE_KEY, wrap_handlers
+from mcp_sessions.telemetry._outcome import RequestTelemetry
 from mcp_sessions.telemetry._recorder import Telemetry
 
 pytestmark = needs("mcp<2")
@@ -45,6 +47,12 @@ def handling(scope: dict[str, Any]) -> Iterator[None]:
     variable.reset(token)
 
 
+def called() -> RequestTelemetry:
+    """A message that came in the current context."""
+    sent = parse(b'{"jsonrpc":"2.0","method":"ping"}')
+    return RequestTelemetry(message=sent, target=None, known=KnownNames(), context=context.get_current())
+
+
 def server() -> Any:
     async def where(request: object) -> int:
         return span_id()
@@ -62,7 +70,7 @@ async def test_a_handler_runs_where_its_message_came_in() -> None:
     made, scope = server(), dict[str, Any]()
     assert wrap_handlers([made])
     with current(0xA):
-        store_context(scope, context.get_current())
+        scope[SCOPE_KEY] = called()
     with current(0xC), handling(scope):
         assert await made.request_handlers[int](None) == 0xA
         assert span_id() == 0xC
@@ -73,7 +81,7 @@ async def test_a_handler_that_another_one_calls_stays_below_it() -> None:
     made, scope = server(), dict[str, Any]()
     wrap_handlers([made])
     with current(0xA):
-        store_context(scope, context.get_current())
+        scope[SCOPE_KEY] = called()
     with handling(scope):
         assert await made.request_handlers[str](None) == 0xB
 

@@ -340,7 +340,7 @@ def test_the_scope_of_each_message_holds_the_context_for_handlers_that_run_elsew
     scope: dict[str, Any] = {}
     with traced.tracer.start_as_current_span("http") as around:
         traced.begun(scope=scope).end()
-    assert get_current_span(scope[SCOPE_KEY]) is around
+    assert get_current_span(scope[SCOPE_KEY].context) is around
 
 
 def test_the_servers_own_span_stands_in_the_sessions_trace() -> None:

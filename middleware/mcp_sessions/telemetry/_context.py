@@ -11,17 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import UNSET
 from opentelemetry import baggage, propagate, trace
-from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext, get_current_span, set_span_in_context
 
 from .._errors import Refusal
 from .._protocol.jsonrpc import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
+from .._session.session import find_session
 from ._attributes import MCP_SESSION_ID, SERVERS, SESSION_ID, SOURCE
 from ._core import running_hook
 
@@ -30,14 +31,13 @@ LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
 _REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")  # SEP-414 keeps these three without a prefix
 _SHAPE: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-_INFO: Final = create_key("mcp_sessions.request")
 
 process_aliases: Final[dict[str, None]] = {}
 """The aliases of all span processors of this process, which the middleware's own spans carry as well."""
 
 
 request_info: Final[ContextVar[RequestInfo | None]] = ContextVar("mcp_request_info", default=None)
-"""What is known of the request, beside the context: an HTTP instrumentation below us may start from an empty one."""
+"""What is known of the request, beside its trace context: an HTTP instrumentation below us may start an empty one."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -58,19 +58,14 @@ class RequestInfo(RedactedRepr):
         return [span for span in (self.http_span, self.span) if span is not None and span.is_recording()]
 
 
-def with_info(info: RequestInfo, context: Context | None = None) -> Context:
-    """Return a context, or the current one, in which the spans of a request find what is known of it."""
-    return set_value(_INFO, info, context)
-
-
-def info_in(context: Context) -> RequestInfo | None:
-    """Return what is known of the request that a context belongs to, or None."""
-    return cast("RequestInfo | None", get_value(_INFO, context))
-
-
-def current_info() -> RequestInfo | None:
-    """Return what is known of the request that is handled, or None."""
-    return info_in(get_current()) or request_info.get()
+@contextmanager
+def within(info: RequestInfo) -> Iterator[None]:
+    """Let the spans within the block find what is known of a request."""
+    token = request_info.set(info)
+    try:
+        yield
+    finally:
+        request_info.reset(token)
 
 
 def attributes_on(span: object) -> Mapping[str, Any]:
@@ -79,18 +74,15 @@ def attributes_on(span: object) -> Mapping[str, Any]:
 
 
 def session_in(context: Context) -> str | None:
-    """Return the session that a new span belongs to by its context, by the current one or by its parent, or None.
-
-    SDK 2.x starts its span in a context with no more than came in `_meta`; a thread may have nothing but the span that
-    it works for.
-    """
-    if (hook := running_hook.get()) is not None:
-        return hook.ref
-    for info in (info_in(context), current_info()):
-        if info is not None and info.ref is not None:
-            return info.ref
+    """Return the session that a new span belongs to, or None; a thread may have nothing but the span above."""
+    known = running_hook.get() or request_info.get()
+    if known is not None and known.ref is not None:
+        return known.ref
     ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
-    return ref if isinstance(ref, str) and _REF.fullmatch(ref) else None
+    if isinstance(ref, str) and _REF.fullmatch(ref):
+        return ref
+    session = find_session()
+    return None if session is None else session.ref
 
 
 def has_external_session(ref: str | None, context: Context, span: object = None) -> bool:
@@ -111,7 +103,7 @@ def session_names(ref: str | None, context: Context, span: object = None) -> dic
     """Return what names a session on a span, maybe one that has started; `session.id` may belong to a client."""
     if ref is None:
         return {}
-    info = info_in(context)
+    info = request_info.get()
     is_external = (info is not None and info.is_external) or has_external_session(ref, context, span)
     named = dict.fromkeys((MCP_SESSION_ID,) if is_external else (SESSION_ID, MCP_SESSION_ID, *process_aliases), ref)
     return {**named, SOURCE: "server"} if ref.startswith(SERVERS) else named

@@ -13,20 +13,19 @@ from contextlib import AbstractContextManager
 from random import getrandbits
 from typing import Any, Final
 
-from opentelemetry.context import Context, create_key, get_value, set_value
+from opentelemetry.context import set_value
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
 from .._session.session import framework_scope
 from ._attributes import MCP_SESSION_ID
-from ._context import RequestInfo, as_parent, attached, attributes_on, traceparent_of, without_parent
+from ._context import RequestInfo, as_parent, attached, attributes_on, request_info, traceparent_of, without_parent
 from ._outcome import RequestTelemetry
 
-SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
+SCOPE_KEY: Final = "mcp_sessions.message"  # of the message on its scope
 FASTMCP: Final = "fastmcp"  # its instrumentation scope
 SERVERS: Final = frozenset({FASTMCP, "mcp-python-sdk"})
 _SDK: Final = "mcp.server.lowlevel.server"
 _WRAPPED: Final = "__wrapped_by_mcp_sessions__"
-_MESSAGE: Final = create_key("mcp_sessions.message")
 _ENDPOINT: Final = "StreamableHTTPASGIApp"
 _MANAGER: Final = "StreamableHTTPSessionManager"
 _SDK_MIDDLEWARE: Final = "OpenTelemetryMiddleware"
@@ -38,7 +37,7 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 def wrap_handlers(servers: Iterable[object]) -> bool:
-    """Let handlers run in the context of their own message; return whether any need it, and so `store_context`."""
+    """Let handlers run in the context of their own message; return whether any need it: then the scope has it."""
     if not hasattr(sys.modules.get(_SDK), "request_ctx"):  # SDK 2.x, whose handlers run where their messages come in
         return False
     tables = [table for server in servers if isinstance(table := getattr(server, "request_handlers", None), dict)]
@@ -48,21 +47,16 @@ def wrap_handlers(servers: Iterable[object]) -> bool:
     return bool(tables)
 
 
-def store_context(scope: MutableMapping[str, Any], context: Context) -> None:
-    """Store a context on a request's scope."""
-    scope[SCOPE_KEY] = set_value(_MESSAGE, object(), context)
-
-
 def restore_context(handler: Handler) -> Handler:
     """Return a handler that runs in the context of its own message."""
 
     @functools.wraps(handler)
     async def restoring(request: Any) -> Any:
-        stored: Context | None = (framework_scope() or {}).get(SCOPE_KEY)
+        message: RequestTelemetry | None = (framework_scope() or {}).get(SCOPE_KEY)
         # Where one handler calls another, the current context is this message's already.
-        if stored is None or get_value(_MESSAGE) is get_value(_MESSAGE, stored):
+        if message is None or message is request_info.get():
             return await handler(request)
-        with attached(stored):
+        with message.current():
             return await handler(request)
 
     setattr(restoring, _WRAPPED, True)

@@ -19,7 +19,7 @@ from .._refusals import ENDS, REFUSALS
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import _attributes as names
 from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL
-from ._context import current_info
+from ._context import request_info
 from ._outcome import OUTCOMES, RequestTelemetry
 
 CREATED: Final = "mcp_sessions.session.created"
@@ -109,7 +109,7 @@ class SessionMetrics:
         elif isinstance(fact, SessionDeleted):
             reason = {REASON: fact.reason if fact.reason in ENDS else OTHER}
             self._ended.add(1, reason)
-            info = current_info()
+            info = request_info.get()
             versions = names.HTTP if info is None else info.versions  # an end that nobody asked for has none
             self._session_duration.record(fact.seconds, {**_bounded(versions), **reason})
         elif isinstance(fact, RequestRefused):

@@ -25,7 +25,7 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from . import _attributes as names
 from ._attributes import CALL, KnownNames
-from ._context import RequestInfo, attached, attributes_on, name_session, request_info
+from ._context import RequestInfo, attached, attributes_on, name_session, request_info, within
 from ._core import MAX_NAME, Content, Redact
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
@@ -126,7 +126,7 @@ class RequestTelemetry(RequestInfo):
     links: list[Link] = field(default_factory=list)  # what that may link, its parent among it
     is_native: bool = False  # whether the wrapped server makes that span
     end_span: Callable[[], None] | None = None  # once there is a span that may end
-    context: Context | None = None  # in which a session that it creates is created
+    context: Context | None = None  # for its handler, and for a session that it creates
     traceparent: str | None = None  # which is forwarded in place of its client's
     status: int = 200  # of its HTTP response, once that begins
     outcome: Outcome = SUCCESS
@@ -160,13 +160,9 @@ class RequestTelemetry(RequestInfo):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make its context the current one where it is not, for what we do ourselves in an `initialize`."""
-        token = request_info.set(self)
-        try:
-            with attached(contexts.get_current() if self.context is None else self.context):
-                yield
-        finally:
-            request_info.reset(token)
+        """Make it the current one: for handlers that run elsewhere, and for what we do ourselves in `initialize`."""
+        with within(self), attached(contexts.get_current() if self.context is None else self.context):
+            yield
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""

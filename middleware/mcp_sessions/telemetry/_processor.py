@@ -15,9 +15,9 @@ from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.session import current_both, find_session
+from .._session.session import current_correlation, find_session
 from . import _attributes as names
-from ._context import current_info, process_aliases, session_in, session_names
+from ._context import process_aliases, request_info, session_in, session_names
 from ._core import START_TRACE, Hook, attributes_of, running_hook
 from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
 
@@ -54,14 +54,14 @@ class SessionSpanProcessor(SpanProcessor):
             if scope == names.SCOPE or not span.is_recording():  # ours name their session themselves
                 return
             context = get_current() if parent_context is None else parent_context
-            session, correlation = current_both()
+            correlation = current_correlation()
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
-            ref = session_in(context) or (None if session is None else session.ref)
+            ref = session_in(context)
             attributes.update(session_names(ref, context, span))
             if attributes:
                 span.set_attributes(attributes)
             if span.kind is SpanKind.SERVER and scope in SERVERS:
-                claim(span, current_info())
+                claim(span, request_info.get())
             if ref is not None and scope == FASTMCP:
                 keep_session_id(span)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
@@ -120,7 +120,9 @@ class SessionSampler(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Decide on one span, by its session where it has one."""
-        ref = _session(parent_context, attributes)
+        ref = (attributes or {}).get(names.MCP_SESSION_ID)
+        if not (isinstance(ref, str) and ref.startswith("ses_")):
+            ref = session_in(get_current() if parent_context is None else parent_context)
         if ref is None:
             decided: SamplingResult = self._fallback.should_sample(
                 parent_context, trace_id, name, kind, attributes, links, trace_state
@@ -131,14 +133,6 @@ class SessionSampler(Sampler):
 
     def get_description(self) -> str:
         return f"SessionSampler{{{self._ratio},{self._fallback.get_description()}}}"
-
-
-def _session(context: Context | None, attributes: Attributes) -> str | None:
-    ref = (attributes or {}).get(names.MCP_SESSION_ID)
-    if isinstance(ref, str) and ref.startswith("ses_"):
-        return ref
-    session = find_session()
-    return session_in(get_current() if context is None else context) or (None if session is None else session.ref)
 
 
 class SessionLogFilter(logging.Filter):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import (
     INVALID_SPAN,
     Span,
@@ -36,10 +36,10 @@ from .._session.events import SessionDeleted, SessionEvent
 from . import _attributes as names
 from . import _context as contexts
 from ._attributes import KnownNames
-from ._context import RequestInfo, as_parent, attributes_on, current_info, links_to, session_names, start_of, with_info
+from ._context import RequestInfo, as_parent, attributes_on, links_to, request_info, session_names, start_of, within
 from ._core import Redact, Spans, Trace, is_traced
 from ._feed import Feed
-from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
+from ._frameworks import SCOPE_KEY, makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
 from ._outcome import Outcome, RequestTelemetry, name_http_span, record
 
@@ -53,6 +53,7 @@ class Start(RedactedRepr):
     span: Span
     named: Mapping[str, str]  # what names the session, which does not begin if it is refused
     token: Token[Context]  # restores the context before: the span is the current one
+    info_token: Token[RequestInfo | None]
 
     @property
     def trace(self) -> str | None:
@@ -68,6 +69,7 @@ class Start(RedactedRepr):
         else:
             record(self.span, Outcome(type(error).__qualname__))
         detach(self.token)
+        request_info.reset(self.info_token)
         self.span.end()
 
 
@@ -154,28 +156,20 @@ class Telemetry:
             versions=names.versions_of(headers.first(VERSION), scope.get("http_version")),
             redact=self._redact if message.method == names.CALL else None,
         )
-        if message.method != INITIALIZE:
-            request.info_token = contexts.request_info.set(request)
+        request.info_token = request_info.set(request)
         if self._is_tracing:
             request.is_native = is_forwarded and self._server[0]
             request.caller = self._caller(scope)
             request.context = self._trace(request, session, headers)
-            request.token = attach(self._context_for_handler(request, request.context, scope))
+            # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would
+            # keep the context for every later request, and may keep the scope.
+            if message.method != INITIALIZE:
+                if self._server[1]:
+                    scope[SCOPE_KEY] = request
+                request.token = attach(request.context)
         if self._feed is not None:
             self._feed.begin(request, session, is_live=is_forwarded)
         return request
-
-    def _context_for_handler(self, request: RequestTelemetry, context: Context, scope: Scope) -> Context:
-        """Return the context to be current while a message is handled, and store it for handlers that run elsewhere.
-
-        Servers with transport sessions start a task in `initialize` that serves the whole connection: it would keep
-        the context for every later request, and may keep the scope.
-        """
-        if request.message.method == INITIALIZE:
-            return with_info(request)
-        if self._server[1]:
-            store_context(scope, context)
-        return context
 
     def _trace(self, request: RequestTelemetry, session: Claims | None, headers: RequestHeaders) -> Context:
         """Annotate the span around a message, start its own, and return the context below that."""
@@ -183,7 +177,7 @@ class Telemetry:
         origin, caller, transport = contexts.origin_of(message.params.meta, headers.by_name)
         start = None if session is None else start_of(session.trace)
         session_start = start if self._in_session else None
-        below = with_info(request, origin)
+        below = origin
         if session_start is not None:
             below = as_parent(session_start, below)
         elif self._in_session and session is None and message.method in _CREATES and not request.is_native:
@@ -234,7 +228,7 @@ class Telemetry:
         caller, span = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}, get_current_span()
         contexts.name_session(span, ref)
         span.set_attributes(caller)
-        return contexts.attached(with_info(RequestInfo(ref=ref, caller=caller)))
+        return within(RequestInfo(ref=ref, caller=caller))
 
     def refuse_request(self, refusal: Refusal, claims: Claims | None, scope: Scope) -> None:
         """Record on the span around why a request without a message is refused, and who sent it."""
@@ -248,11 +242,12 @@ class Telemetry:
         """Begin a session's creation, which ends when the session is complete, or refused; None without tracing."""
         if not self._is_tracing:
             return None
-        info = current_info() or RequestInfo()
+        info = request_info.get() or RequestInfo()
         is_root = self._in_session and not info.begins_trace
         around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
         mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
-        context = with_info(mine, Context() if is_root else set_span_in_context(around))
+        context = Context() if is_root else set_span_in_context(around)
+        info_token = request_info.set(mine)
         attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
         if claims.client is not None:
             attributes[names.CLIENT] = claims.client
@@ -260,7 +255,8 @@ class Telemetry:
             attributes[names.KIND] = claims.kind
         links = links_to(request=around.get_span_context() if is_root else None)
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
-        return Start(span, session_names(claims.ref, context), attach(set_span_in_context(span, context)))
+        named = session_names(claims.ref, context)
+        return Start(span, named, attach(set_span_in_context(span, context)), info_token)
 
     def alive(self, audience: str, number: int | None) -> None:
         """Report how many sessions of an audience live in the store; None where another worker does so."""
@@ -272,16 +268,17 @@ class Telemetry:
         for listener in self._listeners:
             listener(fact)
         if isinstance(fact, SessionDeleted) and self._is_tracing:
-            self._mark_end(fact)
+            self._mark_end(fact, request_info.get() or RequestInfo())
 
-    def _mark_end(self, fact: SessionDeleted) -> None:
-        info, start, around = current_info() or RequestInfo(), start_of(fact.trace), get_current_span()
-        context, links = with_info(RequestInfo(ref=fact.ref, caller=info.caller)), links_to(start=start)
+    def _mark_end(self, fact: SessionDeleted, info: RequestInfo) -> None:
+        start, around = start_of(fact.trace), get_current_span()
+        context, links = get_current(), links_to(start=start)
         if self._in_session and start is not None:
             context, links = as_parent(start, context), links_to(request=around.get_span_context())
-        ended = {names.REASON: fact.reason, names.DURATION: fact.seconds}
-        attributes = {**session_names(fact.ref, context), **info.caller, **ended}
-        client = attributes_on(around).get(names.CLIENT)
-        if info.ref == fact.ref and client is not None:
-            attributes.setdefault(names.CLIENT, client)
-        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
+        with within(RequestInfo(ref=fact.ref, caller=info.caller)):
+            attributes = {**session_names(fact.ref, context), **info.caller}
+            attributes |= {names.REASON: fact.reason, names.DURATION: fact.seconds}
+            client = attributes_on(around).get(names.CLIENT)
+            if info.ref == fact.ref and client is not None:
+                attributes.setdefault(names.CLIENT, client)
+            self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
