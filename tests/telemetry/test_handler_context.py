@@ -110,7 +110,7 @@ def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores
     """Servers keep it for as long as the connection lasts, and would keep the context with it."""
     app = import_module("mcp.server.fastmcp").FastMCP("small").streamable_http_app()
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "feed": None}
-    telemetry, scope = Telemetry(partial(reachable, app, "/mcp"), tracked=False, **options), dict[str, Any]()
+    telemetry, scope = Telemetry(partial(reachable, app, "/mcp"), **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
     request = telemetry.begin(message, RequestHeaders([]), scope, None)
     assert request is not None

@@ -96,7 +96,6 @@ def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemet
         metrics=telemetry.metrics,
         redact=telemetry.redact,
         feed=feed,
-        tracked=options.tracked is not None,
         caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options.principal)),
     )
 
@@ -186,8 +185,9 @@ class Runtime:
             interval = as_seconds(options.tracked.sweep_interval)
             sweeper = Sweeper(store, self.terminator, self.audience, self.idle_timeout, interval)
             self.background_services.append(sweeper)
-            if self.telemetry.metrics_enabled:
-                report = lambda number: self.telemetry.recorder().alive(self.audience, number)  # noqa: E731
+            if (metrics := options.telemetry.metrics) is not None:
+                metrics.follow()
+                report = partial(metrics.alive, self, self.audience)
                 self.background_services.append(LiveSessionCounter(store, self.audience, report))
         if self.telemetry.feed is not None:
             from .operator import Watched

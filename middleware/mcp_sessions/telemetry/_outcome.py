@@ -35,8 +35,10 @@ SUCCESS_WORD, REFUSED, FAILED = "success", "refused", "error"
 OUTCOMES: Final = (SUCCESS_WORD, names.TOOL_ERROR, FAILED, REFUSED)
 """Of a tool call: its result, a result that says that the tool failed, no result, or the tool was not called."""
 
-_OF_CALL: Final[dict[Content, str]] = {"arguments": "gen_ai.tool.call.arguments", "result": "gen_ai.tool.call.result"}
-_OF_REQUEST: Final[dict[Content, str]] = {"arguments": names.INPUT, "result": names.OUTPUT}
+_CONTENT: Final[dict[Content, tuple[str, str]]] = {
+    "arguments": (names.INPUT, "gen_ai.tool.call.arguments"),
+    "result": (names.OUTPUT, "gen_ai.tool.call.result"),
+}
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -79,17 +81,6 @@ class Outcome:
         detail = self.reason or self.code or (None if self.error == self.word else self.error) or self.status
         return self.word if detail is None else f"{self.word}: {detail}"
 
-    @property
-    def attributes(self) -> dict[str, str | int]:
-        """The attributes of a span."""
-        known = {
-            names.ERROR_TYPE: self.error,
-            names.STATUS_CODE: self.code,
-            names.REASON: self.reason,
-            names.HTTP_STATUS: self.status,
-        }
-        return {name: value for name, value in known.items() if value is not None}
-
 
 SUCCESS: Final = Outcome()
 
@@ -101,7 +92,13 @@ def record(span: Span, outcome: Outcome) -> None:
     found = attributes_on(span)
     if outcome.error is not None and names.ERROR_TYPE not in found:
         span.set_status(StatusCode.ERROR, outcome.message)
-    span.set_attributes({name: value for name, value in outcome.attributes.items() if name not in found})
+    known: dict[str, Any] = {
+        names.ERROR_TYPE: outcome.error,
+        names.STATUS_CODE: outcome.code,
+        names.REASON: outcome.reason,
+        names.HTTP_STATUS: outcome.status,
+    }
+    span.set_attributes({name: value for name, value in known.items() if value is not None and name not in found})
 
 
 def name_http_span(span: Span, name: str) -> None:
@@ -137,26 +134,21 @@ class RequestTelemetry(RequestInfo):
     token: Token[Context] | None = None  # restores the context before
     info_token: Token[RequestInfo | None] | None = None
 
-    def content(self, kind: Content, span: Span | None, default: str, text: str | None) -> dict[str, str]:
-        """Return one side of it as attributes of one of its spans: what tools show of a request, and the conventions'.
-
-        Args:
-            kind: The side.
-            span: The span; None for a server span that starts.
-            default: What tools show where nothing may be written.
-            text: What may be written.
-        """
-        is_http = span is not None and span is self.http_span
-        attributes = {_OF_REQUEST[kind]: text or default} if is_http or self.http_span is None else {}
-        if text is not None and not (is_http and (self.is_native or self.span is not None)):
-            attributes[_OF_CALL[kind]] = text
-        return attributes
-
     def arguments(self, span: Span | None = None) -> dict[str, str]:
         """Return what it calls, and with what, as attributes of a span of its; None for a server span that starts."""
         default = self.message.label if self.target is None else f"{self.message.label} {self.target}"
-        text = self._redacted("arguments", self.message.body, "params", "arguments")
-        return self.content("arguments", span, default, text)
+        return self._content(
+            "arguments", span, default, self._redacted("arguments", self.message.body, "params", "arguments")
+        )
+
+    def _content(self, kind: Content, span: Span | None, default: str, text: str | None) -> dict[str, str]:
+        """Return the text on the outermost span, where tools look, or else a default; and by the conventions."""
+        of_request, of_call = _CONTENT[kind]
+        is_http = span is not None and span is self.http_span
+        attributes = {of_request: text or default} if is_http or self.http_span is None else {}
+        if text is not None and not (is_http and (self.is_native or self.span is not None)):
+            attributes[of_call] = text
+        return attributes
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -199,7 +191,7 @@ class RequestTelemetry(RequestInfo):
             else:
                 span.update_name(name)
             record(span, outcome)
-            span.set_attributes(self.content("result", span, outcome.text, result))
+            span.set_attributes(self._content("result", span, outcome.text, result))
 
     def _learn(self, outcome: Outcome) -> None:
         for tool in outcome.tools:

@@ -16,14 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    Span,
-    SpanKind,
-    get_current_span,
-    get_tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span, get_tracer, set_span_in_context
 from starlette.types import Scope
 
 from .._errors import Refusal
@@ -78,11 +71,7 @@ class Telemetry:
 
     Args:
         parts: Finds what a request to the endpoint may reach, once the application has started.
-        spans: Which span a message gets; see `Spans`.
-        trace: See `Trace`.
-        redact: Returns what may be written of a call's arguments and result.
-        caller: Returns who sends a request, or None where no span says so.
-        tracked: Whether every session's end is seen, so that those alive can be counted.
+        caller: Returns who sends a request, as attributes; None where no span says so.
     """
 
     def __init__(
@@ -95,12 +84,10 @@ class Telemetry:
         redact: Redact | None = None,
         feed: Feed | None = None,
         caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
-        tracked: bool = False,
     ) -> None:
         self._parts: Final = parts
         self._spans: Final = spans
         self._in_session: Final = trace == "session"
-        self._metrics: Final = metrics
         self._redact: Final = redact
         self._feed: Final = feed
         self._caller: Final = caller or (lambda _: {})
@@ -110,8 +97,6 @@ class Telemetry:
         self._handled: Final = [listener.operation for listener in self._listeners]
         if metrics is not None:
             metrics.begin()
-            if tracked:
-                metrics.follow()
 
     @property
     def _is_tracing(self) -> bool:
@@ -257,11 +242,6 @@ class Telemetry:
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
         named = session_names(claims.ref, context)
         return Start(span, named, attach(set_span_in_context(span, context)), info_token)
-
-    def alive(self, audience: str, number: int | None) -> None:
-        """Report how many sessions of an audience live in the store; None where another worker does so."""
-        if self._metrics is not None:  # pragma: no branch  # who counts has been asked for metrics
-            self._metrics.alive(self, audience, number)
 
     def observe(self, fact: SessionEvent) -> None:
         """Record a fact."""
