@@ -52,6 +52,7 @@ class TimeoutStore:
         self._live_until: dict[str, float] = {}  # sessions that are taken for live, by the monotonic clock
         self._endings = 0  # sessions that this worker has ended
         self.location: str = _optional_attr(store, "location", type(store).__name__)
+        self.fault: str | None = None  # why it did not answer when it was last asked
         self.last_fault = (-math.inf, "")  # when it last failed, by `perf_counter`, and why
         self._log = MinuteLog()
 
@@ -151,7 +152,7 @@ class TimeoutStore:
     async def _within(self, seconds: float, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             with suppress_instrumentation(), _time_limit(seconds):
-                return await call(*args, **kwargs)
+                answer = await call(*args, **kwargs)
         except StoreUnavailable as error:
             self._note(error)
             if isinstance(error, StoreFull):
@@ -163,6 +164,9 @@ class TimeoutStore:
             fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
             fault = StoreUnavailable("store_error", cause=f"{type(error).__module__}.{type(error).__qualname__}")
+        else:
+            self.fault = None
+            return answer
         self._note(fault)
         raise fault from None
 
@@ -175,6 +179,7 @@ class TimeoutStore:
 
     def _note(self, fault: StoreUnavailable) -> None:
         """Keep the last fault, and log each kind once a minute."""
+        self.fault = None if isinstance(fault, StoreFull) else fault.reason
         self.last_fault = time.perf_counter(), fault.reason
         if self._log.is_due(fault.reason):
             logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)
