@@ -16,27 +16,10 @@ from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, D
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from . import _base as base
 from . import _redis_data as data
 from . import _redis_scripts as scripts
-from ._base import (
-    FIRST,
-    Ended,
-    Facts,
-    Forgotten,
-    Position,
-    Record,
-    SessionStatus,
-    StoreScope,
-    StoreUsage,
-    check_principal,
-    idle_since,
-    logger,
-    marked,
-    resolution,
-    split_options,
-    status_of,
-    status_with_idle,
-)
+from ._base import FIRST, Ended, Facts, Forgotten, Position, Record, SessionStatus, StoreScope, StoreUsage, marked
 from ._redis_client import connect
 from ._redis_epoch import Durability, Epoch
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
@@ -97,7 +80,7 @@ class RedisStore:
         connections: int = 50,
         freshness: float = 0,
     ) -> None:
-        url_or_client, given = split_options(url_or_client, ("durability", "freshness"))
+        url_or_client, given = base.split_options(url_or_client, ("durability", "freshness"))
         self.freshness: float = checked_freshness(freshness or given.get("freshness", 0))
         durability = durability or given.get("durability") or "warn"
         for valid, remedy in (
@@ -169,7 +152,7 @@ class RedisStore:
         try:
             await set_up()
         except ConfigurationError as error:
-            logger.error("the session store cannot be used: %s", error)
+            base.logger.error("the session store cannot be used: %s", error)
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
     def _ttl(self, until: float, *, recorded: bool = False) -> int:
@@ -186,8 +169,8 @@ class RedisStore:
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         epoch, *values = await self._run_in_epoch("MGET", [key for one in claims for key in self._keys_of_facts(one)])
         facts = (self._facts(epoch, values[start : start + 4]) for start in range(0, len(values), 4))
-        accept = self._accept_older
-        return [status_of(one.issued_at, found, accept_older=accept) for one, found in zip(claims, facts, strict=True)]
+        accept, asked = self._accept_older, zip(claims, facts, strict=True)
+        return [base.status_of(one.issued_at, found, accept_older=accept) for one, found in asked]
 
     def _keys_of_facts(self, one: Claims) -> list[str]:
         keys = self._keys
@@ -209,11 +192,11 @@ class RedisStore:
         now = self._clock()
         self._note_idle_timeout(idle_timeout)
         keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
-        times = (repr(now), repr(now - resolution(idle_timeout)), repr(idle_since(now, idle_timeout)))
+        times = (repr(now), repr(now - base.resolution(idle_timeout)), repr(base.idle_since(now, idle_timeout)))
         epoch, *found, seen, ended = await self._run_in_epoch(scripts.TOUCH, keys, *times)
         facts, accept = self._facts(epoch, found, seen), self._accept_older
         facts = facts._replace(ended=facts.ended or ended is not None)
-        return status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
+        return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         keys, ref = self._keys, record.ref
@@ -228,28 +211,22 @@ class RedisStore:
         await self._run(scripts.REVOKE_BEFORE, [self._keys.cutoff(audience, subject)], *args)
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        keys, until = self._keys, record.expires_at
-        named = [keys("registered", record.ref), keys("ended", record.ref), keys("session", record.ref)]
-        named += [
-            keys.cutoff(record.audience, record.subject),
-            keys("due", record.audience),
-            keys.index,
-            keys.principals,
-        ]
+        keys, until, audience = self._keys, record.expires_at, record.audience
+        named = [keys(kind, record.ref) for kind in ("registered", "ended", "session")]
+        named += [keys.cutoff(audience, record.subject), keys("due", audience), keys.index, keys.principals]
         look = min(until, record.seen_at + self._first_look)
-        texts = {"t": record.trace, "p": record.principal_hashes}
-        words = [word for name, text in texts.items() if text is not None for word in (name, text)]
+        fields: dict[str, Word | None] = {"e": until, "s": repr(record.seen_at), "t": record.trace}
+        fields["p"] = record.principal_hashes
+        words = [word for name, value in fields.items() if value is not None for word in (name, value)]
         args = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True), member_of(record))
-        of = (record.audience, "" if max_sessions is None else max_sessions, repr(look))
-        _, fits = await self._run_in_epoch(
-            scripts.REGISTER, named, *args, *of, "e", until, "s", repr(record.seen_at), *words
-        )
+        of = (audience, "" if max_sessions is None else max_sessions, repr(look))
+        _, fits = await self._run_in_epoch(scripts.REGISTER, named, *args, *of, *words)
         if not fits:
             raise refusal("sessions_full")
 
     def _note_idle_timeout(self, idle_timeout: int | None) -> None:
         """Remember when to look at a new session first."""
-        self._first_look = math.inf if idle_timeout is None else idle_timeout + resolution(idle_timeout)
+        self._first_look = math.inf if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
 
     async def get(self, ref: str) -> Record | None:
         name, audience = await self._run("HMGET", [self._keys("session", ref)], "m", "a")
@@ -299,7 +276,7 @@ class RedisStore:
                 continue
             record, facts = record_of(*fields), self._facts(epoch, (ended, registered, cutoff, own_cutoff))
             facts = facts._replace(cutoff_time=0) if with_cut_off else facts
-            status = status_of(record.created_at, facts, accept_older=self._accept_older)
+            status = base.status_of(record.created_at, facts, accept_older=self._accept_older)
             if status is SessionStatus.LIVE and now < record.expires_at:
                 live.append(record)
         return live
@@ -308,7 +285,7 @@ class RedisStore:
         taken: list[Ended] = []
         keys, due = self._keys, self._keys("due", audience)
         self._note_idle_timeout(idle_timeout)
-        idle = "" if idle_timeout is None else idle_timeout + resolution(idle_timeout)
+        idle = "" if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
         latest = self._clock() + self._first_look
         try:
             while len(taken) < limit:
@@ -369,7 +346,7 @@ class RedisStore:
             of = (namespace.owner, *times, namespace.max_bytes, *counted, limit)
             found = await self._run(script, named, *of, *args, idempotent=False)
         if found[0] == b"crowded":
-            check_principal(namespace, found[1], found[2])
+            base.check_principal(namespace, found[1], found[2])
         if found[0] in _REFUSED:
             error, text = _REFUSED[found[0]]
             raise error(text)

@@ -30,17 +30,16 @@ _GOODBYE: Final = 5.0  # seconds for closing connections
 # After these, connections that are still open likely lead nowhere, or to a server that became a replica.
 _STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
 _UNREACHABLE: Final = ("store_unreachable", None)
-_FORBIDDEN: Final = (
-    "store_forbidden",
-    "it refuses this user: check the user and the password in the URL, and its permissions",
-)
+_WHO: Final = "it refuses this user: check the user and the password in the URL, and its permissions"
 _CLUSTER_DOWN: Final = ("store_cluster_down", "the cluster does not serve all slots")
 # Reasons and causes by the driver's names, so that this table needs no driver; the most special class of an error
 # counts. Those in capitals are codes of Redis for which the driver has no class.
 _FAULTS: Final[Mapping[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), _UNREACHABLE),
-    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError", "NOAUTH"), _FORBIDDEN),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), _FORBIDDEN),
+    **dict.fromkeys(
+        ("AuthenticationError", "AuthenticationWrongNumberOfArgsError", "NOAUTH"), ("store_forbidden", _WHO)
+    ),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), ("store_forbidden", _WHO)),
     **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), _CLUSTER_DOWN),
     "TimeoutError": ("store_timeout", "no answer in time"),
     "BusyLoadingError": ("store_loading", "it is reading its files, after a restart"),
@@ -155,7 +154,12 @@ class StandaloneClient:
         began = clock()
         try:
             async with self._free:
-                return await self._attempt(command, keys, args, idempotent=idempotent)
+                try:
+                    return await self._attempt(command, keys, args)
+                except Exception as error:
+                    if not idempotent or fault_of(error)[0] != "store_unreachable":
+                        raise
+                return await self._attempt(command, keys, args)
         except asyncio.CancelledError:
             self._is_stale = self._is_stale or clock() - began >= self._suspicious_after
             raise
@@ -166,33 +170,25 @@ class StandaloneClient:
             is_full = reason == "store_out_of_memory"
             raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause) from None
 
-    async def _attempt(
-        self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...], *, idempotent: bool
-    ) -> Any:
+    async def _attempt(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
+        from redis.exceptions import NoScriptError
+
         if self._is_closed:
             raise StoreUnavailable("store_closed", cause="the store was closed")
         if self._is_stale:
             self._is_stale = False
             await self._drop_connections()
-        try:
-            return await self._execute(command, keys, args)
-        except Exception as error:
-            reason, _ = fault_of(error)
-            self._is_stale = reason in _STALE
-            if not idempotent or reason != "store_unreachable":
-                raise
-        return await self._attempt(command, keys, args, idempotent=False)
-
-    async def _execute(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
-        from redis.exceptions import NoScriptError
-
         execute = self._redis.execute_command
-        if isinstance(command, str):
-            return await execute(command, *keys, *args)
         try:
-            return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
-        except NoScriptError:  # it was not run
-            return await execute("EVAL", command.source, len(keys), *keys, *args)
+            if isinstance(command, str):
+                return await execute(command, *keys, *args)
+            try:
+                return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
+            except NoScriptError:  # it was not run
+                return await execute("EVAL", command.source, len(keys), *keys, *args)
+        except Exception as error:
+            self._is_stale = fault_of(error)[0] in _STALE
+            raise
 
     async def _drop_connections(self) -> None:
         """Close connections that no call uses: what is wrong with one is likely wrong with all."""
