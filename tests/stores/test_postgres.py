@@ -61,7 +61,7 @@ async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
 
     def make_one(server: Server | None = None, **options: Any) -> PostgresStore:
         url = (server or postgres_servers.shared()).url
-        defaults: dict[str, Any] = {"schema": schema, "clock": clock, "durability": "ignore"}
+        defaults: dict[str, Any] = {"schema": schema, "clock": clock, "durability": "ignore", "timeout": 5}
         made.append(PostgresStore(url, **defaults | options))
         return made[-1]
 
@@ -341,7 +341,7 @@ async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplo
 
 async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: str) -> None:
     """Its change is made or not, whole; a change that never gets its turn is given up by the server."""
-    store = make_store(connections=2)
+    store = make_store(connections=2, timeout=1)
     await store.write(namespace(session()), "k", b"1")
     with psycopg.connect(postgres_servers.shared().url) as other:
         other.execute(f"LOCK TABLE {schema}.items")

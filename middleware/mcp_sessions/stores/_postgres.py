@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -193,25 +193,21 @@ class PostgresStore(SQLStore):
         """Set up a new connection, and make the tables where there are none."""
         milliseconds = str(round(1000 * self._timeout))
         values = [milliseconds, milliseconds, self._schema, self._schema]
-        *_, time_there, is_replica, is_safe, has_tables = connection.execute(_CONFIGURE, values).fetchall()[0]
+        ((*_, time_there, is_replica, is_safe, has_tables),) = connection.execute(_CONFIGURE, values)
         if is_replica:  # it would answer, from the past
             raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
-        if not is_safe:
-            self._warn_of_unsafe_server()
+        if not is_safe and self._durability == "refuse":
+            raise ConfigurationError(UNSAFE)
+        if not is_safe and self._durability == "warn" and not self._was_connected:
+            logger.warning(UNSAFE)
         if not has_tables:
             self._create(connection)
-        ((found,),) = connection.execute(sql.FORMAT_OF).fetchall()
+        ((found,),) = connection.execute(sql.FORMAT_OF)
         if found != sql.FORMAT:
             raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
         if not self._was_connected:
             check_clock(self._clock(), float(time_there), self.location)
         self._was_connected = True
-
-    def _warn_of_unsafe_server(self) -> None:
-        if self._durability == "refuse":
-            raise ConfigurationError(UNSAFE)
-        if self._durability == "warn" and not self._was_connected:
-            logger.warning(UNSAFE)
 
     def _create(self, connection: Connection[Any]) -> None:
         """Make the tables, one worker at a time: vouch for no session of this second or before if some vanished."""
@@ -238,11 +234,8 @@ class PostgresStore(SQLStore):
 
 def _execute(connection: Connection[Any], *statements: Statement) -> list[Rows]:
     """Run statements in one transaction and one round trip."""
-    if len(statements) == 1:
+    with connection.pipeline() if len(statements) > 1 else nullcontext():
         cursors = [connection.execute(_render(text), values) for text, values in statements]
-    else:
-        with connection.pipeline():
-            cursors = [connection.execute(_render(text), values) for text, values in statements]
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 

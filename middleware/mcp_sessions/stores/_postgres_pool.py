@@ -100,7 +100,7 @@ class Pool:
     def __init__(
         self, options: Mapping[str, Any], configure: Callable[[Connection[Any]], None], connections: int, timeout: float
     ) -> None:
-        self._options = options
+        self._options = {**options, "autocommit": True}
         self._configure = configure
         self._connections = connections
         self._timeout = timeout  # seconds of a call
@@ -112,7 +112,7 @@ class Pool:
 
         if self._made is None or self._made[0] != os.getpid():  # neither threads nor connections survive a fork
             pool = ConnectionPool(
-                kwargs={**self._options, "autocommit": True},
+                kwargs=self._options,
                 connection_class=self._connection_class(),
                 min_size=0,
                 max_size=self._connections,
@@ -134,16 +134,15 @@ class Pool:
         class Configured(Connection[Any]):
             @classmethod
             def connect(cls, *args: Any, **kwargs: Any) -> Any:
+                connection = None
                 try:
                     with suppress_instrumentation():  # this is a thread of the driver's
                         connection = super().connect(*args, **kwargs)
-                        try:
-                            pool._configure(connection)
-                        except BaseException:
-                            connection.close()
-                            raise
+                        pool._configure(connection)
                 except Exception as error:
                     pool._fault = error
+                    if connection is not None:
+                        connection.close()
                     raise
                 pool._fault = None
                 return connection
@@ -158,16 +157,15 @@ class Pool:
     def connect(self) -> Future[None]:
         """Make a connection of its own, whose error says why it cannot be made."""
         threads, pool = self._start()
-        connect = pool.connection_class.connect
-        return threads.submit(call_suppressed, lambda: connect(**self._options, autocommit=True).close())
+        return threads.submit(call_suppressed, lambda: pool.connection_class.connect(**self._options).close())
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
         if self._made is not None and self._made[0] == os.getpid():
             _, threads, pool = self._made
             self._made = None
-            await to_thread.run_sync(threads.shutdown, abandon_on_cancel=True)
-            await to_thread.run_sync(pool.close, abandon_on_cancel=True)
+            for end in (threads.shutdown, pool.close):
+                await to_thread.run_sync(end, abandon_on_cancel=True)
 
     def _do(self, pool: ConnectionPool[Any], work: Callable[[Connection[Any]], T], repeatable: bool) -> T:
         """Do work, and again once its connection was found broken or there are tables."""

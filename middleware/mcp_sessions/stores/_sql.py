@@ -18,17 +18,7 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
 from . import _sql_text as sql
-from ._base import (
-    FIRST,
-    VALUE_COST,
-    Ended,
-    Facts,
-    Position,
-    Record,
-    SessionStatus,
-    StoreUsage,
-    marked,
-)
+from ._base import FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, marked
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = list[tuple[Any, ...]]
