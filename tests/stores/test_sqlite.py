@@ -401,7 +401,7 @@ async def test_what_a_fork_inherits_is_not_touched(
     before = store._thread
     sqlite._before_fork()
     sqlite._after_fork(is_child=True)
-    assert len([one for one in connections if one is not None]) == 1
+    assert len([one for one in connections if one is not None]) == 2
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
     assert store._thread is not before

@@ -21,7 +21,7 @@ from clients import START, Clock
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores._sqlite_file import Setting, SQLiteFile
+from mcp_sessions.stores._sqlite_file import SQLiteFile
 
 NOBODY = 65534
 PATIENT, HASTY = 60, 1  # seconds to wait for a lock
@@ -41,10 +41,9 @@ class Case:
         busy: float = PATIENT,
         max_bytes: int = 1 << 20,
         clock: Callable[[], float] | None = None,
-        reads: bool = False,
     ) -> SQLiteFile:
-        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes)
-        self.opened.append(SQLiteFile(setting, reads=reads))
+        made = SQLiteFile(str(self.path), clock=clock or self.clock, busy_timeout=busy, max_bytes=max_bytes)
+        self.opened.append(made)
         return self.opened[-1]
 
     def raw(self) -> Any:
@@ -304,7 +303,7 @@ def test_without_shared_memory_there_is_no_log() -> None:
         closing(sqlite3.connect(":memory:")) as connection,
         pytest.raises(ConfigurationError, match="give a path on a local disk"),
     ):
-        SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20))._configure(connection)
+        SQLiteFile("/", clock=Clock(), busy_timeout=HASTY, max_bytes=1 << 20)._configure(connection)
 
 
 @pytest.mark.parametrize(
@@ -407,27 +406,22 @@ def test_a_log_that_was_deleted_stops_all(case: Case, caplog: pytest.LogCaptureF
     assert file.read(names) == ["a"]
 
 
-# --- a connection that only reads ----------------------------------------------------------------
-
-
-def test_a_connection_that_reads_can_write_nothing(case: Case) -> None:
-    """It makes the file where there is none, and follows what the writer does."""
-    reader, writer = case.file(reads=True), case.file()
-    assert reader.read(names) == []
-    change(writer, add("a"))
-    assert reader.read(names) == ["a"]
-    assert refused(change, reader, add("b")) == "store_read_only"
+# --- the connection that only reads --------------------------------------------------------------
 
 
 def test_what_has_to_be_opened_or_waited_for_is_not_read_at_once(case: Case) -> None:
-    """Whoever may wait opens it; after that it is read without a wait, until its place has another."""
-    reader = case.file(reads=True)
-    assert reader.read_nowait(names) is None
-    reader.open()
-    assert reader.read_nowait(names) == []
-    with reader.lock:
-        assert reader.read_nowait(names) is None
-    assert reader.read_nowait(lambda connection: connection.execute("SELECT 1 FROM nothing").fetchall()) is None
+    """Whoever may wait opens it; then it is read, and never written, without a wait, until its place has another."""
+    file = case.file()
+    assert file.read_nowait(names) is None
+    file.open()
+    assert file.read_nowait(names) == []
+    change(case.file(), add("a"))
+    assert file.read_nowait(names) == ["a"]
+    with file.lock:
+        assert file.read_nowait(names) is None
+    assert file.read_nowait(lambda connection: connection.execute("SELECT 1 FROM nothing").fetchall()) is None
+    assert file.read_nowait(lambda connection: connection.execute("DELETE FROM sessions").rowcount) is None
+    assert file.read_nowait(names) == ["a"]
     case.path.unlink()
-    assert reader.read_nowait(names) is None
-    assert reader.read(names) == []
+    assert file.read_nowait(names) is None
+    assert file.read(names) == file.read_nowait(names) == []

@@ -26,7 +26,7 @@ from .._session.claims import Claims
 from . import _sql_text as sql
 from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
 from ._sql import Rows, SQLStore, Statement, asking, sweep
-from ._sqlite_file import DIALECT, LOCKED, Setting, SQLiteFile, checked_path
+from ._sqlite_file import DIALECT, LOCKED, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
 
 T = TypeVar("T")
@@ -94,9 +94,7 @@ class SQLiteStore(SQLStore):
         super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
         self._path = checked_path(path)
         self.location: str = f"SQLite file {self._path}"  # for the log
-        setting = Setting(self._path, clock, busy_timeout, max_bytes)
-        self._nowait = SQLiteFile(setting, reads=True)  # for the event loop
-        self._file = SQLiteFile(setting)  # for the thread, which alone changes it
+        self._file = SQLiteFile(self._path, clock=clock, busy_timeout=busy_timeout, max_bytes=max_bytes)
         self._thread = _new_thread()
         self._waiting: deque[_Change] = deque()
         self._busy_timeout = busy_timeout
@@ -110,7 +108,6 @@ class SQLiteStore(SQLStore):
         if self._is_open:
             return
         await self._run(self._file.open)
-        await self._run(self._nowait.open)
         while await self._run(self._sweep):
             """Other calls have their turn in between."""
         self._is_open = True
@@ -118,7 +115,6 @@ class SQLiteStore(SQLStore):
     async def close(self) -> None:
         """Close the file and let the thread end, after the calls so far. A later call starts another."""
         self._is_open = False
-        self._nowait.close()
         try:
             await self._run(self._file.close)
         finally:
@@ -130,10 +126,9 @@ class SQLiteStore(SQLStore):
         def job(connection: sqlite3.Connection) -> list[Rows]:
             return _execute(connection, *statements)
 
-        if any(text not in _SINGLE for text, _ in statements):
-            return await self._run(partial(self._file.read, job))
-        found = self._nowait.read_nowait(job)
-        return await self._run(partial(self._nowait.read, job)) if found is None else found
+        if all(text in _SINGLE for text, _ in statements) and (found := self._file.read_nowait(job)) is not None:
+            return found
+        return await self._run(partial(self._file.read, job))
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # nothing is lost on the way
         change = _Change(statements, frees, time.monotonic() + self._busy_timeout)
@@ -243,17 +238,16 @@ class SQLiteStore(SQLStore):
 
     def _before_fork(self) -> None:
         """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and stay locked."""
-        for lock in (self._at_work, self._lock, self._nowait.lock):
+        for lock in (self._at_work, self._lock, self._file.lock):
             lock.acquire()
 
     def _after_fork(self, *, is_child: bool) -> None:
         """Go on; a child starts afresh, since neither threads, connections nor callers survive a fork."""
         if is_child:
-            self._nowait.abandon()
             self._file.abandon()
             self._thread = _new_thread()
             self._waiting.clear()
-        for lock in (self._nowait.lock, self._lock, self._at_work):
+        for lock in (self._file.lock, self._lock, self._at_work):
             lock.release()
 
     def __repr__(self) -> str:

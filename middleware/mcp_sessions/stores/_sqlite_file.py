@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple, TypeVar
@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, TypeVar
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
 from . import _sql_text as sql
 from ._base import MinuteLog, checked_add, logger
-from ._private import check_private
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -96,6 +95,33 @@ def _inode(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
+def check_private(path: str) -> None:
+    """Refuse a place where other users of the machine can replace or change the file, its log or its index.
+
+    Whoever owns the folder can, and so can the administrator: they are trusted. Who may read is up to the owner.
+    """
+    if os.name != "posix":  # pragma: no cover  # elsewhere modes say nothing
+        return
+    folder = Path(path).parent.stat()
+    if folder.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"every user of the machine can write to the folder of the SQLite file {path!r} and replace it; "
+            "give it a folder of its own, as in: mkdir -m 700 sessions"
+        )
+    for part in (path, f"{path}-wal", f"{path}-shm"):
+        try:
+            found = os.lstat(part)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigurationError(f"{part!r} is a link or no file; the store needs a file, and follows no link")
+        if found.st_mode & stat.S_IWOTH or found.st_uid not in {0, os.geteuid(), folder.st_uid}:
+            raise ConfigurationError(
+                f"another user of the machine can change {part!r}: it must belong to the server's user, the "
+                "administrator or the owner of its folder, and nobody else may write to it (chmod o-w)"
+            )
+
+
 def create_owner_only(path: str) -> None:
     """Make an empty file that only its owner may read, where there is none.
 
@@ -121,33 +147,28 @@ def create_owner_only(path: str) -> None:
     new.rename(path)
 
 
-@dataclass(frozen=True)
-class Setting:
-    path: str  # absolute
-    clock: Callable[[], float]  # Unix seconds
-    busy_timeout: float  # seconds to wait for another process's lock
-    max_bytes: int  # how large the file may grow
-    log: MinuteLog = field(default_factory=MinuteLog)
-
-
 class SQLiteFile:
-    """A connection, made when it is needed, for one call at a time; it may only read."""
+    """Two connections, made when they are needed: one for a thread, and one that only reads, for the event loop."""
 
-    def __init__(self, setting: Setting, *, reads: bool = False) -> None:
-        self._setting = setting
-        self._reads = reads
-        self.lock = Lock()  # held by what opens, closes, or reads
+    def __init__(self, path: str, *, clock: Callable[[], float], busy_timeout: float, max_bytes: int) -> None:
+        self._path = path  # absolute
+        self._clock = clock
+        self._busy_timeout = busy_timeout  # seconds to wait for another process's lock
+        self._max_bytes = max_bytes  # how large the file may grow
+        self._log = MinuteLog()
+        self.lock = Lock()  # held by what opens, closes, or reads without waiting
         self._connection: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self.lock, self._faults(opening=True):
+        with self._faults(opening=True):
             self._current()
 
     def read(self, job: Job[T]) -> T:
-        with self.lock, self._faults():
+        with self._faults():
             return job(self._current())
 
     def read_nowait(self, job: Job[T]) -> T | None:
@@ -155,9 +176,9 @@ class SQLiteFile:
         if not self.lock.acquire(blocking=False):
             return None
         try:
-            if self._connection is None or not self._file_unchanged():
+            if self._reader is None or not self._file_unchanged():
                 return None
-            return job(self._connection)
+            return job(self._reader)
         except sqlite3.Error:  # to be tried again by one that can wait, and names the cause
             return None
         finally:
@@ -171,11 +192,11 @@ class SQLiteFile:
         """
         with self._faults():
             connection = self._current()
-            remaining = min(deadline - time.monotonic(), self._setting.busy_timeout)
+            remaining = min(deadline - time.monotonic(), self._busy_timeout)
             if remaining <= 0:  # the call before this one in the queue was not served either
                 raise StoreUnavailable(LOCKED)
             connection.execute(f"PRAGMA busy_timeout = {math.ceil(remaining * 1000)}")
-            limit = self._setting.max_bytes - (0 if frees else self._setting.max_bytes // _RESERVED)
+            limit = self._max_bytes - (0 if frees else self._max_bytes // _RESERVED)
             pages = limit // connection.execute("PRAGMA page_size").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count = {max(1, pages)}").fetchone()
             with _transaction(connection):
@@ -190,41 +211,41 @@ class SQLiteFile:
             self._close()
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
+        connections, self._connection, self._reader = (self._reader, self._connection), None, None
         with suppress(OSError, sqlite3.Error):
-            if self._identity is not None and _inode(self._setting.path) == self._identity.file:
-                connection.close()
+            if self._identity is not None and _inode(self._path) == self._identity.file:
+                for one in connections:  # the last one to be closed removes the log, and may write
+                    if one is not None:
+                        one.close()
                 return
-        _abandoned.append(connection)
+        _abandoned.extend(connections)
 
     def __del__(self) -> None:
         self._close()
 
     def abandon(self) -> None:
-        """Never touch the connection again: it belongs to the process that this one was forked from."""
-        _abandoned.append(self._connection)
-        self._connection = None
+        """Never touch the connections again: they belong to the process that this one was forked from."""
+        _abandoned.extend((self._reader, self._connection))
+        self._connection = self._reader = None
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that is in its place now."""
         if self._connection is not None and not self._file_unchanged():
-            if self._setting.log.is_due("replaced"):
-                logger.error("the session store's file was deleted or replaced: older sessions may be refused")
-            self._close()
+            logger.error("the session store's file was deleted or replaced: older sessions may be refused")
+            self.close()
         if self._connection is None:
-            self._connection = self._connected()
+            with self.lock:
+                self._connection = self._connected()
         return self._connection
 
     def _file_unchanged(self) -> bool:
-        now = self._setting.clock()
-        found = identify(self._setting.path)
+        now = self._clock()
+        found = identify(self._path)
         if self._identity is None or found is None or found.file != self._identity.file:
             return False
         if found.log != self._identity.log:
             # Others write a log that this connection does not see, and SQLite would go on with its own.
-            if self._setting.log.is_due("vanished"):
+            if self._log.is_due("vanished"):
                 logger.error(
                     "the session store's log (-wal) was deleted while in use: restart every server that uses it"
                 )
@@ -233,7 +254,7 @@ class SQLiteFile:
         return True
 
     def _connected(self) -> sqlite3.Connection:
-        deadline = time.monotonic() + self._setting.busy_timeout
+        deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
                 return self._connect()
@@ -244,27 +265,24 @@ class SQLiteFile:
             time.sleep(_ANOTHER_TRY)
 
     def _connect(self) -> sqlite3.Connection:
-        path, setting = self._setting.path, self._setting
+        path = self._path
         check_private(path)
         create_owner_only(path)
         before = identify(path)
-        connection = self._open(path, "rw")
-        try:
+        with ExitStack() as opened:
+            connection = opened.enter_context(closing(self._open(path, "rw")))
             has_tables(connection)
             self._configure(connection)
             self._create(connection, before)
-            if self._reads:
-                with closing(connection):
-                    connection = self._open(path, "ro")
-                    connection.execute(sql.FORMAT_OF).fetchone()  # by which it opens the log
-            self._identity, self._seen_at = _same(before, identify(path)), setting.clock()
-        except BaseException:
-            connection.close()
-            raise
+            self._identity, self._seen_at = _same(before, identify(path)), self._clock()
+            reader = opened.enter_context(closing(self._open(path, "ro")))
+            reader.execute(sql.FORMAT_OF).fetchone()  # by which it opens the log
+            opened.pop_all()
+        self._reader = reader
         return connection
 
     def _open(self, path: str, mode: str) -> sqlite3.Connection:
-        timeout, uri = self._setting.busy_timeout, f"{Path(path).as_uri()}?mode={mode}"
+        timeout, uri = self._busy_timeout, f"{Path(path).as_uri()}?mode={mode}"
         return sqlite3.connect(uri, timeout=timeout, isolation_level=None, check_same_thread=False, uri=True)
 
     def _configure(self, connection: sqlite3.Connection) -> None:
@@ -276,7 +294,7 @@ class SQLiteFile:
                 "the SQLite file's file system has no shared memory (a network share?); give a path on a local disk"
             )
         # Or a lost page might read as "never ended".
-        if not self._reads and connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("the file is malformed")
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
         connection.create_function("checked_sum", 2, _checked_sum)
@@ -289,7 +307,7 @@ class SQLiteFile:
         """
         known = self._identity
         replaced = known is not None and found is not None and known.file != found.file
-        now = self._setting.clock()
+        now = self._clock()
         next_second = math.ceil(now) if known is None else math.floor(now) + 1
         with _transaction(connection):
             made = not has_tables(connection)  # another process may have made them just now
@@ -315,7 +333,7 @@ class SQLiteFile:
         except sqlite3.Error as error:
             reason = cause(error)
             if reason not in {LOCKED, FULL}:
-                self._close()
+                self.close()
             raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=str(error)) from error
         except OSError as error:
             raise StoreUnavailable("store_cannot_open", cause=error.strerror or "") from error
