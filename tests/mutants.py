@@ -38,7 +38,7 @@ LIFECYCLE, MINTING, RESPONSE = "_server/lifecycle.py", "_server/minting.py", "_s
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
-UPSTREAM, BRIDGE, COOKIE_TESTS = "tokens/test_upstream.py", "server/test_bridge.py", "server/test_cookies.py"
+UPSTREAM, COOKIE_TESTS = "tokens/test_upstream.py", "server/test_cookies.py"
 RPC_TESTS, JSON_TESTS = "protocol/test_jsonrpc.py", "protocol/test_strict_json.py"
 DECISIONS, POLICIES, INTAKE = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_intake.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_forks.py"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import Answer, Client, Clock, Header, Incoming, call, http
+from clients import Answer, Client, Header, Incoming, call, http
 from failing import Failing
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
@@ -18,7 +18,6 @@ from stateful import HEADER, Stateful
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server.active import Bridged as Crossing
-from mcp_sessions._server.options import DAY
 from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 DEADLINE = 30  # seconds after which a test that hangs fails
@@ -72,23 +71,6 @@ def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
 
 
 # --- both ways -----------------------------------------------------------------------------------
-
-
-@both
-async def test_the_server_hears_its_own_id_and_the_client_sees_ours_alone(sse: bool) -> None:
-    """On requests, notifications, posted responses and DELETE; whatever the status."""
-    world = bridged(Stateful(sse=sse))
-    ours = await world.opens()
-    assert (await world.send("tools/call", ours)).result == {"content": 1}
-    assert (await world.send("notifications/initialized", ours, id=None)).status == 202
-    reply = {"jsonrpc": "2.0", "id": 9, "result": {}}
-    world.answers.append(await Client(world.app, modern=False).post(reply, (HEADER, ours.encode())))
-    for answer in world.answers:
-        assert answer.headers[HEADER] == ours.encode()
-    assert (await world.bodyless("DELETE", ours)).status == 200
-    assert world.server.ids == [None, *["servers-1"] * 4]
-    for answer in world.answers:
-        assert b"servers-" not in repr(answer.messages).encode()
 
 
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
@@ -187,47 +169,6 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
 # --- refused -------------------------------------------------------------------------------------
 
 
-async def expire(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    world.app._runtime.clock.now += 31 * DAY  # type: ignore[attr-defined]
-    return ours, ()
-
-
-async def end(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    await world.bodyless("DELETE", ours, (b"user", b"alice"))
-    return ours, ()
-
-
-async def forge(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    return ours[:-4] + "AAAA", ()
-
-
-async def steal(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    return ours, ((b"user", b"bob"),)
-
-
-async def name_the_servers(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
-    return "servers-1", ()
-
-
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
-@pytest.mark.parametrize("spoil", [expire, end, forge, steal, name_the_servers])
-async def test_a_bad_id_is_refused_here(spoil: Callable[..., Any], method: str) -> None:
-    """The specification's 404, in the same words for all; the server never hears one of its ids."""
-    world = bridged(clock=Clock())
-    user = (b"user", b"alice")
-    ours = await world.opens(user)
-    spoilt, headers = await spoil(world, ours)
-    before = len(world.server.seen)
-    who = headers or (user,)
-    if method == "POST":
-        answer = await world.send("tools/call", spoilt, *who)
-    else:
-        answer = await world.bodyless(method, spoilt, *who)
-    assert (answer.status, answer.error["code"]) == (404, -32043)
-    assert answer.error["message"] == "Session not found"
-    assert set(world.server.ids[before:]) <= {None}
-
-
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 async def test_the_servers_guards_come_first(method: str) -> None:
     """An expired access token is a 401, whatever became of the session."""
@@ -278,17 +219,6 @@ async def listening(world: Bridged, ours: str, *headers: Header) -> AsyncIterato
             await world.server.listening.wait()
             yield answer
             tasks.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("headers", [(), ((b"last-event-id", b"6"),)], ids=["new", "taken up"])
-async def test_a_client_listens(headers: tuple[Header, ...]) -> None:
-    """To its own transport session's stream, with our id in the head."""
-    world = bridged()
-    ours = await world.opens()
-    async with listening(world, ours, *headers) as answer:
-        assert answer.headers[HEADER] == ours.encode()
-        assert b"notifications/message" in answer.body
-        assert world.server.ids[-1] == "servers-1"
 
 
 async def test_a_stream_ends_with_its_session() -> None:

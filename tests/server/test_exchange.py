@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apps import Server, read, reply, sessions
-from clients import LEGACY, SESSION_KEY, Answer, Client, Header, Incoming, call, chunks, http
+from clients import LEGACY, Answer, Client, Header, Incoming, call, chunks, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
@@ -15,7 +15,6 @@ from streaming import Streaming
 from mcp_sessions import Session, current_session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import logs
-from mcp_sessions._session.events import SessionEvent, SessionUsed
 from mcp_sessions.stores._timeout import TimeoutStore
 
 
@@ -29,30 +28,6 @@ def mirror(session: dict[str, str]) -> Header:
 
 
 class TestWithoutASession:
-    @pytest.mark.parametrize(
-        "body", [b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}', b' {"id" : 1e400, "jsonrpc":"2.0"}']
-    )
-    async def test_request_and_response_are_byte_for_byte_the_server_s(self, body: bytes) -> None:
-        """Same body in, same messages out, no header changed, and the scope says that there is no session."""
-        sent: list[Message] = [
-            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]},
-            {"type": "http.response.body", "body": b' {"jsonrpc":"2.0","id":1,"result":{ }} ', "more_body": False},
-        ]
-        seen: list[Any] = []
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            seen.extend([scope, await read(receive)])
-            for message in sent:
-                await send(message)
-
-        headers: list[Header] = [(b"content-type", b"application/json"), (b"accept-encoding", b"gzip")]
-        extensions: dict[str, Any] = {"http.response.pathsend": {}, "http.response.zerocopysend": {}}
-        answer = await call(sessions(app), http(headers=headers, extensions=extensions), body)
-        assert all(one is other for one, other in zip(answer.messages, sent, strict=True))
-        assert seen[1] == body
-        assert (seen[0]["headers"], seen[0]["extensions"]) == (headers, extensions)
-        assert seen[0]["mcp_session"] is None
-
     async def test_a_session_around_is_not_its_own(self, modern: bool) -> None:
         """A middleware may stand within a handler of another, whose session is current there."""
         seen: list[Session | None] = []
@@ -80,22 +55,6 @@ class TestWithoutASession:
 
 
 class TestWithASession:
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_it_is_attached_and_echoed(self, modern: bool, sse: bool) -> None:
-        """On the scope, on `request.state`, as a fact, and in the result, under the identical id."""
-        facts: list[SessionEvent] = []
-        server = Server(sse=sse)
-        client = Client(sessions(server, listen=facts.append), modern=modern, state={"lifespan": 1})
-        session = await client.create()
-        answer = await client.tool(session=session)
-        scope = server.last.scope
-        assert answer.result["content"] == scope["mcp_session"].ref == scope["state"]["mcp_session"].ref
-        assert scope["state"]["lifespan"] == 1
-        assert answer.session is not None
-        assert answer.session["sessionId"] == session["sessionId"]
-        assert facts[-1] == SessionUsed(scope["mcp_session"].ref, "tools/call")
-        assert answer.body.count(SESSION_KEY.encode()) == 1  # the notification before it carries none
-
     async def test_what_cannot_be_changed_is_kept_from_the_server(self, modern: bool) -> None:
         """No compression is asked for, and no file is sent around us: only where the response must change."""
         server, gzip = Server(), (b"accept-encoding", b"gzip")
@@ -130,18 +89,6 @@ class TestWithASession:
         body = json.dumps(client.message("tools/call", session=await client.create())).encode()
         await call(client.app, http(headers=client.headers("tools/call")), Incoming(*chunks(body), left))
         assert heard[0] is left
-
-
-class TestTheMirror:
-    async def test_a_forged_mirror_is_ours_too(self, modern: bool) -> None:
-        """What looks like ours and is not is refused and never reaches the server."""
-        server = Server()
-        client = Client(sessions(server), modern=modern)
-        forged = {"sessionId": (await client.create())["sessionId"][:-8] + "AAAAAAAA"}
-        assert (await client.tool("whoami", mirror(forged))).status == 404  # as a transport session that is over
-        answer = await client.tool("whoami", mirror(forged), session=forged)
-        assert answer.error["code"] == -32043
-        assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
 
 
 class TestWhileTheStoreIsAway:

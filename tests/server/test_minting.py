@@ -21,12 +21,6 @@ from mcp_sessions._session.session import Session
 from mcp_sessions.stores._memory import MemoryStore
 
 
-async def test_every_session_is_another() -> None:
-    options = options_of(Clock())
-    made = [(await mint(options)).session for _ in range(100)]
-    assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
-
-
 async def test_what_cannot_be_recorded_is_not_made() -> None:
     """Nothing that the hook would have made has to be freed, since it did not run."""
     ran, store = list[str](), Failing("register")

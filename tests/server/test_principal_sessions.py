@@ -16,7 +16,6 @@ from starlette.types import Scope, Send
 
 from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, SessionEvent, Sessions, SessionUsed
 from mcp_sessions._server.principal import PrincipalSessions
-from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._memory import MemoryStore
 
 OTHER = "another-secret-of-tests-0123456789-abcdef"

@@ -54,13 +54,6 @@ class Broken:
             return await call(self.app, http(method, headers=[*headers, (b"last-event-id", last)]))
 
 
-async def test_a_live_session_gets_what_it_missed() -> None:
-    broken = Broken()
-    await broken.happen()
-    answer = await broken.resume()
-    assert answer.result["content"] == SECRET_RESULT
-
-
 async def test_one_that_was_deleted_gets_nothing() -> None:
     """As a stream that the server does not have; the log is told of whose request it was."""
     broken = Broken()

@@ -135,15 +135,3 @@ async def test_a_cursor_is_one_that_was_given_out(cursor: object) -> None:
     alice = Deployment().client()
     assert (await alice.send("sessions/list", {"cursor": cursor})).error["code"] == -32602
     assert "sessions" in (await alice.send("sessions/list", {"cursor": "MSBz"})).result
-
-
-# --- to whom -------------------------------------------------------------------------------------
-
-
-async def test_who_is_nobody_has_no_sessions_of_its_own() -> None:
-    """Anonymous sessions belong to whoever holds them, and those are not one."""
-    nobody = Deployment().client(None)
-    session = await nobody.create()
-    for carried in (None, session):
-        assert (await nobody.send("sessions/list", session=carried)).error["code"] == -31046
-    assert (await nobody.tool(session=session)).session is not None

@@ -377,7 +377,7 @@ def shapes() -> Rows:
         "a form": "method=tools%2Fcall",
     }.items():
         yield name, text, "not_json"
-    for text in ("null", "1", '"x"', "true", "1.5"):
+    for text in ("null", "1", '"x"', "true", "1.5", '"\\ud800"'):
         yield text, text, "not_jsonrpc"
     yield "an empty object", "{}", "not_jsonrpc"
     yield "a DEL in a string", call(arguments='{"x":"\x7f"}'), None
