@@ -27,6 +27,7 @@ from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, call, chunks,
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from sources import claims
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,7 +37,7 @@ import mcp_sessions
 from mcp_sessions import Session
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._refusals import REFUSALS
-from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
+from mcp_sessions._session.claims import TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import _NEVER_SECRET, KeyRing, base64url, from_base64url
 
@@ -96,12 +97,7 @@ def forged_with(secret: bytes, header: Any) -> str:
 def minted(ring: KeyRing = SYMMETRIC) -> str:
     """Mint a token as the middleware does."""
     jti = str(CLAIMS["jti"])
-    return TOKENS.mint(
-        ring,
-        Claims(
-            kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti=jti, issued_at=NOW, expires_at=NOW + 3600
-        ),
-    )
+    return TOKENS.mint(ring, claims(jti=jti, issued_at=NOW, expires_at=NOW + 3600))
 
 
 def naive_verify(token: str, key: bytes, algorithms: tuple[str, ...] = ("ES256", "HS256")) -> dict[str, Any]:

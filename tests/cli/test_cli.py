@@ -12,23 +12,17 @@ import msgspec
 import pytest
 from clients import SECRET
 from environments import INSTALLED
+from sources import claims
 
 from mcp_sessions import _cli as cli
-from mcp_sessions._session.claims import Claims, Principal
+from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url
 
 NOW = 1_800_000_000
 RING = KeyRing([SECRET])
-CLAIMS = Claims(
-    kind="session",
-    issuer="mcp-sessions",
-    audience="mcp-sessions",
-    jti="AAAAAAAAAAAAAAAAAAAAAA",
-    issued_at=NOW,
-    expires_at=NOW + 3600,
-)
+CLAIMS = claims(jti="A" * 22)
 Run = Callable[..., tuple[int, str]]
 
 

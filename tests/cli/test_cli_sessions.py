@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from clients import SECRET
+from sources import claims
 
 from mcp_sessions import _cli as cli
 from mcp_sessions._session.claims import Claims, Principal
@@ -45,19 +46,11 @@ def run(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     return run
 
 
-def claims(jti: str, principal: Principal | None, *, at: int = NOW - 60) -> Claims:
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=jti,
-        issued_at=at,
-        expires_at=NOW + 3600,
-        subject=KEY.subject(principal),
-    )
+def held(jti: str, principal: Principal | None, *, at: int = NOW - 60) -> Claims:
+    return claims(jti=jti, issued_at=at, expires_at=NOW + 3600, subject=KEY.subject(principal))
 
 
-ONE, OTHER, ANONYMOUS = claims("a", ALICE, at=NOW - 120), claims("b", ALICE), claims("c", None)
+ONE, OTHER, ANONYMOUS = held("a", ALICE, at=NOW - 120), held("b", ALICE), held("c", None)
 
 
 @pytest.fixture

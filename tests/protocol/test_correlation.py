@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from opentelemetry import baggage, context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from sources import claims
 
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
@@ -24,7 +25,7 @@ from mcp_sessions._protocol.labels import (
     correlation_of,
     correlation_sources,
 )
-from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_session_id
+from mcp_sessions._session.claims import Correlation, looks_like_session_id
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
@@ -32,12 +33,7 @@ from mcp_sessions._tokens.keys import KeyRing
 NOW = 1_800_000_000
 RING = KeyRing(["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"])
 TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
-TOKEN = TOKENS.mint(
-    RING,
-    Claims(
-        kind=SESSION, issuer="mcp-sessions", audience="mcp-sessions", jti="A" * 22, issued_at=NOW, expires_at=NOW + 3600
-    ),
-)
+TOKEN = TOKENS.mint(RING, claims(jti="A" * 22))
 
 
 def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Correlation | None:

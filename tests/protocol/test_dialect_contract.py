@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import Answer, Clock
+from failing import Failing
 from tongues import TONGUES, Alternative1, Draft, Tongue, TransportHeader
 
 from mcp_sessions import CreateRefused, EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
-from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.options import DAY
-from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 GONE = -32043
@@ -146,7 +145,7 @@ class TestARefusal:
 
     async def test_is_not_certain_where_the_store_is_out_of_reach(self, dialect: type[Tongue], server: Server) -> None:
         """Clients take "not found" as final, so it is never said then."""
-        tongue = client(dialect, server, store=Failing())
+        tongue = client(dialect, server, store=Failing("status"))
         session = await begun(tongue)
         assert ((answer := await tongue.use(session)).status, code(answer)) == (503, -32603)
         assert ((answer := await tongue.end(session)).status, code(answer)) == (503, -32603)
@@ -163,13 +162,6 @@ class TestARefusal:
             assert "result" in answer.json
         else:
             assert answer.error == {"code": -31045, "message": "not today"}
-
-
-class Failing(MemoryStore):
-    """A store that is out of reach for whoever asks how a session stands."""
-
-    async def status(self, claims: Any) -> SessionStatus:
-        raise StoreUnavailable
 
 
 BOTH = {"dialects": [SEP1364Create(), SEP1364Initialize()]}

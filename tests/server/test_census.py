@@ -11,13 +11,12 @@ import anyio
 import pytest
 from apps import Server, sessions
 from clients import Client, Clock
+from failing import Failing
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import background
-from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionMetrics
 
 GAUGE = "mcp_sessions.session.active"
@@ -114,17 +113,6 @@ async def test_several_servers_of_one_process_add_up() -> None:
     assert worker.gauge() == [2]
 
 
-class Changing(MemoryStore):
-    """A store that may be away."""
-
-    is_away = False
-
-    async def count(self, *, audience: str) -> int:
-        if self.is_away:
-            raise StoreUnavailable
-        return await super().count(audience=audience)
-
-
 async def test_a_server_that_stops_before_it_has_started_counts_nothing() -> None:
     worker = Worker("memory:")
     await worker.app.services.stopping()
@@ -133,12 +121,12 @@ async def test_a_server_that_stops_before_it_has_started_counts_nothing() -> Non
 
 async def test_what_is_not_known_is_not_reported() -> None:
     """While the store does not answer there is no number, rather than an old one."""
-    store = Changing()
+    store = Failing()
     worker = Worker(store)
     async with worker.running:
         await worker.client.create()
         await worker.shows(1)
-        store.is_away = True
+        store.failing.add("count")
         await worker.shows()
-        store.is_away = False
+        store.failing.clear()
         await worker.shows(1)

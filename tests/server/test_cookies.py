@@ -35,16 +35,8 @@ def error_of(answer: Answer) -> tuple[int, str]:
     return answer.error["code"], answer.error["message"]
 
 
-async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """Count the calls of a session in its state, with cache hints as a cautious server has them."""
-    if session is None:
-        return 0
-    session.state["n"] = session.state.get("n", 0) + 1
-    return session.state["n"]
-
-
 def server(**options: Any) -> Client:
-    return Client(sessions(Server(count=count), **options))
+    return Client(sessions(Server(), **options))
 
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
@@ -91,7 +83,7 @@ def test_a_page_is_of_another_site_unless_its_origin_is_the_host(origin: str, ho
 @pytest.mark.parametrize("sse", [False, True])
 async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
     """The answer to `server/discover` sets the cookie; later requests are in its session, and nothing is echoed."""
-    app = Server(sse=sse, count=count)
+    app = Server(sse=sse)
     client = Client(sessions(app))
     cookie = cookie_of(await client.send(DISCOVER))
     assert [await counted(client, cookie) for _ in range(3)] == [1, 2, 3]
@@ -126,7 +118,7 @@ async def test_its_attributes(scope: dict[str, Any], path: str, secure: bool) ->
 
 async def test_at_the_root_of_a_host_no_other_host_of_the_site_can_plant_one() -> None:
     """Under https the name begins with `__Host-`; what another host could set is neither read nor passed on."""
-    app = Server(count=count)
+    app = Server()
     client = Client(sessions(app, path="/"), path="/", scheme="https")
     own = cookie_of(answer := await client.send(DISCOVER))
     assert own[1].startswith(b"__Host-mcp-session-")
@@ -210,7 +202,7 @@ async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
 
     clock = Clock()
     caller = ["alice"]
-    app = sessions(Server(count=count, leave=leave), clock=clock, principal=lambda scope: caller[0])
+    app = sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0])
     client = Client(app)
     cookie, _ = await alive(client)
     if kind == "expired":
@@ -269,7 +261,7 @@ async def test_other_cookies_pass_both_ways() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append([value for name, value in scope["headers"] if name == b"cookie"])
-        inner = Server(count=count)
+        inner = Server()
 
         async def with_cookie(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -313,7 +305,7 @@ async def test_requests_from_the_own_site_count(origin: bytes) -> None:
 
 async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
     """Over plain text anybody could have set it; the server does not see it all the same."""
-    app = Server(count=count)
+    app = Server()
     cookie, _ = await alive(Client(sessions(app)))
     client = Client(sessions(app), scheme="https")
     assert await counted(client, cookie) == 0
@@ -345,7 +337,7 @@ async def test_a_policy_says_what_to_do_about_a_shared_jar() -> None:
 
 async def test_a_jar_may_be_one_conversation() -> None:
     """`cookie="shared"`: whoever brings the cookie goes on in its session; a marker of before begins one."""
-    client = Client(sessions(Server(count=count), transport=TransportSessions(cookie="shared")))
+    client = Client(sessions(Server(), transport=TransportSessions(cookie="shared")))
     cookie, name = await alive(client)
     assert await counted(client, cookie) == 1
     assert set_cookies(await client.send(DISCOVER, None, cookie)) == []

@@ -11,12 +11,13 @@ import anyio
 import pytest
 from clients import START
 from openstreams import OpenStream
+from sources import claims
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.resumption import Streams
-from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
+from mcp_sessions._session.claims import AUDIENCE, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
@@ -25,16 +26,7 @@ from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
-CLAIMS = Claims(
-    kind=SESSION,
-    jti="j" * 22,
-    issued_at=START,
-    expires_at=END,
-    subject=None,
-    issuer="mcp-sessions",
-    audience="mcp-sessions",
-    trace=TRACE,
-)
+CLAIMS = claims(trace=TRACE)
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 

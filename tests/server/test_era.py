@@ -10,18 +10,10 @@ from apps import Server, reply, sessions
 from clients import LEGACY, Client, Header
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import Session
-
 DISCOVER = "server/discover"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 NODE: Header = (b"user-agent", b"node")
-
-
-async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    session.state["n"] = session.state.get("n", 0) + 1
-    return session.state["n"]
 
 
 async def is_led(client: Client, *headers: Header) -> bool:
@@ -52,7 +44,7 @@ async def test_clients_on_runtimes_without_cookies_are_led_to_the_legacy_era(age
 async def test_they_get_a_session_by_header(caplog: pytest.LogCaptureFixture) -> None:
     """The server is asked once per process, and the log has a line for each runtime."""
     caplog.set_level(logging.INFO, "mcp_sessions")
-    app = Server(count=count)
+    app = Server()
     client = Client(sessions(app, era="auto", admission="own"))
     legacy = Client(client.app, modern=False)
     for agent in (b"node", b"node", b"Deno/2"):

@@ -75,7 +75,7 @@ async def test_calls_that_come_first_at_once_begin_it_once(workers: int) -> None
     async def welcome(session: Session, params: Any, scope: Any) -> None:
         refs.append(session.ref)
         entered.set()
-        await anyio.sleep(0.05)
+        await anyio.wait_all_tasks_blocked()
         session.state["n"] = 10
 
     async def state(session: Session | None, arguments: dict[str, Any]) -> Any:
@@ -155,7 +155,7 @@ async def test_what_a_worker_began_and_did_not_finish_is_begun_by_another() -> N
 
     async with anyio.create_task_group() as group:
         group.start_soon(call)
-        await anyio.sleep(0.05)
+        await anyio.wait_all_tasks_blocked()
         assert seen == []
         clock.now += LEASE
     assert seen == [1]

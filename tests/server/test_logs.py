@@ -16,15 +16,14 @@ import anyio
 import pytest
 from apps import Server, sessions
 from clients import Client
+from failing import Failing
 from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
 from started import start
 
 from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
-from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.logs import MANY, EventSink, caller_of
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
-from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionLogFilter
 
 DEADLINE = 30  # seconds after which a test that hangs fails
@@ -60,23 +59,12 @@ def extras(record: logging.LogRecord) -> tuple[Any, Any, Any]:
 # --- lines and traces ----------------------------------------------------------------------------
 
 
-class Failing(MemoryStore):
-    """A store that can be away."""
-
-    is_away = False
-
-    async def status(self, claims: Any) -> Any:
-        if self.is_away:
-            raise StoreUnavailable
-        return await super().status(claims)
-
-
 async def bad_state(client: Client, held: dict[str, Any], store: Failing) -> None:
     await client.tool(session={**held, "state": "x"})
 
 
 async def away(client: Client, held: dict[str, Any], store: Failing) -> None:
-    store.is_away = True
+    store.failing.add("status")
     await client.tool(session=held)
 
 
@@ -289,6 +277,7 @@ import sys
 sys.path[:0] = {paths!r}
 from apps import Server
 from clients import Client
+from failing import Failing
 from mcp_sessions import MCPSessionMiddleware, Principal
 
 callers = iter(["alice", "alice", "mallory"])

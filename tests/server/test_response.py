@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import Answer, Incoming, http
 from failing import Failing
+from sources import claims
 from starlette.types import Message, Send
 
 from mcp_sessions._protocol.headers import RequestHeaders
@@ -19,7 +20,6 @@ from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import StreamRequest, Streams
-from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._base import Record
 
 JSON = (b"content-type", b"application/json")
@@ -125,15 +125,7 @@ class TestEvents:
         assert order == ["sent", "sent", "returned"]
 
 
-CLAIMS = Claims(
-    kind=SESSION,
-    jti="j" * 22,
-    issued_at=0,
-    expires_at=2**40,
-    subject=None,
-    issuer="mcp-sessions",
-    audience="mcp-sessions",
-)
+CLAIMS = claims(issued_at=0, expires_at=2**40)
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32043,"message":"Session not found"}}'
 AWAY = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Session store unavailable"}}'
 TOLD, TOLD_AWAY = (b"\n\ndata: %b\n\n" % error for error in (ERROR, AWAY))

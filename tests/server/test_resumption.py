@@ -9,13 +9,13 @@ import pytest
 from apps import sessions
 from clients import START, Answer, Client, Clock, Header, call, http
 from failing import Failing
+from sources import claims
 from streaming import SECRET_RESULT, Streaming
 
 from mcp_sessions import Session
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.resumption import Events, StreamRequest
-from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionEvent
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
@@ -276,15 +276,7 @@ class TestACallThatIsCancelled:
         assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
 
 
-CLAIMS = Claims(
-    kind=SESSION,
-    jti="a" * 22,
-    issued_at=START,
-    expires_at=START + 60,
-    subject=None,
-    issuer="mcp-sessions",
-    audience="mcp-sessions",
-)
+CLAIMS = claims()
 
 
 class TestEvents:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clients import SECRET, START, Clock
+from sources import claims
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._server import operator
@@ -42,23 +43,15 @@ class Deployment:
         """A session as a server mints it now, with a lifetime of a week."""
         key = KeyRing([secret]).signing
         now = floor_ms(self.clock.now)
-        claims = Claims(
-            kind="session",
-            issuer="mcp-sessions",
-            audience="mcp-sessions",
-            jti=jti,
-            issued_at=now,
-            expires_at=int(now) + 7 * DAY,
-            subject=key.subject(principal),
-        )
+        minted = claims(jti=jti, issued_at=now, expires_at=int(now) + 7 * DAY, subject=key.subject(principal))
         if record:
             hashes = None if principal is None else key.component_hashes(principal)
-            await self.store.register(Record.of(claims, hashes))
-        return claims
+            await self.store.register(Record.of(minted, hashes))
+        return minted
 
-    async def live(self, *claims: Claims) -> list[bool]:
+    async def live(self, *held: Claims) -> list[bool]:
         """Which of them a server would take."""
-        return [standing is SessionStatus.LIVE for standing in await self.store.statuses(claims)]
+        return [standing is SessionStatus.LIVE for standing in await self.store.statuses(held)]
 
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
@@ -191,19 +184,10 @@ async def test_on_end_of_recorded_ones_is_handed_to_a_server(deployment: Deploym
 
 async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) -> None:
     """A year unless told otherwise, and a minute for clocks that disagree."""
-    key = KeyRing([SECRET]).signing
-    claims = Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti="a",
-        issued_at=START,
-        expires_at=START + 400 * DAY,
-        subject=key.subject(ALICE),
-    )
+    one = claims(expires_at=START + 400 * DAY, subject=KeyRing([SECRET]).signing.subject(ALICE))
     await deployment.sessions.end_all(ALICE)
     deployment.clock.now = START + 366 * DAY
-    assert await deployment.live(claims) == [False]
+    assert await deployment.live(one) == [False]
 
 
 @pytest.mark.parametrize("lifetime", [7 * DAY, timedelta(days=7)])

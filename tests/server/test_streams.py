@@ -9,11 +9,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 from clients import START
 from openstreams import OpenStream
+from sources import claims
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import resumption as room
 from mcp_sessions._server.resumption import Streams
-from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -21,19 +22,7 @@ SOON = 0.001  # seconds between two looks
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 
-def claims_of(name: str) -> Claims:
-    return Claims(
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=name * 22,
-        issued_at=START,
-        expires_at=START + 60,
-        subject=None,
-        kind=SESSION,
-    )
-
-
-A, B = claims_of("a"), claims_of("b")
+A, B = claims(jti="a" * 22), claims(jti="b" * 22)
 
 
 class Store(MemoryStore):
@@ -116,7 +105,7 @@ class TestEndedElsewhere:
         store = Store()
         streams = Streams(store, interval=60)
         for name in "abcdea":
-            OpenStream(streams, claims_of(name))
+            OpenStream(streams, claims(jti=name * 22))
         await streams._check_once()
         assert store.asked == [2, 2, 1]
 

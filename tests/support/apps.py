@@ -70,6 +70,14 @@ async def remember(session: Session | None, arguments: dict[str, Any]) -> Any:
     return dict(session.state)
 
 
+async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Count the calls of a session in its state."""
+    if session is None:
+        return 0
+    session.state["n"] = session.state.get("n", 0) + 1
+    return session.state["n"]
+
+
 class Server:
     """An MCP server: tools, lists and the handshake, in JSON or as an event stream.
 
@@ -89,7 +97,7 @@ class Server:
         self.seen: list[Seen] = []
         self._sse = sse
         self._guard = guard
-        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, **tools}
+        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, "count": count, **tools}
 
     @property
     def methods(self) -> list[str]:

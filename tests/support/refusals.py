@@ -15,6 +15,7 @@ from typing import Any
 import generated
 from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from failing import Failing
 from starlette.types import Message
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
@@ -22,8 +23,6 @@ from mcp_sessions import _errors as errors
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.decision import LISTS, TABLE, Action, Lists, SessionPresence, list_action
 from mcp_sessions._refusals import ENDS, REFUSALS, refusal
-from mcp_sessions._session.claims import Claims
-from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 COMMAND = "python tests/support/refusals.py docs"
@@ -55,13 +54,6 @@ class Case:
     async def run(self, *, modern: bool) -> Answer:
         """Make the request in one era."""
         return await self.attempt(Client(sessions(Server(), **self.options), modern=modern))
-
-
-class FailingStore(MemoryStore):
-    """A store that cannot be reached."""
-
-    async def status(self, claims: Claims) -> SessionStatus:
-        raise errors.StoreUnavailable
 
 
 def body(text: str | bytes) -> Attempt:
@@ -464,7 +456,7 @@ CASES = [
         over_limit,
         {"create_limit": 1},
     ),
-    Case(errors.StoreUnavailable(), "the store does not answer", -32603, 503, 503, live, {"store": FailingStore()}),
+    Case(errors.StoreUnavailable(), "the store does not answer", -32603, 503, 503, live, {"store": Failing("status")}),
     Case(
         errors.StoreFull(),
         "`sessions/delete` on a full store",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from mcp_sessions._session.claims import SESSION, Claims, Principal
+from clients import START
+
+from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
 from mcp_sessions.stores._memory import MemoryStore
@@ -16,18 +19,17 @@ def no_data() -> Data:
     return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
+def claims(**changes: Any) -> Claims:
+    """The claims of a session that lives for an hour, and is anonymous."""
+    usual = {"kind": SESSION, "issuer": AUDIENCE, "audience": AUDIENCE, "jti": "j" * 22}
+    return Claims(**{**usual, "issued_at": START, "expires_at": START + 3600, **changes})
+
+
 def claims_of(ref: str, issued_at: int = 0) -> Claims:
     """The claims of a session whose reference can be chosen."""
-    claims = Claims(
-        kind=SESSION,
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti="j" * 22,
-        issued_at=issued_at,
-        expires_at=2**40,
-    )
-    vars(claims)["ref"] = ref  # what is derived from the `jti` otherwise
-    return claims
+    chosen = claims(issued_at=issued_at, expires_at=2**40)
+    vars(chosen)["ref"] = ref  # what is derived from the `jti` otherwise
+    return chosen
 
 
 @dataclass
