@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +87,9 @@ async def served(fleets: list[Fleet]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def sdk(url: str) -> AsyncIterator[Count]:
-    """The official SDK's client."""
-    from mcp import Client
-
-    async with Client(url) as client:
+async def counting(package: str, url: str) -> AsyncIterator[Count]:
+    """Connect a package's client, and yield what calls the tool."""
+    async with import_module(package).Client(url) as client:
 
         async def count() -> Any:
             return (await client.call_tool("count", {})).structured_content["result"]
@@ -97,20 +97,9 @@ async def sdk(url: str) -> AsyncIterator[Count]:
         yield count
 
 
-@asynccontextmanager
-async def fastmcp(url: str) -> AsyncIterator[Count]:
-    """FastMCP's client."""
-    from fastmcp import Client
-
-    async with Client(url) as client:
-
-        async def count() -> Any:
-            return (await client.call_tool("count", {})).structured_content["result"]
-
-        yield count
-
-
-CLIENTS = pytest.mark.parametrize("client", [sdk, fastmcp])
+CLIENTS = pytest.mark.parametrize(
+    "client", [partial(counting, "mcp"), partial(counting, "fastmcp")], ids=["sdk", "fastmcp"]
+)
 
 
 @CLIENTS

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, Answer, Incoming, call, http
+from clients import SECRET, Answer, Incoming, call, http, started
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message
+from starlette.types import Message
 
 from integration.servers import FRAMEWORKS
 from integration.wire import Client, lifespan
@@ -117,15 +117,6 @@ async def test_a_server_that_must_not_start_keeps_the_application_from_starting(
 def test_what_has_no_lifespan_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="applications and lifespan functions, not None"):
         lifespan_of(None)
-
-
-async def started(app: ASGIApp) -> Message:
-    """What an application answers to the server's start-up event, or to the one for its end after that."""
-    answer = Answer()
-    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    with suppress(ConfigurationError):  # Starlette tells the server, and raises
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
-    return answer.messages[0]
 
 
 SHELLS: dict[str, Callable[[Route], Any]] = {

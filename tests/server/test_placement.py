@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import SECRET, Answer, Client, Incoming, call, http
+from clients import SECRET, Client, call, http, started
 from environments import INSTALLED
 from fastapi import APIRouter, FastAPI
 from packaging.version import Version
@@ -20,7 +20,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import Host, Mount, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
@@ -195,7 +195,7 @@ def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], objec
 async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> None:
     """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
     app = sessions(sessions(SERVER))
-    assert await started(app) == [{"type": "lifespan.startup.failed", "message": DUPLICATE_MIDDLEWARE}]
+    assert await started(app) == {"type": "lifespan.startup.failed", "message": DUPLICATE_MIDDLEWARE}
     with pytest.raises(ConfigurationError, match="Remove one of them"):
         await call(app, http())
 
@@ -203,24 +203,9 @@ async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> N
 # --- what becomes of a misplaced middleware ------------------------------------------------------
 
 
-async def started(app: ASGIApp) -> list[Message]:
-    """What an application answers to the server's start-up event."""
-    said: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "lifespan.startup"}
-
-    async def send(message: Message) -> None:
-        said.append(message)
-
-    with suppress(ConfigurationError):
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
-    return said
-
-
 async def test_a_misplaced_middleware_does_not_start() -> None:
     app = sessions(authenticated(SERVER))
-    assert await started(app) == [{"type": "lifespan.startup.failed", "message": MISPLACED}]
+    assert await started(app) == {"type": "lifespan.startup.failed", "message": MISPLACED}
     assert "add_sessions(app, ...)" in MISPLACED
     assert "principal=" in MISPLACED
 
@@ -254,10 +239,7 @@ async def test_routes_may_be_added_by_the_start_itself() -> None:
         yield
 
     app = sessions(Starlette(lifespan=lifespan))
-    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    answer = Answer()
-    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
-    assert answer.messages[0]["type"] == "lifespan.startup.complete"
+    assert (await started(app))["type"] == "lifespan.startup.complete"
     with pytest.raises(ConfigurationError):
         await call(app, http())
 
@@ -329,10 +311,7 @@ async def test_the_start_logs_a_path_that_nothing_serves(
 ) -> None:
     """Once and with the remedy; the application starts, since a route may yet be added."""
     app = sessions(Starlette(routes=[MOUNTED]), path=path)
-    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    answer = Answer()
-    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
-    assert answer.messages[0]["type"] == "lifespan.startup.complete"
+    assert (await started(app))["type"] == "lifespan.startup.complete"
     errors = [line.name for line in caplog.records if line.levelname == "ERROR"]
     assert errors == ["mcp_sessions"] * lines
     assert caplog.text.count("/api/mcp") == lines

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope
+
+from mcp_sessions import ConfigurationError
 
 SESSION_KEY = "io.modelcontextprotocol/session"
 SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
@@ -122,6 +125,14 @@ async def call(app: ASGIApp, scope: Scope, receive: Receive | bytes = b"") -> An
     answer = Answer()
     await app(scope, Incoming(*chunks(receive)) if isinstance(receive, bytes) else receive, answer)
     return answer
+
+
+async def started(app: ASGIApp) -> Message:
+    """Return what an application answers to the server's start-up event; if it starts, it stops again."""
+    answer, incoming = Answer(), Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    with suppress(ConfigurationError):  # which is raised when the server was told
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    return answer.messages[0]
 
 
 class Client:
