@@ -45,11 +45,6 @@ def run(trial: Trial, name: str, seed: int, batch: int, trials: int = BATCH) -> 
         ) from None
 
 
-def pick(random: Random, weighted: dict[Callable[[Random, str], str], int]) -> Callable[[Random, str], str]:
-    """One of the mutations, by weight."""
-    return random.choices(list(weighted), list(weighted.values()))[0]
-
-
 # --- mutations of a text -------------------------------------------------------------------------
 
 ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -112,5 +107,6 @@ TEXT_MUTATIONS: Final[dict[Callable[[Random, str], str], int]] = {
 def mutate(random: Random, text: str) -> str:
     """One or a few mutations in a row."""
     for _ in range(random.choice((1, 1, 1, 1, 2, 2, 3))):
-        text = pick(random, TEXT_MUTATIONS)(random, text)
+        change = random.choices(list(TEXT_MUTATIONS), list(TEXT_MUTATIONS.values()))[0]
+        text = change(random, text)
     return text
