@@ -13,7 +13,7 @@ import pytest
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize
 
-from .servers import COVERING, STATEFUL, Cell, running
+from .servers import COVERING, Cell, running
 from .wire import INITIALIZE, Client, Reply
 
 LEGACY: Final = [cell for cell in COVERING if not cell.modern]
@@ -95,36 +95,3 @@ async def test_the_diagram_of_alternative_2(cell: Cell) -> None:
             # A stateful server has ended its own session too, and answers by itself.
             assert (gone.status, gone.error["code"]) == ((404, -32600) if cell.stateful else (200, -32043))
         assert len(refs) == 2
-
-
-@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
-async def test_a_client_may_confirm_its_handshake_itself(cell: Cell) -> None:
-    async with raw(cell, SEP1364Initialize()) as client:
-        session = (await client.initialize()).answer["sessionId"]
-        assert (await client.tell("notifications/initialized", sessionId=session)).status == 202
-        assert (await client.ask("tools/call", WHOAMI, sessionId=session)).text.startswith("ses_")
-
-
-@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
-async def test_behind_the_bridge_the_field_and_the_header_are_one(cell: Cell) -> None:
-    async with raw(cell, SEP1364Initialize(), bridge=True) as client:
-        opened = await client.initialize()
-        session = opened.answer["sessionId"]
-        assert opened.headers["mcp-session-id"] == session
-        assert [(await client.ask("tools/call", COUNT, sessionId=session)).text for _ in range(2)] == ["1", "2"]
-        assert (await client.initialize(sessionId=session)).answer["sessionId"] == session
-        assert (await client.ask("tools/call", COUNT, sessionId=session)).text == "3"
-        assert (await client.ask("terminate", {"sessionId": session}, sessionId=session)).result == {}
-
-
-@pytest.mark.parametrize("cell", [cell for cell in LEGACY if not cell.stateful], ids=str)
-async def test_a_client_of_today_works_beside_alternative_2(cell: Cell) -> None:
-    async with raw(cell, SEP1364Initialize()) as client:
-        opened = await client.initialize()
-        assert opened.headers["mcp-session-id"] == opened.answer["sessionId"]
-        header = {"mcp-session-id": opened.headers["mcp-session-id"]}
-        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": WHOAMI}
-        by_header = await client.wire.send("POST", json.dumps(call).encode(), header)
-        by_field = await client.ask("tools/call", WHOAMI, sessionId=opened.answer["sessionId"])
-        assert by_header.text == by_field.text != "nobody"
-        assert "sessionId" not in by_header.answer

@@ -10,7 +10,7 @@ from apps import Server, sessions
 from asgiref.testing import ApplicationCommunicator
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable
 from asgiref.typing import Scope as ASGIScope
-from clients import SECRET, START, Answer, Client, Clock, Header, Incoming, call, http
+from clients import SECRET, Answer, Client, Clock, Header, Incoming, call, http
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette._utils import get_route_path
@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.routing import route_path
-from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Ended, Record
+from mcp_sessions.stores._base import Ended
 from mcp_sessions.stores._memory import MemoryStore
 
 JSON: list[Header] = [(b"content-type", b"application/json")]
@@ -143,29 +142,6 @@ class TestItsOwnStartAndStop:
         assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
         assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
-
-    async def test_where_sessions_are_tracked_it_sweeps_while_the_application_lives(self) -> None:
-        """An expired session's `on_end` runs between start and stop, when what the application opened is there."""
-        clock, steps = Clock(), []
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            steps.append("the application starts")
-            await self.app(scope, receive, send)
-
-        def on_end(session: EndedSession, reason: str) -> None:
-            steps.append(reason)
-            ended.set()
-
-        ended, store = anyio.Event(), Store(clock)
-        options: dict[str, Any] = {"clock": clock, "tracked": True, "lifetime": 60, "sweep_interval": 0.001}
-        tracked = sessions(app, store=store, on_end=on_end, **options)
-        await store.register(Record("ses_a", None, START, START + 60, seen_at=START))
-        clock.now += 60
-        await self.live(tracked, between=ended.wait)
-        assert steps == ["the application starts", "expired"]
-        store.swept = anyio.Event()
-        await anyio.wait_all_tasks_blocked()
-        assert not store.swept.is_set()
 
     async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
         """As inside of a route, where start and stop are not seen."""
