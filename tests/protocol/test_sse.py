@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
+from fuzz.sse import by_the_book
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -50,20 +51,6 @@ def bytewise(stream: bytes) -> list[bytes]:
 def facts(events: list[Event]) -> list[tuple[bytes | None, bool]]:
     """What a caller acts upon, without the pieces that only pass."""
     return [(event.data, event.oversized) for event in events if event.data is not None or event.oversized]
-
-
-def by_the_book(stream: bytes) -> list[bytes]:
-    """The events of a stream as the standard's own steps find them: slow, whole, and written apart from ours."""
-    text = stream.removeprefix(BYTE_ORDER_MARK).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    found, values = [], list[bytes]()
-    for line in text.split(b"\n")[:-1]:
-        field, _, value = line.partition(b":")
-        if line == b"":
-            found += [b"\n".join(values)] if any(values) else []
-            values = []
-        elif field == b"data":
-            values.append(value.removeprefix(b" "))
-    return found
 
 
 # --- whole, byte by byte, with trailing matter ---------------------------------------------------
