@@ -82,6 +82,12 @@ def ref() -> str:
     return "nobody" if session is None else session.ref
 
 
+async def tally() -> str:
+    session = current_session()
+    assert session is not None
+    return str(await session.data.increment("n"))
+
+
 async def leave() -> str:
     session = current_session()
     assert session is not None
@@ -164,7 +170,7 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
         return completed(ref())
 
     progress.__annotations__ = {"ctx": context_class(framework), "return": str}
-    for tool in (whoami, whoami_sync, hold, count, leave, progress):
+    for tool in (whoami, whoami_sync, hold, count, tally, leave, progress):
         mcp.tool()(tool)
     mcp.resource("session://me")(whoami)
     mcp.prompt()(who)
