@@ -114,7 +114,7 @@ MUTANTS: Final = {
     "policy-case": Mutant(POLICY, "maxsplit=1)[0].casefold()", "maxsplit=1)[0]", POLICIES),
     "policy-judge": Mutant(POLICY, "if isinstance(answer, bool):\n", "if True:\n", POLICIES),
     "policy-any-type": Mutant(
-        *("_server/middleware.py", "may_be_mcp = runtime.rules.security_sensitive", "may_be_mcp = False"),
+        *("_server/middleware.py", "await peek(receive) if runtime.rules.security_sensitive else", ""),
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "policy-encodings": Mutant(
@@ -182,7 +182,7 @@ MUTANTS: Final = {
         "None if self.on_end is None else 0",
         "server/test_endings.py",
     ),
-    "fork-expiry": Mutant(MINTING, '"expires_at": origin.expires_at', '"expires_at": None', FORKS),
+    "fork-expiry": Mutant(MINTING, "origin.client, expires_at=origin.expires_at)", "origin.client)", FORKS),
     "fork-of-ended": Mutant(MINTING, "            raise refusal_of(status, origin)\n", "            pass\n", FORKS),
     # limits and secrecy
     "event-bytes": Mutant(

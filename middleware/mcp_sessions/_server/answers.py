@@ -38,8 +38,7 @@ from .minting import new_cookie
 from .sessions import refused_claims
 
 Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
-MISSING_SESSION_STATUSES: Final = frozenset({400, 404})
-"""What a server that keeps transport sessions answers, past its guards, to a request that names none."""
+_MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answers, past its guards, to one without an id
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
 _CLOSE: Final = (b"connection", b"close")
@@ -149,7 +148,7 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 def _extra_statuses(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
     names_unknown = ctx.runtime.transport.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
-    return MISSING_SESSION_STATUSES if names_unknown else frozenset()
+    return _MISSING_SESSION if names_unknown else frozenset()
 
 
 async def preflight(ctx: RequestContext, message: Message, extra_statuses: frozenset[int] = frozenset()) -> bool:

@@ -33,7 +33,7 @@ from .._protocol.headers import Header
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._refusals import refusal
-from .._session.claims import COOKIE, PRINCIPAL, SESSION, TRANSPORT, Claims, Kind, Principal, floor_ms
+from .._session.claims import COEXISTING, COOKIE, FIELD, PRINCIPAL, SESSION, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
 from .._tokens import seal
 from ..stores._base import LIVE, Record
@@ -82,11 +82,7 @@ async def mint(
         check_capabilities(capabilities)
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lifetime = runtime.transport.lifetime if kind in {TRANSPORT, PRINCIPAL} else runtime.lifetime
-    fields = {"kind": kind, "expires_at": int(runtime.clock()) + int(lifetime), "client": client}
-    if kind != SESSION:
-        fields["boot"] = runtime.boot()  # its state may be in this process
-    session = _make(runtime, principal, scope, **fields)
+    session = _make(runtime, principal, scope, kind, client)
     if server_id is not None:
         upstream = seal.seal_upstream(session.ring.signing, server_id, session.claims)
         session.claims = msgspec.structs.replace(session.claims, upstream=upstream)
@@ -167,8 +163,7 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
     It ends alone, but expires no later than its parent: forking must not prolong what a stolen id is worth.
     """
     runtime, origin = parent.runtime, parent.claims
-    fields: dict[str, Any] = {"kind": SESSION, "expires_at": origin.expires_at, "client": origin.client}
-    session = _make(runtime, parent.principal, scope, **fields)
+    session = _make(runtime, parent.principal, scope, SESSION, origin.client, expires_at=origin.expires_at)
     async with _beginning(session):
         session.state.update(parent.state)
         try:
@@ -214,8 +209,16 @@ async def _beginning(session: ActiveSession) -> AsyncIterator[None]:
         start.end()
 
 
-def _make(runtime: Runtime, principal: Principal | None, scope: Scope, **fields: Any) -> ActiveSession:
-    """Make a new session for a caller, with these claims in addition to its name, its creation and its owner.
+def _make(
+    runtime: Runtime,
+    principal: Principal | None,
+    scope: Scope,
+    kind: Kind,
+    client: str | None,
+    *,
+    expires_at: int | None = None,
+) -> ActiveSession:
+    """Make a new session for a caller, which expires after the lifetime of its kind, or when it is said to.
 
     Raises the refusal where nothing shows who the caller is.
     """
@@ -224,13 +227,17 @@ def _make(runtime: Runtime, principal: Principal | None, scope: Scope, **fields:
         raise refusal("principal_unseen")
     now = runtime.clock()
     ring = runtime.ring(now)
+    lifetime = runtime.lifetime if kind in {SESSION, FIELD, COEXISTING} else runtime.transport.lifetime
     claims = Claims(
+        kind=kind,
         issuer=runtime.tokens.issuer,
         audience=runtime.audience,
         jti=secrets.token_urlsafe(16),
         issued_at=floor_ms(now),
+        expires_at=int(now) + int(lifetime) if expires_at is None else expires_at,
         subject=ring.signing.subject(principal),
-        **fields,
+        client=client,
+        boot=None if kind == SESSION else runtime.boot(),  # its state may be in this process
     )
     ends_at = end_of(claims, runtime, int(now))
     return ActiveSession("", claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
@@ -299,12 +306,10 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
 
     The session begins with its first use: nothing is kept, counted or reported until then.
     """
-    runtime, client = ctx.runtime, client_of(message)
-    expires_at = int(runtime.clock()) + int(runtime.transport.lifetime)
-    fields = {"kind": COOKIE, "expires_at": expires_at, "client": client, "boot": runtime.boot()}
+    runtime = ctx.runtime
     try:
         await runtime.store.open()
-        offered = _make(runtime, runtime.principal(ctx.scope), ctx.scope, **fields)
+        offered = _make(runtime, runtime.principal(ctx.scope), ctx.scope, COOKIE, client_of(message))
     except Refusal as reason:
         ctx.record_refused(reason, message.label)
         return None
