@@ -190,23 +190,18 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
-        may_be_mcp, body = scope["method"] == "POST", b""
+        may_be_mcp, body = scope["method"] == "POST", None
         try:
             ctx.extract_session_credentials()
-            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):
-                may_be_mcp = runtime.rules.security_sensitive  # a server need not look at the type
-                if may_be_mcp:
-                    may_be_mcp, ctx.receive = await peek(receive)
+            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # a server need not look at the type
+                may_be_mcp, ctx.receive = await peek(receive) if runtime.rules.security_sensitive else (False, receive)
             if may_be_mcp:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
                 body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
             await refuse_without_body(ctx, refusal)
             return
-        if may_be_mcp:
-            await handle_post(ctx, body)
-        else:
-            await handle_without_body(ctx)
+        await (handle_without_body(ctx) if body is None else handle_post(ctx, body))
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""
