@@ -114,9 +114,6 @@ class ResumableSession(Protocol):
     def close(self) -> None: ...
 
 
-Rewrites = tuple[Any, ...]  # each a `Rewrite` of `response`, which imports this file
-
-
 class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
@@ -126,7 +123,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     transport: str | None = None  # the wrapped server's transport session that it came by
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
     session: ResumableSession | None = None  # that it is in, while its answer may still come
-    rewrites: Rewrites = ()  # what the answer needs in a resumed stream
+    rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
 
     @property
     def ended_its_session(self) -> bool:
