@@ -22,14 +22,6 @@ from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATT
 from ._context import request_info
 from ._outcome import OUTCOMES, RequestTelemetry
 
-CREATED: Final = "mcp_sessions.session.created"
-ENDED: Final = "mcp_sessions.session.ended"
-ACTIVE: Final = "mcp_sessions.session.active"
-REFUSED: Final = "mcp_sessions.request.refused"
-CALLS: Final = "mcp_sessions.tool.calls"
-SESSION_DURATION: Final = "mcp.server.session.duration"
-OPERATION_DURATION: Final = "mcp.server.operation.duration"
-
 OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds, as the conventions advise."""
 SESSION_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
@@ -56,18 +48,21 @@ class SessionMetrics:
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         meter = get_meter(SCOPE, names.package_version(), meter_provider, names.SCHEMA_URL)
         self._meter: Final = meter
-        self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
-        self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
-        self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
-        self._calls: Final = meter.create_counter(CALLS, "{call}", "Tool calls, by tool and outcome")
+        count = meter.create_counter
+        self._created: Final = count("mcp_sessions.session.created", "{session}", "Sessions that were created")
+        self._ended: Final = count("mcp_sessions.session.ended", "{session}", "Sessions that ended, by reason")
+        self._refused: Final = count(
+            "mcp_sessions.request.refused", "{request}", "Requests that were refused, by reason"
+        )
+        self._calls: Final = count("mcp_sessions.tool.calls", "{call}", "Tool calls, by tool and outcome")
         self._alive: Final = _alive_of(meter_provider)
         text = "The duration of the MCP session as observed on the MCP server."
         self._session_duration: Final = meter.create_histogram(
-            SESSION_DURATION, "s", text, explicit_bucket_boundaries_advisory=SESSION_BUCKETS
+            "mcp.server.session.duration", "s", text, explicit_bucket_boundaries_advisory=SESSION_BUCKETS
         )
         text = "MCP request or notification duration as observed on the receiver."
         self._operation_duration: Final = meter.create_histogram(
-            OPERATION_DURATION, "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
+            "mcp.server.operation.duration", "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
         )
         self._tools: Final = {OTHER}
         self.begin()
@@ -88,7 +83,8 @@ class SessionMetrics:
 
     def follow(self) -> None:
         """Offer the gauge of live sessions, for a middleware that tracks them."""
-        self._meter.create_observable_gauge(ACTIVE, [self._observe_alive], "{session}", "Sessions that are alive")
+        name, text = "mcp_sessions.session.active", "Sessions that are alive"
+        self._meter.create_observable_gauge(name, [self._observe_alive], "{session}", text)
 
     def alive(self, source: object, audience: str, number: int | None) -> None:
         """Take over how many sessions live, as one middleware's store has it; None where another process says so."""

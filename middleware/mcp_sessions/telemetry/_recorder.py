@@ -67,23 +67,18 @@ class Start(RedactedRepr):
 
 
 class Telemetry:
-    """The telemetry of one middleware.
-
-    Args:
-        parts: Finds what a request to the endpoint may reach, once the application has started.
-        caller: Returns who sends a request, as attributes; None where no span says so.
-    """
+    """The telemetry of one middleware."""
 
     def __init__(
         self,
-        parts: Callable[[], Iterable[object]],
+        parts: Callable[[], Iterable[object]],  # finds what a request may reach, once the application has started
         *,
         spans: Spans = "auto",
         trace: Trace = "request",
         metrics: SessionMetrics | None = None,
         redact: Redact | None = None,
         feed: Feed | None = None,
-        caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,
+        caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,  # who sends it, as attributes
     ) -> None:
         self._parts: Final = parts
         self._spans: Final = spans
@@ -122,13 +117,7 @@ class Telemetry:
     ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one, until what is returned is ended in the same task.
 
-        Args:
-            message: The message; a posted response has no span.
-            headers: Its HTTP headers.
-            scope: The ASGI scope of its HTTP request.
-            session: Its session; an authentic one also where it is refused.
-            is_forwarded: Whether the wrapped server handles it, or we do.
-            server_id: The transport session of the wrapped server that it names.
+        An authentic session is named also where it is refused, or the wrapped server's own where that is known.
         """
         if message.kind is RESPONSE:
             return None
