@@ -176,6 +176,8 @@ async def test_what_is_raised_after_an_answer_is_on_the_span_around_too(spans: l
 
 
 async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None:
+    """And is named on its request, whose other name stays that of the session that is forked."""
+
     def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
         if "no" in params:
             raise CreateRefused
@@ -186,6 +188,9 @@ async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None
     await client.send("sessions/fork", {"no": 1}, session=held)
     starts = [span for span in spans if span.name == "session start"]
     assert [said(start, "error.type") for start in starts] == [[None], [None], ["CreateRefused"]]
+    first, fork = (said(start, "session.id")[0] for start in starts[:2])
+    requests = [said(span, "session.id", "mcp.session.id") for span in spans if span.name == "sessions/fork"]
+    assert requests == [[first, fork], [first, first]]
 
 
 async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:

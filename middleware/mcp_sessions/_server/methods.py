@@ -45,6 +45,8 @@ async def fork(ctx: RequestContext, message: Message) -> dict[str, Any]:
     """Mint a session from the one that the request carries, and echo that one."""
     parent = _carried(ctx)
     made = await minting.fork(parent, params=_params(message), scope=ctx.scope)
+    if ctx.telemetry is not None:
+        ctx.telemetry.name_session(made.claims.ref)
     return {"session": Raw(made.encode_metadata()), "_meta": {SESSION_KEY: Raw(parent.encode_metadata())}}
 
 

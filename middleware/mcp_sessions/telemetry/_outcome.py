@@ -163,8 +163,8 @@ class RequestTelemetry(RequestInfo):
             self.name_session(self.known.learn_session(session_ids[-1]))
 
     def name_session(self, ref: str) -> None:
-        """Take the session that it creates for its own, also on its spans so far."""
-        self.ref: str | None = ref
+        """Name the session that it creates on its spans, and take it for its own where it has none."""
+        self.ref = self.ref or ref
         for span in self.spans:
             name_session(span, ref)
 
