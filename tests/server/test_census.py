@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,27 @@ GAUGE = "mcp_sessions.session.active"
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 
+class Telling(SessionMetrics):
+    """Metrics that tell when they were given a number of sessions."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        super().__init__(provider)
+        self.told = anyio.Event()
+
+    def alive(self, *told: Any) -> None:
+        super().alive(*told)
+        self.told.set()
+        self.told = anyio.Event()
+
+
 class Worker:
     """A worker with metrics of its own, which counts each millisecond while it runs."""
 
     def __init__(self, store: Any, clock: Clock | None = None, **options: Any) -> None:
         self.reader = InMemoryMetricReader()
-        metrics = SessionMetrics(MeterProvider([self.reader], shutdown_on_exit=False))
+        self.metrics = Telling(MeterProvider([self.reader], shutdown_on_exit=False))
         given = {"tracked": True, "clock": clock or Clock(), **options}
-        self.app: MCPSessionMiddleware = sessions(Server(), store=store, metrics=metrics, **given)
+        self.app: MCPSessionMiddleware = sessions(Server(), store=store, metrics=self.metrics, **given)
         self.client = Client(self.app)
         self.running = self.app.services.around(lambda _: nullcontext(), None)
 
@@ -45,14 +57,9 @@ class Worker:
 
     async def shows(self, *expected: int) -> None:
         """Wait until it reports this number, or nothing."""
-        await until(lambda: (self.gauge() or []) == [*expected])
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what nothing announces: a number that a reader comes for."""
-    with anyio.fail_after(DEADLINE):
-        while not holds():  # noqa: ASYNC110
-            await anyio.sleep(0.001)
+        with anyio.fail_after(DEADLINE):
+            while (self.gauge() or []) != [*expected]:
+                await self.metrics.told.wait()
 
 
 @pytest.fixture(autouse=True)
