@@ -7,9 +7,9 @@ that stays open: after its body nothing more comes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import cycle, repeat
+from itertools import repeat
 from typing import Any, Final
 
 import anyio
@@ -106,13 +106,6 @@ class Visits:
     def of(cls, app: ASGIApp, body: bytes, **scoped: Any) -> Visits:
         """Return the same request, again and again."""
         return cls(app, scope(len(body), **scoped), repeat(body))
-
-    @classmethod
-    def in_sessions(cls, app: ASGIApp, ids: Sequence[str]) -> Visits:
-        """Return the same request in one session after the other; the ids are all of one length."""
-        before, after = message(session={"sessionId": "<id>"}).split(b"<id>")
-        tokens = [session_id.encode() for session_id in ids]
-        return cls(app, scope(len(before + tokens[0] + after)), (before + token + after for token in cycle(tokens)))
 
     async def serve(self, requests: int) -> None:
         """Let the application serve so many requests, one after the other."""

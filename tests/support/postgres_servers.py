@@ -14,8 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -23,12 +22,11 @@ from typing import Any
 
 import psycopg
 from environments import go_without
-from redis_servers import Certificates
+from redis_servers import Certificates, wait_for
 
 import debian
 
 HOST = "127.0.0.1"
-PATIENCE = 30  # seconds for a server to come up
 USER: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
 DOES_NO_HARM: dict[str, Any] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
@@ -144,14 +142,6 @@ class Server:
         for pid in (self.pid, *map(int, children)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def wait_for(happens: Callable[[], object]) -> None:
-    """Wait until something happens."""
-    deadline = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Server:
         command = [program(), *self._file, *self._arguments()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, env=self._environment, stdout=log, stderr=log)
-        _wait_for(lambda: self._ended() or self._answers())
+        wait_for(lambda: self._ended() or self._answers())
         if self._ended():
             raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
 
@@ -141,7 +141,7 @@ class Server:
 
     def wait_for_slots(self) -> None:
         """Wait until a node serves its slots: after a start it first listens for others."""
-        _wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
+        wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
 
     def stop(self) -> None:
         """Freeze the server: connections stay open without an answer."""
@@ -207,13 +207,12 @@ def _free_port() -> int:
     return port if port < 55_000 else port - 20_000
 
 
-def _wait_for(happens: Callable[[], bool], patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while True:
+def wait_for(happens: Callable[[], object]) -> None:
+    """Wait until something of a server happens, which nothing announces."""
+    deadline = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
         time.sleep(0.005)
-        if happens():
-            return
-        assert time.monotonic() < deadline, "a server did not come up"
 
 
 @cache
