@@ -18,7 +18,7 @@ from mcp_sessions import MCPSessionMiddleware
 
 from .servers import DEADLINE, KEYS, ref
 from .serving import serving
-from .wire import SESSION_KEY, Held, lifespan
+from .wire import SESSION_KEY, Held
 from .wire import Client as Wire
 
 FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
@@ -55,15 +55,3 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
             assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
             assert [await read(held) for held in (first, None, second, None)] == [mine, "nobody", yours, "nobody"]
     assert len({mine, yours, "nobody"}) == 3
-
-
-async def test_a_result_with_a_session_forbids_caching() -> None:
-    """Beside a session `ttlMs` is 0 and `cacheScope` private; without one the server's own hints stay."""
-    app = server([])
-    async with lifespan(app):
-        wire = Wire(app, modern=True)
-        held = await wire.create()
-        asked = ("resources/read", {"uri": "session://me"})
-        within, without = (await wire.request(*asked, held)).result, (await wire.request(*asked)).result
-    assert (within["ttlMs"], within["cacheScope"]) == (0, "private")
-    assert (without["ttlMs"], without["cacheScope"]) == (3_600_000, "public")

@@ -14,8 +14,8 @@ from mcp_sessions._protocol.decision import decide, subject_of
 from mcp_sessions._protocol.draft import SessionMetadata, Subject
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version, field, required_capabilities
-from mcp_sessions._session.claims import FIELD
+from mcp_sessions._protocol.sep1364 import Sep1364, agreed, agrees_on_version, field, mirrors, required_capabilities
+from mcp_sessions._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)
@@ -193,3 +193,61 @@ def test_servers_of_today_get_what_they_can_read(
     standard = dialects.outgoing(said)
     assert (standard is said) is (body is None)
     assert (standard.body, standard.field) == (said.body if body is None else body.encode(), None)
+
+
+# --- the field, and the header that mirrors it -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ("", None),
+        (',"sessionId":null', None),
+        (',"sessionId":"a"', "a"),
+        (',"sess\\u0069onId":"\\u0061"', "a"),
+        (',"sessionId":""', ""),
+        (',"params":{"sessionId":"a"}', None),
+    ],
+)
+def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -> None:
+    assert field(message("m", members)) == said
+
+
+def test_places_that_agree_name_one_session() -> None:
+    assert agreed() is None
+    assert agreed(None, None) is None
+    assert agreed("a", None, "a") == "a"
+    with refused("session_field_mismatch"):
+        agreed("a", "b", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "is_ours"),
+    [
+        (FIELD, "this", True),
+        (TRANSPORT, "this", True),
+        (SESSION, "this", True),
+        (None, "this", False),
+        (COEXISTING, "the server's", False),
+    ],
+)
+def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, header: str, is_ours: bool) -> None:
+    """The second for sessions alone that began beside a transport session of the server's."""
+    assert mirrors("this", kind, header, is_ours=is_ours)
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "is_ours"),
+    [
+        (FIELD, "other", True),
+        (FIELD, "the server's", False),
+        (TRANSPORT, "other", True),
+        (None, "other", False),
+        (COEXISTING, "this", True),
+        (COEXISTING, "other", True),
+    ],
+)
+def test_any_other_header_contradicts(kind: Kind | None, header: str, is_ours: bool) -> None:
+    assert not mirrors("this", kind, header, is_ours=is_ours)
+    with refused("field_header_missing"):
+        mirrors("this", kind, None, is_ours=False)

@@ -30,12 +30,16 @@ TESTS: Final = {
     ),
     "_protocol/draft.py": ("protocol/test_draft_metadata.py", "protocol/test_decision.py", "server/test_absence.py"),
     "_protocol/headers.py": ("protocol/test_headers.py",),
-    "_protocol/jsonrpc.py": ("protocol/test_jsonrpc.py", "protocol/test_draft_metadata.py", "protocol/test_field.py"),
+    "_protocol/jsonrpc.py": (
+        "protocol/test_jsonrpc.py",
+        "protocol/test_draft_metadata.py",
+        "protocol/test_sep1364_dialects.py",
+    ),
     "_protocol/labels.py": ("protocol/test_correlation.py", "protocol/test_client_name.py"),
     "_protocol/policy.py": ("protocol/test_policy.py",),
     "_protocol/rewrite.py": ("protocol/test_rewrite.py",),
     "_protocol/sep1364.py": (
-        *("protocol/test_field.py", "protocol/test_sep1364_dialects.py", "protocol/test_decision.py"),
+        *("protocol/test_sep1364_dialects.py", "protocol/test_decision.py"),
         *("server/test_field_exchange.py", "server/test_answers.py"),
     ),
     "_protocol/sse.py": ("protocol/test_sse.py",),
