@@ -214,7 +214,7 @@ class TestTheLog:
             f"session {refs[1]} created",
             f"session {refs[0]} ended: deleted",
             f"refused 'tools/call' of session {refs[0]}: ended (-32043)",
-            "refused a body that was not read: not_json (-32700)",
+            "refused a request without a readable message: not_json (-32700)",
         ]
 
     async def test_a_method_name_cannot_forge_a_line(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -51,7 +51,7 @@ class Action(str, Enum):
     ATTACH = "forward with the session attached, echo it"
     STRIP_SESSION = "forward without the session, echo it"
     PASSTHROUGH = "forward unchanged, though it names a session"
-    LIST = "the one of the three above that the option `lists` names"
+    LIST = "ATTACH, STRIP_SESSION or PASSTHROUGH, as the option `lists` says"
 
 
 ANSWERED: Final = frozenset(
@@ -90,7 +90,7 @@ LISTS: Final[Mapping[Lists, Action]] = {
     "untouched": Action.PASSTHROUGH,
 }
 
-CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to a request any more
+CANCELLED: Final = "notifications/cancelled"  # its sender no longer expects an answer to a request
 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
@@ -142,7 +142,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def security_sensitive(self) -> bool:
-        """Whether anything depends on no message reaching the server undecided."""
+        """Whether a message that passes undecided would evade a rule."""
         return self.legacy_only or self.bridges or self.sep1364 is not None or self.policy.summary != "never"
 
 
@@ -205,7 +205,7 @@ def identify(
         kind = FIELD if sep1364 is not None and message.session is None else SESSION_KIND
         return Credentials(metadata, transport_id, kind, contradicts)
     cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
-    # What begins with `server/discover` is left to its answer.
+    # The answer to `server/discover` decides about the cookie.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
         is_principals = has_own and _may_be_principals(message, headers, subject)
         return Credentials(None, transport_id, PRINCIPAL if is_principals else SESSION_KIND)

@@ -146,13 +146,13 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 
 
 def _extra_statuses(ctx: RequestContext) -> frozenset[int]:
-    """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
+    """Return the server's statuses after which our refusal is still sent: this client's id never reaches the server."""
     names_unknown = ctx.runtime.transport.bridges and not ctx.bridge and ctx.headers.all(SESSION_HEADER)
     return _MISSING_SESSION if names_unknown else frozenset()
 
 
 async def preflight(ctx: RequestContext, message: Message, extra_statuses: frozenset[int] = frozenset()) -> bool:
-    """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
+    """Ask the wrapped server whether it serves this caller; if not, send the caller its answer and return False."""
     version = ctx.headers.modern_version
     if version is not None and message.kind is REQUEST:
         try:

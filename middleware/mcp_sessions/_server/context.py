@@ -1,6 +1,7 @@
 """What every station of one request shares: its context, how it crosses the bridge, what its conversation is called.
 
-The scope is the request's own copy of the facts that the wrapped application sees, so its headers are edited here.
+The wrapped application sees the scope that the server made for this request, whose headers are edited in place: so does
+middleware outside, once the request has passed.
 """
 
 from __future__ import annotations

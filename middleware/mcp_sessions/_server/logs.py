@@ -88,7 +88,11 @@ class EventSink:
         if isinstance(event, RequestRefused):
             if _log.isEnabledFor(logging.INFO):  # formatting is expensive
                 of, extra = ("", None) if event.ref is None else (f" of session {event.ref}", {SESSION_ID: event.ref})
-                method = "a body that was not read" if event.method is None else ascii(event.method[:_MAX_METHOD])
+                method = (
+                    "a request without a readable message"
+                    if event.method is None
+                    else ascii(event.method[:_MAX_METHOD])
+                )
                 _log.info("refused %s%s: %s (%d)", method, of, event.reason, event.code, extra=extra)
             reason = REFUSALS.get(event.reason)
             if reason is not None and reason.suspicion != "no":

@@ -193,7 +193,7 @@ class MCPSessionMiddleware:
         may_be_mcp, body = scope["method"] == "POST", None
         try:
             ctx.extract_session_credentials()
-            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # a server need not look at the type
+            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # some servers read JSON of any type
                 may_be_mcp, ctx.receive = await peek(receive) if runtime.rules.security_sensitive else (False, receive)
             if may_be_mcp:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout

@@ -244,7 +244,7 @@ def _make(
 
 
 async def _register(new: ActiveSession) -> None:
-    """Note a new session in the store, which may refuse it later where it does not answer now and none are recorded."""
+    """Note a new session in the store. An untracked one begins without its answer, and may then be refused later."""
     store, limits, principal = new.runtime.store, new.runtime.limits, new.principal
     if not new.runtime.tracked:
         with suppress(StoreUnavailable):

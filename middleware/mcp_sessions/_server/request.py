@@ -84,7 +84,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         ctx.session = session
     except Refusal as refusal:
         refused = await _reason_of(refusal, ctx.runtime)
-        refused = refused.with_traceback(None)  # which would be a circle, since it has this frame
+        refused = refused.with_traceback(None)  # which holds this frame: a reference cycle
     is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, refused) if is_recording else _UNRECORDED:
         if refused is not None:

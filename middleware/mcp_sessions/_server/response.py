@@ -278,7 +278,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
                 runtime.events.remember(event_id, self.request)
             changed = None if each.data is None else await self._rewrite(each.data)
             pieces.append(each.raw if changed is None else each.with_data(changed))
-        if response.terminated:  # while something was kept, or since it is refused
+        if response.terminated:  # it ended, or was refused, while a rewrite waited for the store
             return
         if not more:
             pieces.append(self.events.end())

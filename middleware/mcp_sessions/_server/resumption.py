@@ -1,4 +1,4 @@
-"""Event streams that are open in this process, and how they end, are cut and are resumed.
+"""Event streams that are open in this process, and how they end early and are resumed.
 
 A session that was ended here takes its streams with it at once; one that another worker ended is found by asking the
 store, twice a second and only while such streams are open. A server with an event store runs a call to its end without

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
     {"expired", "ended", "store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"}
 )
-RECHECK_AFTER: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
+RECHECK_AFTER: Final = 1.0  # seconds; for an answer later than this, the store is asked again
 
 _log: Final = logging.getLogger("mcp_sessions")
 
