@@ -84,7 +84,7 @@ class NameSession(Rewrite, kw_only=True):
         return None
 
     async def _name_bridged(self, bridge: BridgedInitialize, response: Response) -> None:
-        """Name our session, with the server's id sealed inside; if none can be minted, refuse in place of the answer."""
+        """Name our session, with the server's id sealed inside; if none can be minted, refuse instead."""
         ctx, message, server_id = response.ctx, self.message, bridge.server_id
         try:
             stated = capabilities(message) if _begins_field(ctx, message) else None
