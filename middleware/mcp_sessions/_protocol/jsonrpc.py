@@ -64,9 +64,7 @@ class MessageKind(Enum):
     RESPONSE = "response"  # anything without `method`: a client's answer to a request of the server
 
 
-REQUEST: Final = MessageKind.REQUEST
-NOTIFICATION: Final = MessageKind.NOTIFICATION
-RESPONSE: Final = MessageKind.RESPONSE
+REQUEST, NOTIFICATION, RESPONSE = MessageKind
 
 
 class Meta(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False, forbid_unknown_fields=True):

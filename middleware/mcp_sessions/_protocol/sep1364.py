@@ -122,12 +122,9 @@ class Sep1364:
     def of(cls, option: Any) -> Sep1364 | None:
         """Return the checked form of the option `dialects=`, a sequence of dialects, or None where it names none."""
         if isinstance(option, Sequence) and all(isinstance(one, Dialect) for one in option):
-            if not option:
-                return None
-            creates = [one for one in option if isinstance(one, SEP1364Create)]
-            initializes = [one for one in option if isinstance(one, SEP1364Initialize)]
-            if len(creates) <= 1 and len(initializes) <= 1:
-                return cls(next(iter(creates), None), next(iter(initializes), None))
+            spoken: dict[type, Any] = {type(one): one for one in option}
+            if len(spoken) == len(option):
+                return cls(spoken.get(SEP1364Create), spoken.get(SEP1364Initialize)) if spoken else None
         raise ConfigurationError(
             f"dialects={option!r} must name each dialect once, as in dialects=[SEP1364Create(), SEP1364Initialize()];"
             " the draft and the transport header need no naming"

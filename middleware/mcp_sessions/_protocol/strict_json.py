@@ -26,16 +26,13 @@ SPACE: Final = b" \t\n\r"
 # Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
 _UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
-read_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-"""Read an object as `last_members` does, but raise one of `DECODE_ERRORS`, also for escaped lone surrogates."""
+_object = msgspec.json.Decoder(dict[str, Raw]).decode  # which refuses escaped lone surrogates
 _string = msgspec.json.Decoder(str).decode
-# As `read_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
+# As `_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
 _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 _encoder: Final = msgspec.json.Encoder()
 join: Final = _encoder.encode
 """Write names, values and slices as JSON: each `Raw` as it is."""
-join_into: Final = _encoder.encode_into
-"""Write into a bytearray, which is cut to the length; in one that is long enough nothing has to grow."""
 
 SHORTEST_MEMBER: Final = len('"":0,')
 
@@ -59,9 +56,9 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     """Return members as `members` does, of several of one name the last: for what is added to and not judged."""
     try:
-        return read_object(text)
+        return _object(text)
     except DECODE_ERRORS as error:
-        found, mask = decode_with_surrogates(read_object, error, bytes(text), wrong)
+        found, mask = decode_with_surrogates(_object, error, bytes(text), wrong)
     names = "".join(found).encode()
     if any(mark in names for mark in mask.marks):  # a name may be another one than it seems
         raise refusal("lone_surrogate")
@@ -114,8 +111,8 @@ def has_no_other_members(text: bytes, found: Any) -> bool:
     takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it. In `found`, a dict or a
     struct, objects may be taken apart, too.
     """
-    joined = bytearray(len(text))
-    join_into(found, joined)
+    joined = bytearray(len(text))  # which is cut to the length, and need not grow
+    _encoder.encode_into(found, joined)
     if len(text) - len(joined) < SHORTEST_MEMBER:
         return True
     return len(bytes(text).translate(None, SPACE)) - len(joined.translate(None, SPACE)) < SHORTEST_MEMBER

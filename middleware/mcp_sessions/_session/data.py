@@ -30,9 +30,7 @@ class Namespace(msgspec.Struct, frozen=True):
     expires_at: int  # when that session ends by itself, Unix seconds; its data may go some leeway after that
     max_bytes: int  # of its names (UTF-8) and values in all
     subject: str | None = None  # whose session it is, where that counts
-    max_subject_bytes: int | None = (
-        None  # of the data of all sessions of that subject, with `VALUE_COST` for each value
-    )
+    max_subject_bytes: int | None = None  # of all sessions of that subject, with `VALUE_COST` for each value
 
 
 class DataStore(Protocol):
@@ -134,7 +132,10 @@ class Data:
         """
         name = _name(key)
         encoded = self._encode(name, value)
-        await self._store.write(self._namespace, name, encoded, expires_at=self._expires_at(ttl))
+        now, expires_at = self._clock(), None
+        if ttl is not None and (seconds := _seconds(ttl)) < self._namespace.expires_at - now:
+            expires_at = now + seconds  # else it ends with the session
+        await self._store.write(self._namespace, name, encoded, expires_at=expires_at)
 
     async def delete(self, key: str) -> None:
         """Remove a value, if there is one."""
@@ -192,13 +193,6 @@ class Data:
         raise DataTooLarge(
             f"the value takes {len(encoded)} bytes as JSON; the limit is {self._max_value_bytes} (Limits.value_bytes)"
         )
-
-    def _expires_at(self, ttl: float | timedelta | None) -> float | None:
-        if ttl is None:
-            return None
-        now, seconds = self._clock(), _seconds(ttl)
-        ends_before_session = seconds < self._namespace.expires_at - now
-        return now + seconds if ends_before_session else None
 
     def __repr__(self) -> str:
         return f"<Data of {self._namespace.owner}>"
