@@ -1,7 +1,7 @@
 """What every station of one request shares: its context, how it crosses the bridge, what its conversation is called.
 
-The wrapped application sees the scope that the server made for this request, whose headers are edited in place; middleware
-outside sees the edits afterwards.
+The wrapped application sees the scope that the server made for this request, whose headers are edited in place;
+middleware outside sees the edits afterwards.
 """
 
 from __future__ import annotations
