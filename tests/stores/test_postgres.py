@@ -33,8 +33,8 @@ from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _sql as sql_store
 from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Record, SessionStatus
-from mcp_sessions.stores._postgres import Durability, PostgresStore
+from mcp_sessions.stores._base import Durability, Record, SessionStatus
+from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._postgres_pool import reason_of
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
@@ -355,7 +355,7 @@ async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: 
 
 def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a forked process, which gets connections of its own."""
-    store = PostgresStore(postgres_servers.shared().url, schema=schema, clock=Clock(), durability="ignore")
+    store = PostgresStore(postgres_servers.shared().url, schema=schema, clock=Clock(), durability="ignore", timeout=5)
     anyio.run(revoke, store, session("parent"))
     child = multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, session("child")))
     child.start()

@@ -44,6 +44,7 @@ FIRST: Final[Position] = (-1, "")  # before every session
 
 Forgotten = Literal["refuse", "accept"]
 """What becomes of sessions from before a store lost data."""
+Durability = Literal["warn", "refuse", "ignore"]  # what to do about a server that may lose acknowledged changes
 
 
 class StoreScope(Enum):
@@ -285,13 +286,11 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
 
 def check_clock(own: float, of_store: float, location: str) -> None:
     """Warn where a worker's clock and its store's, in Unix seconds, differ by more than five."""
-    if abs(own - of_store) > 5:
+    if (apart := abs(own - of_store)) > 5:
         logger.warning(
             "this worker's clock is %.0f s %s that of %s: expired sessions may be accepted, or live ones refused; "
             "synchronize the clocks of all servers",
-            abs(own - of_store),
-            "ahead of" if own > of_store else "behind",
-            location,
+            *(apart, "ahead of" if own > of_store else "behind", location),
         )
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from . import _sql_text as sql
-from ._base import Forgotten, StoreScope, check_clock, logger, split_options
+from ._base import Durability, Forgotten, StoreScope, check_clock, logger, split_options
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
 from ._threads import outcome
@@ -26,8 +26,6 @@ from ._timeout import checked_freshness
 
 if TYPE_CHECKING:
     from psycopg import Connection
-
-Durability = Literal["warn", "refuse", "ignore"]
 
 INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary,pool]>=3.2\""
 NOT_A_URL: Final = (
@@ -165,9 +163,6 @@ class PostgresStore(SQLStore):
 
     async def close(self) -> None:
         await self._pool.close()
-
-    async def _read(self, *statements: Statement) -> list[Rows]:
-        return await self._change(*statements)
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
         try:

@@ -19,9 +19,9 @@ from .._session.data import Namespace
 from . import _base as base
 from . import _redis_data as data
 from . import _redis_scripts as scripts
-from ._base import FIRST, Ended, Facts, Forgotten, Position, Record, SessionStatus, StoreScope, StoreUsage, marked
+from ._base import FIRST, Durability, Ended, Facts, Forgotten, Position, Record, SessionStatus, StoreScope, marked
 from ._redis_client import connect
-from ._redis_epoch import Durability, Epoch
+from ._redis_epoch import Epoch
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
 from ._timeout import checked_freshness
 
@@ -343,6 +343,8 @@ class RedisStore:
             raise error(text)
         return found
 
-    async def usage(self) -> StoreUsage:
+    async def usage(self) -> base.StoreUsage:
         """Return what fills this store."""
-        return StoreUsage(*await self._run(scripts.USAGE, [self._keys.index, self._keys.principals, self._keys.usage]))
+        return base.StoreUsage(
+            *await self._run(scripts.USAGE, [self._keys.index, self._keys.principals, self._keys.usage])
+        )

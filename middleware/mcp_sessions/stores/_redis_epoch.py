@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .._errors import ConfigurationError
-from ._base import check_clock, logger
+from ._base import Durability, check_clock, logger
 from ._redis_scripts import EPOCH, TICK, Keys
 
-Durability = Literal["warn", "refuse", "ignore"]
 FORGETS: Final = (
     "Redis has no append-only file, so a restart loses all revocations, and sessions from before it are refused; "
     "set 'appendonly yes' and 'appendfsync always'"

@@ -108,8 +108,9 @@ class SQLiteStore(SQLStore):
         if self._is_open:
             return
         await self._run(self._file.open)
-        while await self._run(self._sweep):
-            """Other calls have their turn in between."""
+        is_more = True
+        while is_more:  # other calls have their turn in between
+            is_more = await self._run(self._sweep)
         self._is_open = True
 
     async def close(self) -> None:

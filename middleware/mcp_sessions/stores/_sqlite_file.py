@@ -274,7 +274,10 @@ class SQLiteFile:
             has_tables(connection)
             self._configure(connection)
             self._create(connection, before)
-            self._identity, self._seen_at = _same(before, identify(path)), self._clock()
+            now, after = self._clock(), identify(path)
+            if before is None or after is None or after.file != before.file:
+                raise StoreUnavailable("store_vanished")  # which file was opened is not certain
+            self._identity, self._seen_at = after, now
             reader = opened.enter_context(closing(self._open(path, "ro")))
             reader.execute(sql.FORMAT_OF).fetchone()  # by which it opens the log
             opened.pop_all()
@@ -366,12 +369,6 @@ def _checked_sum(value: bytes | None, by: int) -> bytes | None:
         return b"%d" % checked_add(value, by)
     except DataNotInteger:
         return None
-
-
-def _same(before: Identity | None, after: Identity | None) -> Identity:
-    if before is not None and after is not None and before.file == after.file:
-        return after
-    raise StoreUnavailable("store_vanished")  # which file was opened is not certain
 
 
 def cause(error: sqlite3.Error) -> str:
