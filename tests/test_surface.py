@@ -108,7 +108,7 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 MANY = 60  # modules, those of folders without `__init__.py` among them
 HARMLESS = """
-    Item Key Options _OwnRequest
+    Item Key Options
     Answer CallFinished Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
     Outcome Principal Record StoreUsage Dialect _Entry _Found Refused RequestRefused ServerInfo
     SessionCreated

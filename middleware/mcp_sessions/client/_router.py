@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, cast
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
+from anyio.abc import ObjectReceiveStream, ObjectSendStream, TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from .._protocol.jsonrpc import SESSION_KEY
 from . import _messages as messages
@@ -29,7 +30,6 @@ from ._session import (
     SessionNotFound,
 )
 from ._storage import StorageSync
-from ._transport import ClientReadStream
 
 OnNotFound = Literal["raise", "recreate"]
 
@@ -49,33 +49,18 @@ class _Pending:
     context: Context = field(default_factory=copy_context)
 
 
-@dataclass
-class _OwnRequest:
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    answer: Any = field(default=None, repr=False)
-
-
 class SessionRouter:
-    """Adds sessions to requests and removes them from results, between a transport's streams and the client's.
-
-    Args:
-        streams: The transport's.
-        tasks: Where requests are repeated.
-        current: Returns the session that the calling task chose.
-        storage: Keeps named sessions.
-        on_not_found: As in `with_sessions`.
-        timeout: Seconds to wait for the answer to a request of our own.
-    """
+    """Adds sessions to requests and removes them from results, between a transport's streams and the client's."""
 
     def __init__(
         self,
         streams: tuple[Any, Any],
-        tasks: TaskGroup,
-        current: Callable[[], ClientSession | None],
+        tasks: TaskGroup,  # where requests are repeated
+        current: Callable[[], ClientSession | None],  # returns the session that the calling task chose
         storage: StorageSync,
         *,
         on_not_found: OnNotFound,
-        timeout: float,
+        timeout: float,  # seconds to wait for the answer to a request of our own
     ) -> None:
         self.offered: bool | None = None  # whether the server offers sessions; None until it has answered
         self.unnamed: set[ClientSession] = set()  # sessions without a name that are on the server
@@ -86,7 +71,7 @@ class SessionRouter:
         self.client_reads = ClientReadStream(deliveries)
         self._extensions: dict[str, Any] = {}  # of the draft, that the server offers
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._own: dict[str, _OwnRequest] = {}
+        self._own: dict[str, MemoryObjectSendStream[Any]] = {}  # where each request of our own awaits its answer
         self._own_count = 0
         self._open = True
         self._repeating: dict[str, anyio.CancelScope] = {}
@@ -184,8 +169,8 @@ class SessionRouter:
         finally:
             self._open = False
             self._deliveries.close()
-            for request in self._own.values():
-                request.answered.set()
+            for waiting in self._own.values():
+                waiting.close()
 
     async def _deliver(self, item: Any, context: Context | None) -> None:
         if item is not None:
@@ -259,26 +244,27 @@ class SessionRouter:
         """Return the result of a request, or raise `Refused` for an error, and `NoAnswer` where none comes in time."""
         self._own_count += 1
         key = f"{OWN_ID}{self._own_count}"
-        own = self._own[key] = _OwnRequest()
-        session = None if metadata is None else metadata.for_request()
+        item = messages.request(template, key, method, params, None if metadata is None else metadata.for_request())
+        answer, (sent, received) = None, anyio.create_memory_object_stream[Any](1)
         try:
-            with anyio.move_on_after(self._timeout if self._open else 0), suppress(*CLOSED_ERRORS):
-                await self._write.send(messages.request(template, key, method, params, session))
-                await own.answered.wait()
+            with sent, received, anyio.move_on_after(self._timeout if self._open else 0):
+                self._own[key] = sent
+                with suppress(anyio.EndOfStream, *CLOSED_ERRORS):
+                    await self._write.send(item)
+                    answer = await received.receive()
         finally:
-            del self._own[key]
-        if own.answer is None:
+            self._own.pop(key, None)
+        if answer is None:
             raise NoAnswer(f"{method} was not answered: no answer within {self._timeout} s, or the connection is gone")
-        if hasattr(own.answer, "error"):
-            raise Refused(method, own.answer.error.code, own.answer.error.message)
-        return cast("dict[str, Any]", own.answer.result)
+        if hasattr(answer, "error"):
+            raise Refused(method, answer.error.code, answer.error.message)
+        return cast("dict[str, Any]", answer.result)
 
     def _answers_own(self, message: Any) -> bool:
         """Whether a message answers a request of our own; one that comes too late is not the client's either."""
         key = messages.key(message) if messages.is_answer(message) else ""
-        if key in self._own:
-            self._own[key].answer = message
-            self._own[key].answered.set()
+        if (waiting := self._own.pop(key, None)) is not None:
+            waiting.send_nowait(message)
         return key.startswith(OWN_ID)
 
     async def call_extension(
@@ -332,3 +318,34 @@ class SessionRouter:
                 await self.delete(session)
         elif session.metadata not in {None, self._storage.stored.get(session.name)}:
             await self._storage.save(session.name, session.metadata)
+
+
+class ClientReadStream(ObjectReceiveStream[Any]):
+    """What the client receives from, with the context in which the transport received: callbacks run in it."""
+
+    def __init__(self, deliveries: MemoryObjectReceiveStream[tuple[Context | None, Any]]) -> None:
+        self.last_context: Context | None = None
+        self._deliveries = deliveries
+
+    async def receive(self) -> Any:
+        self.last_context, item = await self._deliveries.receive()
+        return item
+
+    async def aclose(self) -> None:
+        self._deliveries.close()
+
+
+class ClientWriteStream(ObjectSendStream[Any]):
+    """What the client sends to, in the task that chose the session. Closing it leaves the transport open."""
+
+    def __init__(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        self._send = send
+        self._closed = False
+
+    async def send(self, item: Any) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        await self._send(item)
+
+    async def aclose(self) -> None:
+        self._closed = True

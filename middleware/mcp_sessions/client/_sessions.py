@@ -7,20 +7,31 @@ What no storage keeps is deleted when the connection is left. Source: the data-l
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
+from importlib import import_module
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
 
 from .._errors import ConfigurationError
 from . import _messages as messages
-from ._router import OnNotFound, SessionRouter
+from ._router import ClientWriteStream, OnNotFound, SessionRouter
 from ._session import ClientError, ClientSession, NoAnswer, SessionPage
 from ._storage import SessionStorage, StorageSync
-from ._transport import ClientWriteStream, Connect, Transport, connector, server_of
+
+Transport = AbstractAsyncContextManager[Any]
+Connect = Callable[[], Transport]
+
+ACCEPTED: Final = (
+    'with_sessions takes the URL of a server, such as "http://127.0.0.1:8000/mcp", a transport such as '
+    "streamable_http_client(url), or a function without arguments that returns a new one"
+)
+
 
 LEAVE_TIMEOUT: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
 
@@ -232,6 +243,41 @@ def with_sessions(
         raise ConfigurationError("sessions are stored by the URL of their server: with_sessions(url, storage)")
     sync = StorageSync(storage, server_of(transport) if isinstance(transport, str) else "")
     return ClientSessions(connector(transport, http_client), sync, on_not_found, timeout)
+
+
+def connector(source: Any, http_client: Any) -> Connect:
+    """Return the function that makes a transport for each connection; see `with_sessions`."""
+    if isinstance(source, str):
+        sdk = import_module("mcp.client.streamable_http")
+        return partial(sdk.streamable_http_client, source, http_client=http_client)
+    if http_client is not None:
+        raise ConfigurationError("http_client= goes with a URL; a transport has its own")
+    if isinstance(source, AbstractAsyncContextManager) and not hasattr(source, "call_tool"):  # not a client
+        return _once(source)  # those of contextlib are callable, too
+    if not callable(source):
+        raise ConfigurationError(f"{ACCEPTED}; not {source!r:.200}")
+    return source  # type: ignore[no-any-return]  # what it returns is entered
+
+
+def _once(transport: Transport) -> Connect:
+    unused = [transport]
+
+    def connect() -> Transport:
+        if not unused:
+            raise ClientError("this transport was used already; a function can return one for each connection")
+        return unused.pop()
+
+    return connect
+
+
+def server_of(url: str) -> str:
+    """Return the URL by which sessions are stored, without a password; raise `ConfigurationError` if it is not one."""
+    with suppress(ValueError):  # not a number as the port, or half an address
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            user, at, host = parts.netloc.rpartition("@")
+            return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", fragment="").geturl()
+    raise ConfigurationError(f"{ACCEPTED}; {url!r} is not the URL of an HTTP server")
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:
