@@ -35,8 +35,8 @@ IMPURE = {
 }
 CLOCKS = {"now", "today", "utcnow"}
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
-MAX_FILES = 100
-MAX_LINES = 20_159
+MAX_FILES = 95
+MAX_LINES = 19_236
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 MAX_FLOORS = 16
