@@ -58,7 +58,11 @@ class BridgedInitialize(RedactedRepr, msgspec.Struct):
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
-    """One request to the endpoint, handed from station to station."""
+    """One request to the endpoint, handed from station to station.
+
+    `bridge` is set where an id begins to cross: by `open_sessions` for a session with the server's id inside, by
+    `rewrites` for an `initialize`, and by `leads_to_legacy` while it asks. `transport.call_upstream` reads it.
+    """
 
     runtime: Runtime
     app: ASGIApp  # the wrapped application, across the bridge where there is one
