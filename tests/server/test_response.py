@@ -309,7 +309,8 @@ class TestASessionThatEnds:
     async def test_an_answer_waits_for_no_store_that_is_away(self, survives: bool) -> None:
         """In an open stream notes go on, and the answer does not, since its session may have ended."""
         watch = Watch(rewrite=Quiet())
-        watch.runtime.streams = Streams(Failing("statuses"))
+        watch.runtime.store = Failing("statuses")
+        watch.runtime.streams = Streams(watch.runtime.store)
         watch.session.ended_by_own_request = survives
         note, answer = b'data: {"method":"n"}\n\n', b'data: {"id":1,"result":{}}\n\n'
         await watch.say(start(EVENTS))
@@ -328,7 +329,8 @@ class TestASessionThatEnds:
                 return None
 
         watch = Watch(rewrite=Keep())
-        watch.runtime.streams = Streams(Failing("statuses"))
+        watch.runtime.store = Failing("statuses")
+        watch.runtime.streams = Streams(watch.runtime.store)
         await watch.say(start(EVENTS))
         await watch.runtime.streams._check_once()
         await watch.say(body(b'data: {"id":1,"result":{}}\n\n', more=True))

@@ -64,12 +64,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         name = None if self.message is None else client_of(self.message)
         return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
-    @property
-    def cause(self) -> Cause:
-        """Why there is none, and the remedy for this client."""
-        return next((cause, remedy) for applies, cause, remedy in self._causes() if applies)
-
-    def _causes(self) -> Iterator[tuple[bool, str, str]]:
+    def causes(self) -> Iterator[tuple[bool, str, str]]:
         """Yield whether each cause applies, the cause and its remedy; the first that applies counts."""
         headers, message, transport = self.headers, self.message, self.runtime.transport
         is_modern, by_header = headers.is_modern, transport.header or transport.bridges
@@ -155,7 +150,8 @@ def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
     if missing is None and MISSING_SESSION_KEY in shown:
         return None
     if missing is not None:
-        client, cause = missing.client, missing.cause
+        client = missing.client
+        cause = next((cause, remedy) for applies, cause, remedy in missing.causes() if applies)
     elif scope is not None:
         client, cause = "a request", UNWRAPPED
     else:

@@ -24,6 +24,7 @@ from .._protocol import rewrite
 from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, Header, content_type, independent_of_body
 from .._protocol.sse import EventStream
 from .._session.claims import RedactedRepr
+from ..stores._base import LIVE
 from .context import RequestContext, session_header_values
 from .resumption import StreamRequest
 
@@ -157,9 +158,10 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             return None
         claims = self.request.claims
         try:
-            return None if await self.ctx.runtime.streams.lives(claims) else SessionEnded(ref=claims.ref)
+            (status,) = await self.ctx.runtime.store.statuses([claims])
         except StoreUnavailable as error:
             return None if self.fail_open else error
+        return None if status is LIVE else SessionEnded(ref=claims.ref)
 
     def refused(self, reason: Refusal) -> bytes:
         """Return the error in place of an answer, or nothing where none is expected."""

@@ -76,10 +76,6 @@ class Streams:
         for request in self._open.get(ref, {}).values():
             request.answered = True
 
-    async def lives(self, claims: Claims) -> bool:
-        """Whether a session is still live, or raise `StoreUnavailable`."""
-        return await self._store.statuses([claims]) == [SessionStatus.LIVE]
-
     async def _poll(self) -> None:
         try:
             while self._open:
