@@ -31,7 +31,7 @@ from .._protocol.headers import (
 )
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
-from .._session.claims import RedactedRepr, looks_like_session_id
+from .._session.claims import Principal, RedactedRepr, looks_like_session_id
 from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
@@ -105,6 +105,11 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         """Whether a cookie of ours counts in this request: in the modern era, and not from other sites."""
         has_cookies = self.runtime.transport.cookie_name is not None and self.headers.is_modern
         return has_cookies and not cookies.is_cross_site(self.headers)
+
+    @property
+    def principal(self) -> Principal | None:
+        """The authenticated caller."""
+        return self.runtime.principal(self.scope)
 
     @property
     def is_secure(self) -> bool:

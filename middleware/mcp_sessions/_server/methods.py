@@ -54,7 +54,7 @@ async def list_sessions(ctx: RequestContext, message: Message) -> dict[str, Any]
     """Return one page of the caller's sessions, oldest first."""
     runtime, carried, cursor = ctx.runtime, ctx.session, _params(message).get("cursor")
     now, audience, after = runtime.clock(), runtime.audience, FIRST if cursor is None else _parse_cursor(cursor)
-    principal, records = runtime.principal(ctx.scope), list[Record]()
+    principal, records = ctx.principal, list[Record]()
     if principal is None:
         raise refusal("principal_required")
     for subject in runtime.ring(now).subjects(principal):

@@ -102,11 +102,11 @@ async def mint(
 
 async def mint_for(ctx: RequestContext, message: Message, kind: Kind, **options: Any) -> ActiveSession:
     """Mint a session for the sender of a message, with the options of `mint`."""
-    principal, client = ctx.runtime.principal(ctx.scope), client_of(message)
+    client = client_of(message)
     if client is None and ctx.session is not None:  # a transport session knows it from its `initialize`
         client = ctx.session.claims.client
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
-        session = await mint(ctx.runtime, principal=principal, scope=ctx.scope, kind=kind, client=client, **options)
+        session = await mint(ctx.runtime, principal=ctx.principal, scope=ctx.scope, kind=kind, client=client, **options)
         if ctx.telemetry is not None:
             ctx.telemetry.name_session(session.claims.ref)
     return session
@@ -287,7 +287,7 @@ async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
     if cookie is None:
         return await new_cookie(ctx, message)
     try:
-        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
+        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.principal, kind=COOKIE)
     except SessionNotFound:
         return await new_cookie(ctx, message)
     except StoreUnavailable:
@@ -309,7 +309,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
     runtime = ctx.runtime
     try:
         await runtime.store.open()
-        offered = _make(runtime, runtime.principal(ctx.scope), ctx.scope, COOKIE, client_of(message))
+        offered = _make(runtime, ctx.principal, ctx.scope, COOKIE, client_of(message))
     except Refusal as reason:
         ctx.record_refused(reason, message.label)
         return None

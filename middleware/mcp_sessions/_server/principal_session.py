@@ -45,12 +45,6 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_Current).decode
 
 
-def principal_of(ctx: RequestContext) -> Principal | None:
-    """Return the principal whose session counts where a request names none; None where none does."""
-    runtime = ctx.runtime
-    return None if runtime.transport.principal_idle is None else runtime.principal(ctx.scope)
-
-
 async def open_own_session(
     ctx: RequestContext, message: Message, principal: Principal, *, fail_open: bool
 ) -> ActiveSession | None:

@@ -39,7 +39,7 @@ from .current import MISSING_SESSION_KEY, MissingSession
 from .methods import METHODS
 from .minting import begin_offered
 from .principal import is_unseen
-from .principal_session import open_own_session, principal_of
+from .principal_session import open_own_session
 from .response import Response, close
 from .rewrites import response_for
 from .runtime import Runtime
@@ -72,7 +72,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     try:
         if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")
-        principal = principal_of(ctx)
+        principal = None if ctx.runtime.transport.principal_idle is None else ctx.principal
         decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
         session = None
         if decision.kind == PRINCIPAL and principal is not None:

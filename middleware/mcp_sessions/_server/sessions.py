@@ -123,7 +123,7 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
             raise refusal("session_header_mismatch", ref=error.ref) from None
         session = session or transport
     if metadata is not None and decision.kind == SESSION:
-        session = await open_session(metadata, ctx.runtime, ctx.runtime.principal(ctx.scope), fail_open=fail_open)
+        session = await open_session(metadata, ctx.runtime, ctx.principal, fail_open=fail_open)
     return session
 
 
@@ -138,7 +138,7 @@ async def open_transport(
 
 
 async def _open(ctx: RequestContext, metadata: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
-    runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
+    runtime, principal = ctx.runtime, ctx.principal
     session = await open_session(metadata, runtime, principal, fail_open=fail_open, kind=kind)
     if runtime.transport.bridges and kind == TRANSPORT:
         ctx.bridge = session.bridge

@@ -87,9 +87,9 @@ async def _answer(ctx: RequestContext, header: str) -> None:
 
 def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims | None:
     """Return the claims of a valid session id, or report a stolen or forged one; every id gets the same answer."""
-    runtime, now, principal = ctx.runtime, ctx.runtime.clock(), ctx.runtime.principal(ctx.scope)
+    runtime, now = ctx.runtime, ctx.runtime.clock()
     try:
-        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=principal, kind=kind).claims
+        return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=ctx.principal, kind=kind).claims
     except SessionNotFound as refusal:
         record_refusal(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None
@@ -116,7 +116,7 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
     request = runtime.events.request_of(ctx.server_id, event_id)
     if request is None and not runtime.events.is_known(event_id):
         request = listening
-    principal = runtime.principal(ctx.scope)
+    principal = ctx.principal
     owners = [None] if principal is None else runtime.ring(runtime.clock()).subjects(principal)
     if request is None or request.claims.subject not in owners:
         claims = None if request is None else request.claims
