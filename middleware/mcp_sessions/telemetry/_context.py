@@ -131,9 +131,8 @@ def attached(context: Context) -> Iterator[None]:
 def origin_of(meta: Meta | None, headers: Mapping[bytes, bytes]) -> tuple[Context, SpanContext, SpanContext]:
     """Return where a message comes from, by its `_meta`, its HTTP headers and the current context.
 
-    Returns:
-        The current context with the message's baggage, and with its caller's span where it names one; that span, not
-        valid where it is none or the next one; the span around, or that of the HTTP headers, or neither.
+    This is a context with the message's baggage and its caller's span; that span, not valid where none is named but
+    the next one; and the span around, or that of the HTTP headers where none is around.
     """
     context, transport = get_current(), get_current_span().get_span_context()
     if not transport.is_valid and b"traceparent" in headers:

@@ -9,13 +9,12 @@ would be exported at its end, or never. The token carries the context of the fir
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import Token
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span, get_tracer, set_span_in_context
 from starlette.types import Scope
 
@@ -45,8 +44,7 @@ class Start(RedactedRepr):
 
     span: Span
     named: Mapping[str, str]  # what names the session, which does not begin if it is refused
-    token: Token[Context]  # restores the context before: the span is the current one
-    info_token: Token[RequestInfo | None]
+    current: ExitStack  # in which the span is the current one
 
     @property
     def trace(self) -> str | None:
@@ -61,8 +59,7 @@ class Start(RedactedRepr):
             self.span.set_attributes(self.named)
         else:
             record(self.span, Outcome(type(error).__qualname__))
-        detach(self.token)
-        request_info.reset(self.info_token)
+        self.current.close()
         self.span.end()
 
 
@@ -220,8 +217,8 @@ class Telemetry:
         is_root = self._in_session and not info.begins_trace
         around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
         mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
-        context = Context() if is_root else set_span_in_context(around)
-        info_token = request_info.set(mine)
+        context, current = Context() if is_root else set_span_in_context(around), ExitStack()
+        current.enter_context(within(mine))
         attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
         if claims.client is not None:
             attributes[names.CLIENT] = claims.client
@@ -229,8 +226,8 @@ class Telemetry:
             attributes[names.KIND] = claims.kind
         links = links_to(request=around.get_span_context() if is_root else None)
         span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
-        named = session_names(claims.ref, context)
-        return Start(span, named, attach(set_span_in_context(span, context)), info_token)
+        current.enter_context(contexts.attached(set_span_in_context(span, context)))
+        return Start(span, session_names(claims.ref, context), current)
 
     def observe(self, fact: SessionEvent) -> None:
         """Record a fact."""
