@@ -96,18 +96,3 @@ async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> N
         await client.call("count", held)
         await client.send("DELETE")
         assert await (await server.connected()).call("count", held) == "2"
-
-
-@pytest.mark.parametrize("transport_id", [None, "0123456789abcdef0123456789abcdef"])
-@stateful
-async def test_a_request_that_the_server_refuses_creates_no_session(cell: Cell, transport_id: str | None) -> None:
-    """Without a transport session, or with a dead one, `sessions/create` gets the server's own refusal."""
-    facts: list[object] = []
-    headers = {} if transport_id is None else {"mcp-session-id": transport_id}
-    async with running(cell, listen=facts.append) as server:
-        client = server.client(**headers)
-        own = await client.request("ping")
-        refused = await client.request("sessions/create")
-    assert refused.status == own.status == (400 if transport_id is None else 404)
-    assert refused.error["message"] == own.error["message"]
-    assert facts == []

@@ -7,13 +7,10 @@ in either era's way. A server that keeps transport sessions is wrapped with the 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from socket import create_server
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 import generated
@@ -24,9 +21,6 @@ import mcp_sessions
 from conformance import server
 
 from . import trial
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMMAND: Final = f"{trial.COMMAND} --features"
 CLIENTS: Final = {
@@ -81,24 +75,10 @@ def _wrapped(app: ASGIApp, *, bridge: bool) -> ASGIApp:
     )
 
 
-@contextmanager
-def _served(factory: str) -> Iterator[str]:
-    with create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    paths = {"PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-m", "uvicorn", "--factory", f"frameworks.features:{factory}", "--port", str(port)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env={**os.environ, **paths}, stdout=quiet, stderr=quiet) as running:
-        try:
-            trial.await_answer(f"http://127.0.0.1:{port}/")
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            running.terminate()
-
-
 def seen(client: str, factory: str, cache: Path) -> dict[str, bool]:
     """Return which of its features a client has with a server."""
-    with _served(factory) as url:
+    application = f"frameworks.features:{factory}"
+    with trial.uvicorn("--factory", application, PYTHONPATH=":".join(sys.path)) as url:
         command = [*trial.node_command(cache, "features"), client, url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=trial.DEADLINE, check=True)
     lines = (line.split() for line in done.stdout.splitlines())

@@ -120,13 +120,20 @@ def served(folder: Path, options: str) -> Iterator[str]:
     code = code.replace('store="sqlite:sessions.db"', f'store="sqlite:sessions.db", {options}')
     notes = f"\nfrom pathlib import Path\nfrom ways import noted\n\napp = noted(app, Path({str(folder / 'ways')!r}))\n"
     (folder / "server.py").write_text(f"import mcp_sessions\n{code}{notes}", "utf-8")
+    paths = os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = {"PYTHONPATH": paths, "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
+    with uvicorn("server:app", "--workers", str(WORKERS), folder=folder, **environment) as url:
+        yield url
+
+
+@contextmanager
+def uvicorn(*arguments: str, folder: Path | None = None, **environment: str) -> Iterator[str]:
+    """Serve an application within the block, and yield the URL of its endpoint; what it logs is not shown."""
     with create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    paths = os.pathsep.join([str(folder), str(HERE), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "uvicorn", "server:app", "--workers", str(WORKERS), "--port", str(port)]
-    surroundings = {**os.environ, "PYTHONPATH": paths, "MCP_SESSIONS_KEYS": secrets.token_urlsafe(32)}
-    quiet = subprocess.DEVNULL  # the server logs every request
-    with subprocess.Popen(command, cwd=folder, env=surroundings, stdout=quiet, stderr=quiet) as server:
+    command = [sys.executable, "-m", "uvicorn", *arguments, "--port", str(port)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, stdout=quiet, stderr=quiet) as server:
         try:
             await_answer(f"http://127.0.0.1:{port}/")
             yield f"http://127.0.0.1:{port}/mcp"
