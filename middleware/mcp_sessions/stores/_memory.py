@@ -69,6 +69,7 @@ class _Values:
     subject: str | None
     items: _Items = field(default_factory=dict)
     cost: int = 0
+    first_end: float = math.inf  # before which none is over
 
 
 class _SessionData:
@@ -96,16 +97,23 @@ class _SessionData:
     def put(self, namespace: Namespace, new: Mapping[str, tuple[bytes | None, float]], now: float) -> None:
         """Keep values, and remove those that are None."""
         held = self._held.get(namespace.owner) or _Values(namespace.subject)
-        items: Mapping[str, tuple[bytes | None, float]] = {**held.items, **new}
-        kept = {key: (value, ends) for key, (value, ends) in items.items() if value is not None and now < ends}
-        size = sum(base.entry_size(key, value) for key, (value, _) in kept.items())
-        more = size + len(kept) * VALUE_COST - held.cost
-        if any(key in kept for key in new):
-            base.check_size(namespace, size)
-            self._check_room(namespace, held.subject, more)
-        held.items = kept
-        self._account(held, more)
+        items, changed, is_over = held.items, dict(new), held.first_end <= now
+        if is_over:
+            changed = {key: (None, ends) for key, (_, ends) in items.items() if ends <= now} | changed
+        old = {key: items[key] for key in changed if key in items}
+        kept = {key: (value, ends) for key, (value, ends) in changed.items() if value is not None and now < ends}
+        more = _cost(kept) - _cost(old)
         if kept:
+            number = len(items) - len(old) + len(kept)
+            base.check_size(namespace, held.cost + more - number * VALUE_COST)
+            self._check_room(namespace, held.subject, more)
+        for key in old:
+            del items[key]
+        items.update(kept)
+        ends_of = (items if is_over else kept).values()
+        held.first_end = min([math.inf if is_over else held.first_end, *(ends for _, ends in ends_of)])
+        self._account(held, more)
+        if items:
             self._held[namespace.owner] = held
             self.deadlines[namespace.owner] = max(namespace.expires_at, self.deadlines.get(namespace.owner, 0))
         else:
@@ -373,3 +381,7 @@ class MemoryStore:
             else:
                 data.drop(owner)
         return now
+
+
+def _cost(items: _Items) -> int:
+    return sum(base.entry_size(key, value) + VALUE_COST for key, (value, _) in items.items())
