@@ -115,11 +115,7 @@ def versions_of(version: str | None, http_version: str | None) -> dict[str, str]
 
 def message_attributes(message: Message, target: str | None, client: str | None) -> dict[str, str]:
     """Return the attributes of one message that are not the transport's, with its client's own name."""
-    attributes = {METHOD: message.label}
-    if target is not None:
-        attributes[TARGET_ATTRIBUTES[message.method]] = target
-    if message.method == CALL:
-        attributes[OPERATION] = "execute_tool"
+    attributes = {METHOD: message.label, **target_attributes(message.method, target)}
     if client is not None:
         attributes[CLIENT] = client[:MAX_CLIENT_CHARS]
     if message.id is not None:
@@ -131,6 +127,12 @@ def message_attributes(message: Message, target: str | None, client: str | None)
         if bare:
             attributes[RESOURCE_URI] = bare[:_MAX_URI]
     return attributes
+
+
+def target_attributes(method: str, target: str | None) -> dict[str, str]:
+    """Return the attributes of a tool or a prompt that a message of a method names."""
+    operation = {OPERATION: "execute_tool"} if method == CALL else {}
+    return operation if target is None else {TARGET_ATTRIBUTES[method]: target, **operation}
 
 
 def target_of(message: Message) -> str | None:
@@ -181,9 +183,9 @@ class KnownNames:
         if len(self._names) < (_MAX_UNLISTED if fails else _MAX_NAMES):
             self._names.add((method, target))
 
-    def bounded(self, method: str, target: str | None) -> str | None:
-        """Return a target that is known, `_OTHER` for another one, None for none."""
-        return target if target is None or (method, target) in self._names else OTHER
+    def bounded(self, method: str, target: str) -> str:
+        """Return a target that is known, `_OTHER` for another one."""
+        return target if (method, target) in self._names else OTHER
 
     def span_name(self, method: str, target: str | None) -> str:
         """Return the name of a message's span."""

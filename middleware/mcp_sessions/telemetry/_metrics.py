@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
@@ -18,7 +18,7 @@ from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._refusals import ENDS, REFUSALS
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from . import _attributes as names
-from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL
+from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TOOL
 from ._context import request_info
 from ._outcome import OUTCOMES, RequestTelemetry
 
@@ -115,23 +115,19 @@ class SessionMetrics:
         """Record how one message ended, and how long it took."""
         message, known, outcome = request.message, request.known, request.outcome
         method = message.method if message.method in METHODS else OTHER
-        attributes: dict[str, Any] = {METHOD: method, **_bounded(request.versions)}
         for tool in outcome.tools:
             self._learn(known.bounded(CALL, tool))
-        target = known.bounded(method, request.target)
-        if target is not None:
-            attributes[TARGET_ATTRIBUTES[method]] = target
-        if method == CALL:
-            attributes[names.OPERATION] = "execute_tool"
+        target = None if request.target is None else known.bounded(method, request.target)
+        if method == CALL and target is not None:
             self._learn(target)
-            if target is not None:
-                self._calls.add(1, {TOOL: target, OUTCOME: outcome.word})
+            self._calls.add(1, {TOOL: target, OUTCOME: outcome.word})
         ended = {names.ERROR_TYPE: outcome.error, names.STATUS_CODE: outcome.code}
+        attributes = {METHOD: method, **_bounded(request.versions), **names.target_attributes(method, target)}
         attributes.update((name, value) for name, value in ended.items() if value is not None)
         self._operation_duration.record(request.seconds, attributes)
 
-    def _learn(self, tool: str | None) -> None:
-        if tool is not None and tool not in self._tools:
+    def _learn(self, tool: str) -> None:
+        if tool not in self._tools:
             self._tools.add(tool)
             self._begin_tool(tool)
 

@@ -49,8 +49,7 @@ class SessionSpanProcessor(SpanProcessor):
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Name the session on a span; outside of a session's request the span stays as it is."""
         try:
-            instrumentation = getattr(span, "instrumentation_scope", None)
-            scope = None if instrumentation is None else instrumentation.name
+            scope = getattr(getattr(span, "instrumentation_scope", None), "name", None)
             if scope == names.SCOPE or not span.is_recording():  # ours name their session themselves
                 return
             context = get_current() if parent_context is None else parent_context
