@@ -25,6 +25,7 @@ SLOW = (
     "tests/client/test_transports.py",
     "tests/corpus",
     "tests/docs/examples",
+    "tests/docs/test_pages.py",
     "tests/integration/test_bearer_auth.py",
     "tests/integration/test_clients.py",
     "tests/integration/test_handle_types.py",
