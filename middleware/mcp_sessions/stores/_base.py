@@ -64,7 +64,7 @@ class Record:
         subject: The keyed hash of its principal, or None for an anonymous session.
         created_at: Unix seconds, to the millisecond.
         expires_at: When its token expires, Unix seconds.
-        seen_at: When it was last used, Unix seconds; may lag by up to `resolution`.
+        seen_at: When it was last used, Unix seconds; may lag by up to `resolution`, and by `freshness=` more.
         trace: The traceparent of its start, to which the span of its end links, or None.
         audience: The deployment that it belongs to. Deployments that share a store do not see each other's sessions.
         principal_hashes: Keyed hashes of the components of its principal, or None for an anonymous session.
