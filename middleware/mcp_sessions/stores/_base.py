@@ -42,8 +42,7 @@ Position = tuple[float, str]
 
 FIRST: Final[Position] = (-1, "")  # before every session
 
-Forgotten = Literal["refuse", "accept"]
-"""What becomes of sessions from before a store lost data."""
+Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before a store lost data
 Durability = Literal["warn", "refuse", "ignore"]  # what to do about a server that may lose acknowledged changes
 
 

@@ -345,6 +345,5 @@ class RedisStore:
 
     async def usage(self) -> base.StoreUsage:
         """Return what fills this store."""
-        return base.StoreUsage(
-            *await self._run(scripts.USAGE, [self._keys.index, self._keys.principals, self._keys.usage])
-        )
+        of = [self._keys.index, self._keys.principals, self._keys.usage]
+        return base.StoreUsage(*await self._run(scripts.USAGE, of))

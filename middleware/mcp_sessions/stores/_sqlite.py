@@ -124,9 +124,7 @@ class SQLiteStore(SQLStore):
             thread.shutdown(wait=False)
 
     async def _read(self, *statements: Statement) -> list[Rows]:
-        def job(connection: sqlite3.Connection) -> list[Rows]:
-            return _execute(connection, *statements)
-
+        job = partial(_execute, statements)
         if all(text in _SINGLE for text, _ in statements) and (found := self._file.read_nowait(job)) is not None:
             return found
         return await self._run(partial(self._file.read, job))
@@ -186,7 +184,7 @@ class SQLiteStore(SQLStore):
         """Delete some of what has expired; whether there may be more."""
 
         def job(connection: sqlite3.Connection) -> bool:
-            return sweep(partial(_execute, connection), now=self._clock(), leeway=self._leeway)
+            return sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway)
 
         return self._file.change(job, frees=True)
 
@@ -200,7 +198,7 @@ class SQLiteStore(SQLStore):
 
         def job(connection: sqlite3.Connection) -> list[list[Rows]]:
             group.extend(self._take())
-            return [_execute(connection, *change.statements) for change in group]
+            return [_execute(change.statements, connection) for change in group]
 
         try:
             results = self._file.change(job, deadline=deadline)
@@ -217,11 +215,8 @@ class SQLiteStore(SQLStore):
                 change.future.set_result(result)
 
     def _commit_alone(self, change: _Change) -> None:
-        def job(connection: sqlite3.Connection) -> list[Rows]:
-            return _execute(connection, *change.statements)
-
         try:
-            change.future.set_result(self._file.change(job, frees=change.frees))
+            change.future.set_result(self._file.change(partial(_execute, change.statements), frees=change.frees))
         except Exception as error:  # noqa: BLE001  # its caller's
             change.future.set_exception(error)
 
@@ -255,7 +250,7 @@ class SQLiteStore(SQLStore):
         return f"<SQLiteStore {self._path}>"
 
 
-def _execute(connection: sqlite3.Connection, *statements: Statement) -> list[Rows]:
+def _execute(statements: Sequence[Statement], connection: sqlite3.Connection) -> list[Rows]:
     return [connection.execute(_render(text), values).fetchall() for text, values in statements]
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import current_token
 
 from .._errors import DataError
-from .._session.claims import SESSION, Claims, Principal, RedactedRepr
+from .._session.claims import AUDIENCE, SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session, shown_variable
 from .._session.state import State, encode_state
@@ -63,15 +63,8 @@ def session_for_test(
         DataNotJSON: A value of `data` does not.
     """
     now = int(time.time())
-    claims = Claims(
-        kind=SESSION,
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=secrets.token_urlsafe(16),
-        issued_at=now,
-        expires_at=now + lifetime,
-        client="test",
-    )
+    of: dict[str, Any] = {"issuer": AUDIENCE, "audience": AUDIENCE, "jti": secrets.token_urlsafe(16), "client": "test"}
+    claims = Claims(kind=SESSION, issued_at=now, expires_at=now + lifetime, **of)
     session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
     for key, value in (data or {}).items():
         _step(partial(session.data.set, key, value))
@@ -101,8 +94,7 @@ class _Opened(RedactedRepr):
         """No client has stated any."""
 
     async def end(self, reason: str) -> None:
-        of = self.claims
-        await self._store.revoke(Record.of(of), reason=reason, lease=0)
+        await self._store.revoke(Record.of(self.claims), reason=reason, lease=0)
 
 
 def _call_off_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
