@@ -61,12 +61,10 @@ def application(app: Any) -> ASGIApp:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _validator(what: str, accepts: Callable[[Any], bool], plain: Callable[[Any], Any] = lambda value: value) -> Check:
-    """Return the check that a value is accepted, which returns it in its plainest form."""
-
+def _validator(what: str, accepts: Callable[[Any], bool]) -> Check:
     def check(option: str, value: Any) -> Any:
         if accepts(value):
-            return plain(value)
+            return value
         raise ConfigurationError(f"{option}={value!r} must be {what.format(option=option)}")
 
     return check
@@ -150,8 +148,10 @@ def names(allowed: tuple[str, ...]) -> OptionType:
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
-    check = _validator(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts, tuple)
-    return OptionType("names, separated by commas, or `none`", check, _read_words)
+    check = _validator(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts)
+    return OptionType(
+        "names, separated by commas, or `none`", lambda option, value: tuple(check(option, value)), _read_words
+    )
 
 
 def _duration(least: float) -> OptionType:
