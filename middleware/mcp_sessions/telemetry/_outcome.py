@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import msgspec
-from opentelemetry import context as contexts
-from opentelemetry.context import Context
+from opentelemetry.context import Context, detach, get_current
 from opentelemetry.trace import Link, Span, StatusCode
 
 from .._errors import Refusal, SessionRequired
@@ -153,7 +152,7 @@ class RequestTelemetry(RequestInfo):
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make it the current one: for handlers that run elsewhere, and for what we do ourselves in `initialize`."""
-        with within(self), attached(contexts.get_current() if self.context is None else self.context):
+        with within(self), attached(get_current() if self.context is None else self.context):
             yield
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
@@ -237,7 +236,7 @@ class RequestTelemetry(RequestInfo):
         if self.end_span is not None:
             self.end_span()
         if self.token is not None:
-            contexts.detach(self.token)
+            detach(self.token)
         if self.info_token is not None:
             request_info.reset(self.info_token)
         self.seconds = perf_counter() - self.started_at
