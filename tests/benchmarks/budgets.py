@@ -9,5 +9,5 @@ BUDGETS: Final = {
     "ours, session": 231_000,
     "ours, session, state changed": 333_000,
     "ours, forged session refused": 331_000,
-    "ours, session, traced": 650_000,
+    "ours, session, traced": 620_000,
 }
