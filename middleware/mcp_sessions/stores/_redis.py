@@ -103,6 +103,7 @@ class RedisStore:
         self._opened = False
         self._advancing = asyncio.Lock()
         self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
+        self._first_look = 0.0  # seconds without use after which a new session is; 0 until an idle timeout is known
 
     async def open(self) -> None:
         self._stay_on_loop()
@@ -189,11 +190,10 @@ class RedisStore:
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         now = self._clock()
-        own = [self._keys("session", claims.ref), self._keys("seen", claims.audience)]
+        self._note_idle_timeout(idle_timeout)
+        keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
         times = (repr(now), repr(now - base.resolution(idle_timeout)), repr(base.idle_since(now, idle_timeout)))
-        epoch, *found, seen, ended = await self._run_in_epoch(
-            scripts.TOUCH, [*self._keys_of_facts(claims), *own], *times
-        )
+        epoch, *found, seen, ended = await self._run_in_epoch(scripts.TOUCH, keys, *times)
         facts, accept = self._facts(epoch, found, seen), self._accept_older
         facts = facts._replace(ended=facts.ended or ended is not None)
         return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
@@ -201,7 +201,7 @@ class RedisStore:
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         keys, ref = self._keys, record.ref
         until = "" if lease is None else repr(self._clock() + lease)
-        named = [keys("ended", ref), keys("session", ref), *keys.of_audience(record.audience), *keys.of_all_sessions]
+        named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
         with marked(self._unsure, ref) as mark:
             args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
             return bool(await self._run(scripts.REVOKE, named, *args))
@@ -213,14 +213,20 @@ class RedisStore:
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
         keys, until, audience = self._keys, record.expires_at, record.audience
         named = [keys(kind, record.ref) for kind in ("registered", "ended", "session")]
-        named += [keys.cutoff(audience, record.subject), *keys.of_audience(audience), keys.index, keys.principals]
-        texts = {"t": record.trace, "p": record.principal_hashes}
-        words = [word for name, text in texts.items() if text is not None for word in (name, text)]
+        named += [keys.cutoff(audience, record.subject), keys("due", audience), keys.index, keys.principals]
+        look = min(until, record.seen_at + self._first_look)
+        fields: dict[str, Word | None] = {"e": until, "s": repr(record.seen_at), "t": record.trace}
+        fields["p"] = record.principal_hashes
+        words = [word for name, value in fields.items() if value is not None for word in (name, value)]
         args = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True), member_of(record))
-        of = (audience, "" if max_sessions is None else max_sessions, until, repr(record.seen_at))
+        of = (audience, "" if max_sessions is None else max_sessions, repr(look))
         _, fits = await self._run_in_epoch(scripts.REGISTER, named, *args, *of, *words)
         if not fits:
             raise refusal("sessions_full")
+
+    def _note_idle_timeout(self, idle_timeout: int | None) -> None:
+        """Remember when to look at a new session first."""
+        self._first_look = math.inf if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
 
     async def get(self, ref: str) -> Record | None:
         name, audience = await self._run("HMGET", [self._keys("session", ref)], "m", "a")
@@ -277,19 +283,22 @@ class RedisStore:
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
-        keys, due = self._keys, self._keys.of_audience(audience)
+        keys, due = self._keys, self._keys("due", audience)
+        self._note_idle_timeout(idle_timeout)
+        idle = "" if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
+        latest = self._clock() + self._first_look
         try:
             while len(taken) < limit:
                 now = self._clock()
-                moments = (repr(now), repr(base.idle_since(now, idle_timeout)))
-                members = await self._run(scripts.DUE, due, *moments, limit - len(taken))
+                members = await self._run(scripts.DUE, [due], repr(now), limit - len(taken), repr(latest))
                 if not members:
                     break
+                latest = math.inf  # or what is looked at now for its deadline's sake would be looked at for ever
                 refs = [scripts.listed(name)[1] for name in members]
                 each = [key for ref in refs for key in (keys("session", ref), keys("ended", ref))]
-                args = (*moments, repr(float(lease)), repr(float(self._leeway)), audience, *members)
+                args = (repr(now), idle, repr(float(lease)), repr(float(self._leeway)), audience, *members)
                 # Not idempotent: a claim that was made would look like another's.
-                claim = self._run(scripts.CLAIM, [*due, keys.index, keys.principals, *each], *args, idempotent=False)
+                claim = self._run(scripts.CLAIM, [due, keys.index, keys.principals, *each], *args, idempotent=False)
                 taken += [Ended(record_of(*fields), reason.decode()) for *fields, reason in await claim]
         except StoreUnavailable:
             if not taken:  # what was taken must reach the caller, who runs its `on_end`

@@ -108,14 +108,14 @@ end
 # epoch registered; created ttl -> epoch
 REGISTER_AT_EPOCH: Final = Script(_REGISTER_AT_EPOCH, "return {epoch}")
 
-# epoch registered ended session cutoff due seen index principals;
-# created ttl ttl-while-recorded member audience max expires seen {field value}... -> epoch, and 0 if there are too many
+# epoch registered ended session cutoff due index principals;
+# created ttl ttl-while-recorded member audience max look {field value}... -> epoch, and 0 where there are too many
 REGISTER: Final = Script(
     KEEP,
     _INDEX,
     _REGISTER_AT_EPOCH,
     """
-local ended, session, cutoff, due, seen, index, principals = unpack(KEYS, 3)
+local ended, session, cutoff, due, index, principals = unpack(KEYS, 3)
 local ttl, member, audience, max = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 if redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'm') == 1 then return {epoch, 1} end
 local of_all, own, subject = members(audience, member)
@@ -126,36 +126,34 @@ if max ~= '' then
     return {epoch, 0}
   end
 end
-redis.call('HSET', session, 'm', member, 'a', audience, 'e', ARGV[7], 's', ARGV[8], unpack(ARGV, 9))
+redis.call('HSET', session, 'm', member, 'a', audience, unpack(ARGV, 8))
 redis.call('ZADD', due, ARGV[7], member)
-redis.call('ZADD', seen, ARGV[8], member)
 redis.call('ZADD', index, 0, of_all, 0, own)
 redis.call('ZINCRBY', principals, 1, subject)
-for _, key in ipairs({session, due, seen, index, principals}) do keep(key, ttl) end
+for _, key in ipairs({session, due, index, principals}) do keep(key, ttl) end
 return {epoch, 1}
 """,
 )
 
-# epoch ended registered cutoff cutoff session seen; now touched-by idle-since
+# epoch ended registered cutoff cutoff session; now touched-by idle-since
 # -> the first five, the last use before this one, and why it ended
 TOUCH: Final = Script("""
 local found = redis.call('MGET', unpack(KEYS, 1, 5))
-local record = redis.call('HMGET', KEYS[6], 's', 'x', 'm')
+local record = redis.call('HMGET', KEYS[6], 's', 'x')
 local seen = tonumber(record[1] or '')
-if record[3] and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < seen then
+if seen and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < seen then
   redis.call('HSET', KEYS[6], 's', ARGV[1])
-  redis.call('ZADD', KEYS[7], ARGV[1], record[3])
 end
 found[6], found[7] = record[1], record[2]
 return found
 """)
 
-# ended session due seen index principals usage sizes; mark ttl reason lease-until-or-nothing member ref
+# ended session due index principals usage sizes; mark ttl reason lease-until-or-nothing member ref
 # -> 1 where this call, known by its mark, ended it; without a lease it is purged
 REVOKE: Final = Script(
     _PURGE,
     """
-local ended, session, due, seen, index, principals, usage, sizes = unpack(KEYS)
+local ended, session, due, index, principals, usage, sizes = unpack(KEYS)
 local mark, ttl, reason, lease, member, ref = unpack(ARGV)
 local found = redis.call('GET', ended)
 if not found then
@@ -166,7 +164,6 @@ if not found then
       redis.call('HSET', session, 'l', lease)
       redis.call('ZADD', due, lease, member)
     end
-    redis.call('ZREM', seen, member)
   end
   redis.call('SET', ended, found, 'EX', ttl)
 end
@@ -201,42 +198,49 @@ end
 return all
 """)
 
-# due seen; now idle-since count -> members that have expired, whose lease is over, or that are idle
-DUE: Final = Script("""
-local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[2], 'LIMIT', 0, ARGV[3] - #found)) do
-  found[#found + 1] = member
+# due; now count latest -> members. What is to be looked at after the latest moment that the idle timeout permits was
+# recorded under a longer one: it is looked at now.
+DUE: Final = Script(
+    """
+if ARGV[3] ~= 'inf' then
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[3], '+inf', 'LIMIT', 0, 500)) do
+    redis.call('ZADD', KEYS[1], ARGV[1], member)
+  end
 end
-return found
-""")
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
+""",
+    allow_oom=True,
+)
 
-# due seen index principals {session ended}...; now idle-since lease leeway audience {member}...
-# -> of each that has ended and is not claimed: its record and its reason
+# due index principals {session ended}...; now idle-or-nothing lease leeway audience {member}...
+# -> of each that has ended and is not claimed: its record and its reason. All others are to be looked at later.
 CLAIM: Final = Script(
     _INDEX,
     """
-local due, seen, index, principals = unpack(KEYS, 1, 4)
-local now, idle_since, lease, leeway = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local due, index, principals = unpack(KEYS, 1, 3)
+local now, idle, lease, leeway = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local function claim(session, ended, member)
   local r = redis.call('HMGET', session, 'm', 'e', 's', 'a', 't', 'p', 'x', 'l')
   if not r[1] then
     redis.call('ZREM', due, member)
-    redis.call('ZREM', seen, member)
     return unlist(index, principals, ARGV[5], member)
   end
-  local ends = tonumber(r[2])
-  if r[7] and now < tonumber(r[8]) or not r[7] and now < ends and tonumber(r[3]) > idle_since then return end
+  local ends, over = tonumber(r[2]), idle and tonumber(r[3]) + idle or math.huge
+  local later = r[7] and tonumber(r[8]) or math.min(ends, over)
+  if now < later then
+    redis.call('ZADD', due, later, member)
+    return
+  end
   r[7] = r[7] or (now < ends and 'idle' or 'expired')
   redis.call('HSET', session, 'x', r[7], 'l', now + lease)
   redis.call('ZADD', due, now + lease, member)
-  redis.call('ZREM', seen, member)
   local ttl = math.max(1, math.ceil(ends + leeway - now))
   redis.call('SET', ended, '0', 'EX', string.format('%d', ttl), 'NX')
   r[8] = nil
   return r
 end
 local taken = {}
-for i = 6, #ARGV do taken[#taken + 1] = claim(KEYS[2 * i - 7], KEYS[2 * i - 6], ARGV[i]) end
+for i = 6, #ARGV do taken[#taken + 1] = claim(KEYS[2 * i - 8], KEYS[2 * i - 7], ARGV[i]) end
 return taken
 """,
     allow_oom=True,
@@ -289,13 +293,12 @@ class Keys:
     """The names under which one deployment keeps its sessions, all with one hash tag.
 
     There are those of a session (`ended`, whose value names the call that ended it, `registered`, `session`), those of
-    an audience (`due`, the sessions by their end or that of their lease, `seen`, those that live by their last use, and
-    `cutoff`), and those of all.
+    an audience (`due`, the sessions by when to look at them next, and `cutoff`), and those of all.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.epoch = self("epoch", "6")  # with the number of the format
+        self.epoch = self("epoch", "5")  # with the number of the format
         self.servers = self("servers")
         self.index, self.principals = self("index"), self("principals")
         self.usage, self.sizes = self("usage"), self("sizes")
@@ -303,9 +306,6 @@ class Keys:
 
     def __call__(self, *parts: str) -> str:
         return f"{{{self._prefix}}}{':'.join(parts)}"
-
-    def of_audience(self, audience: str) -> list[str]:
-        return [self("due", audience), self("seen", audience)]
 
     def cutoff(self, audience: str, subject: str | None = None) -> str:
         return self("cutoff", audience, subject or "")
