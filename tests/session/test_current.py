@@ -135,7 +135,7 @@ async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
 @pytest.fixture
 def stuck() -> Any:
     """A context variable that still holds the session of a connection's first request."""
-    token: Token[Any] = shown_variable.set({"mcp_session": SimpleNamespace(ref="stuck")})
+    token: Token[Any] = shown_variable.set({"mcp_session": SimpleNamespace(ref="stuck", correlation=None)})
     yield
     shown_variable.reset(token)
 
