@@ -163,7 +163,7 @@ class RequestTelemetry(RequestInfo):
 
     def name_session(self, ref: str) -> None:
         """Name the session that it creates on its spans, and take it for its own where it has none."""
-        self.ref = self.ref or ref
+        self.ref: str | None = self.ref or ref
         for span in self.spans:
             name_session(span, ref)
 
