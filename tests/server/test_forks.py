@@ -137,7 +137,7 @@ async def test_on_create_may_refuse_a_fork_and_nothing_is_left_behind(tracked: b
     await client.tool("put", session=root, item="tea")
     refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
     assert refused.error == {"code": -31045, "message": "one cart is enough"}
-    assert (len(store._data._held), len(store._entries)) == (1, int(tracked))
+    assert (len(store._data._values), len(store._entries)) == (1, int(tracked))
     assert await in_cart(client, root) == 1
 
 

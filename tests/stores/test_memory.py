@@ -193,4 +193,4 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
     clock.now = LATER + 60
     for left in (1, 0):
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER + HOUR)
-        assert len(store._data._held) == left
+        assert len(store._data._values) == left

@@ -212,10 +212,8 @@ async def notify(ctx: RequestContext, method: str) -> None:
 
 async def end_upstream(app: ASGIApp, scope: Scope, receive: Receive, server_id: str | None = None) -> None:
     """End the wrapped server's own session, of this id or of the scope's headers; the answer is dropped."""
-    question, named = (
-        probe_scope(scope, b""),
-        [] if server_id is None else [(SESSION_HEADER, server_id.encode("latin-1"))],
-    )
+    question = probe_scope(scope, b"")
+    named = [] if server_id is None else [(SESSION_HEADER, server_id.encode("latin-1"))]
     question["headers"] = edit(question["headers"], drop=(b"content-type", b"content-length"), add=named)
     await probe_app(app, {**question, "method": "DELETE"}, replay(b"", receive), ResponseRecorder(NULL_ID))
 

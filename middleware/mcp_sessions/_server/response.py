@@ -63,7 +63,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
-    held: list[ASGIMessage] = []  # the start, and what follows it, until they are sent; each struct gets its own
+    pending: list[ASGIMessage] = []  # the start, and what follows it, until they are sent; each struct gets its own
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
     terminated: bool = False  # it was ended before its time
@@ -91,7 +91,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
         elif isinstance(self.body, JSONBody):
-            self.held.append(start)  # a change of the body changes its length
+            self.pending.append(start)  # a change of the body changes its length
         else:
             await self.send_out(start)
 
@@ -142,12 +142,12 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def has_left(self) -> bool:
         """Whether a part of it was sent."""
-        return self.body is not None and not self.held
+        return self.body is not None and not self.pending
 
     async def release(self) -> None:
-        """Send what was held, with the headers that name a new session."""
-        held, self.held = self.held, []
-        for event in held:
+        """Send what is pending, with the headers that name a new session."""
+        pending, self.pending = self.pending, []
+        for event in pending:
             if event["type"] == "http.response.start" and self.extra_headers:
                 event["headers"] = [*event["headers"], *self.extra_headers]
             await self.send_out(event)
@@ -225,19 +225,19 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def send(self, event: ASGIMessage) -> None:
         response = self.response
-        if not response.held:  # it has left already
+        if not response.pending:  # it has left already
             await response.send_out(event)
             return
         self.pieces.append(event.get("body", b""))
         if event.get("more_body", False):
             return
-        text, start = b"".join(self.pieces), response.held[0]
+        text, start = b"".join(self.pieces), response.pending[0]
         is_stale = response.status_is_stale() and start["status"] == _OK
         end_reason = await response.end_reason() if is_stale else None
         changed = await response.rewrite(text) if end_reason is None else response.refused(end_reason)
         if response.terminated:  # it was refused meanwhile
             return
-        headers = response.held.pop()["headers"]
+        headers = response.pending.pop()["headers"]
         if changed is not None:
             text, headers = changed, [*independent_of_body(headers), (b"content-length", b"%d" % len(changed))]
         response.observe(text)
@@ -258,7 +258,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def begin(self, start: ASGIMessage) -> None:
         response = self.response
-        response.held.append({**start, "headers": independent_of_body(start["headers"])})
+        response.pending.append({**start, "headers": independent_of_body(start["headers"])})
         if not response.defers_start:
             await response.release()
         if self.request is not None:
@@ -302,7 +302,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def _pass(self, event: ASGIMessage, more: bool) -> None:
         """Send a part of the stream, or let it wait with the start."""
         response = self.response
-        response.held.append(event)
+        response.pending.append(event)
         if more and response.defers_start:
             return
         self.is_sending = True
@@ -348,7 +348,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         last = b"" if is_answered else self.response.refused(self.end_reason or SessionEnded(ref=request.claims.ref))
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
-        self.response.held.append({"type": "http.response.body", "body": body, "more_body": False})
+        self.response.pending.append({"type": "http.response.body", "body": body, "more_body": False})
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):
             await self.response.release()

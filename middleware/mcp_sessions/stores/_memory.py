@@ -84,10 +84,10 @@ class _SessionData:
         self.bytes = 0
         self.of_subjects: Counter[str | None] = Counter()
         self.deadlines = _Deadlines()
-        self._held: dict[str, _Values] = {}
+        self._values: dict[str, _Values] = {}
 
     def items(self, owner: str) -> _Items:
-        return held.items if (held := self._held.get(owner)) else {}
+        return values.items if (values := self._values.get(owner)) else {}
 
     def find(self, owner: str, key: str, now: float) -> tuple[bytes | None, float]:
         """Return a value and when it is over."""
@@ -96,8 +96,8 @@ class _SessionData:
 
     def put(self, namespace: Namespace, new: Mapping[str, tuple[bytes | None, float]], now: float) -> None:
         """Keep values, and remove those that are None."""
-        held = self._held.get(namespace.owner) or _Values(namespace.subject)
-        items, changed, is_over = held.items, dict(new), held.first_end <= now
+        values = self._values.get(namespace.owner) or _Values(namespace.subject)
+        items, changed, is_over = values.items, dict(new), values.first_end <= now
         if is_over:
             changed = {key: (None, ends) for key, (_, ends) in items.items() if ends <= now} | changed
         old = {key: items[key] for key in changed if key in items}
@@ -105,23 +105,23 @@ class _SessionData:
         more = _cost(kept) - _cost(old)
         if kept:
             number = len(items) - len(old) + len(kept)
-            base.check_size(namespace, held.cost + more - number * VALUE_COST)
-            self._check_room(namespace, held.subject, more)
+            base.check_size(namespace, values.cost + more - number * VALUE_COST)
+            self._check_room(namespace, values.subject, more)
         for key in old:
             del items[key]
         items.update(kept)
         ends_of = (items if is_over else kept).values()
-        held.first_end = min([math.inf if is_over else held.first_end, *(ends for _, ends in ends_of)])
-        self._account(held, more)
+        values.first_end = min([math.inf if is_over else values.first_end, *(ends for _, ends in ends_of)])
+        self._account(values, more)
         if items:
-            self._held[namespace.owner] = held
+            self._values[namespace.owner] = values
             self.deadlines[namespace.owner] = max(namespace.expires_at, self.deadlines.get(namespace.owner, 0))
         else:
             self.drop(namespace.owner)
 
     def drop(self, owner: str) -> None:
-        if (held := self._held.pop(owner, None)) is not None:
-            self._account(held, -held.cost)
+        if (values := self._values.pop(owner, None)) is not None:
+            self._account(values, -values.cost)
             self.deadlines.pop(owner, None)
 
     def _check_room(self, namespace: Namespace, subject: str | None, more: int) -> None:
@@ -133,12 +133,12 @@ class _SessionData:
         if self.bytes + more > self._max_bytes:
             raise self._full()
 
-    def _account(self, held: _Values, more: int) -> None:
-        held.cost += more
+    def _account(self, values: _Values, more: int) -> None:
+        values.cost += more
         self.bytes += more
-        self.of_subjects[held.subject] += more
-        if not self.of_subjects[held.subject]:
-            del self.of_subjects[held.subject]
+        self.of_subjects[values.subject] += more
+        if not self.of_subjects[values.subject]:
+            del self.of_subjects[values.subject]
 
 
 class MemoryStore:

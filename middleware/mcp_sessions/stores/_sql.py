@@ -33,7 +33,7 @@ class _Found(NamedTuple):
 
     ended: bool
     of_others: int  # bytes of the data of the principal's other sessions
-    held: int  # of this session's
+    of_owner: int  # of this session's
     size: int  # bytes of the names and values that stay
     number: int  # of those values
     value: bytes | None  # the old one
@@ -43,7 +43,7 @@ class _Found(NamedTuple):
         size = self.size + sum(map(len, new))
         cost = size + (self.number + bool(new)) * VALUE_COST
         base.check_size(namespace, size)
-        base.check_principal(namespace, self.of_others + self.held, cost - self.held)
+        base.check_principal(namespace, self.of_others + self.of_owner, cost - self.of_owner)
 
 
 class SQLStore(ABC):
