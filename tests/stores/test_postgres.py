@@ -126,6 +126,22 @@ async def test_a_clock_that_differs_from_the_server_s_is_reported(
     assert [re.sub(r".* (\d+ s \w+( of)?) that of PostgreSQL at .*", r"\1", text) for text in warned] == told
 
 
+async def test_the_time_that_tables_take_to_be_made_is_not_a_difference_of_clocks(
+    make_store: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two clocks are read together, on a slow server as well."""
+    offset, create = [0], PostgresStore._create
+
+    def slowly(self: PostgresStore, connection: Any) -> None:
+        create(self, connection)
+        offset[0] = 60
+
+    monkeypatch.setattr(PostgresStore, "_create", slowly)
+    await make_store(clock=lambda: time.time() + offset[0]).open()
+    assert offset == [60]
+    assert not any("synchronize the clocks" in text for text in caplog.messages)
+
+
 async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, schema: str, clock: Clock) -> None:
     """Tables that vanish are made again, and what they were given in this second is lost as well."""
     store, trusting = make_store(), make_store(forgotten="accept")

@@ -189,6 +189,7 @@ class PostgresStore(SQLStore):
         milliseconds = str(round(1000 * self._timeout))
         values = [milliseconds, milliseconds, self._schema, self._schema]
         ((*_, time_there, is_replica, is_safe, has_tables),) = connection.execute(_CONFIGURE, values)
+        time_here = self._clock()  # now, since making tables takes time
         if is_replica:  # it would answer, from the past
             raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
         if not is_safe and self._durability == "refuse":
@@ -201,7 +202,7 @@ class PostgresStore(SQLStore):
         if found != sql.FORMAT:
             raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
         if not self._was_connected:
-            check_clock(self._clock(), float(time_there), self.location)
+            check_clock(time_here, float(time_there), self.location)
         self._was_connected = True
 
     def _create(self, connection: Connection[Any]) -> None:
