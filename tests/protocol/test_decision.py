@@ -221,9 +221,9 @@ class TestWhatTheHeaderIs:
     def test_it_names_a_transport_session_beside_the_other(self) -> None:
         """Both are opened; what creates a session is not about the one in the header."""
         called = decide(of_subject(Subject.OTHER, "draft"), headers("transport"), rules())
-        assert (called.action, called.transport_id) == (Action.ATTACH, "transport")
+        assert (called.action, called.header_token) == (Action.ATTACH, "transport")
         created = decide(of_subject(Subject.CREATE, None), headers("transport"), rules())
-        assert (created.action, created.transport_id) == (Action.CREATE, "transport")
+        assert (created.action, created.header_token) == (Action.CREATE, "transport")
 
     def test_an_initialize_begins_anew(self) -> None:
         found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
@@ -238,21 +238,21 @@ class TestWhatTheHeaderIs:
         """Though a header could name a transport session here; and neither it nor its absence contradicts."""
         for header in ("draft", None):
             mirrored = decide(of_subject(Subject.OTHER, "draft"), headers(header), rules())
-            assert (mirrored.action, mirrored.transport_id, mirrored.contradicts) == (Action.ATTACH, None, False)
+            assert (mirrored.action, mirrored.header_token, mirrored.contradicts) == (Action.ATTACH, None, False)
 
     def test_where_no_dialect_has_it_a_field_is_not_read(self) -> None:
         odd = message('{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":7}')
-        assert decide(odd, headers("transport"), rules()).transport_id == "transport"
+        assert decide(odd, headers("transport"), rules()).header_token == "transport"
 
     def test_across_the_bridge_it_names_a_session_beside_one_alone(self) -> None:
         """Any other session of a field is mirrored in the header, or contradicted."""
         crossing = rules(
             bridges=True, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD, "b": COEXISTING}.get
         )
-        for field, transport_id, contradicts in (("a", None, True), ("b", "c", False)):
+        for field, header_token, contradicts in (("a", None, True), ("b", "c", False)):
             text = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"{field}"}}')
             found = decide(text, headers("c"), crossing)
-            assert (found.transport_id, found.contradicts) == (transport_id, contradicts)
+            assert (found.header_token, found.contradicts) == (header_token, contradicts)
 
     def test_beside_metadata_and_a_field_it_names_the_same_session(self) -> None:
         both = rules(sep1364=Sep1364(SEP1364Create(), None))

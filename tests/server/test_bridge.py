@@ -276,6 +276,6 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
     world = bridged()
     ours = await world.opens()
     await world.send("tools/call", ours)
-    plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.absence"}
+    plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.missing_session"}
     assert all(set(seen.scope) - plain == set(http()) - plain for seen in world.server.seen)
     assert repr(Crossing(ours, "servers-1")) == "<Bridged>"

@@ -95,7 +95,7 @@ CANCELLED: Final = "notifications/cancelled"  # its sender no longer expects an 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
 
-_USES_NONE: Final = ADVERTISING | {"ping"}
+SESSIONLESS_METHODS: Final = ADVERTISING | {"ping"}
 
 LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
 
@@ -114,14 +114,14 @@ class Decision(RedactedRepr, msgspec.Struct, frozen=True):
 
     action: Action
     metadata: SessionMetadata | None = None  # the session that the message names, unverified
-    transport_id: str | None = None  # the id in a header that names a transport session, unverified
+    header_token: str | None = None  # what a header names as a transport session, unverified
     kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
 
     @property
     def names_session(self) -> bool:
-        return self.metadata is not None or self.transport_id is not None
+        return self.metadata is not None or self.header_token is not None
 
 
 PASS: Final = Decision(Action.FORWARD)  # on a message that concerns no session
@@ -150,20 +150,20 @@ class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
     """The sessions that a message names, unverified."""
 
     metadata: SessionMetadata | None = None  # in its body, else by our cookie
-    transport_id: str | None = None  # in a header that names a transport session
+    header_token: str | None = None  # in a header that names a transport session
     kind: Kind = SESSION_KIND  # where `metadata` is, or `"principal"` where nothing is named and the caller's counts
     contradicts: bool = False  # the header is not the session of the field
 
 
-def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: bool = False) -> Decision:
-    """Decide what happens to a message; `has_own` says whether its caller has a session by its principal alone.
+def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_principal_session: bool = False) -> Decision:
+    """Decide what happens to a message, whose caller may have a session by its principal alone.
 
     Raises a `Refusal` where the era is not served, the message contradicts itself or its header, or the table has one.
     """
     if rules.legacy_only and headers.is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
     subject = subject_of(message, rules)
-    credentials = identify(message, subject, headers, rules, has_own=has_own)
+    credentials = identify(message, subject, headers, rules, has_principal_session=has_principal_session)
     action = TABLE[subject][_presence(message, subject, credentials, rules)]
     if not isinstance(action, Action):
         raise refusal("cookie_jar_shared" if action == "required" and headers.cookie == SHARED_JAR else action)
@@ -174,9 +174,9 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules, *, has_own: 
     if credentials.kind == COOKIE and action is Action.STRIP_SESSION:
         action = Action.PASSTHROUGH  # there is nothing to take out, and nothing to echo
     kind = _kind(credentials, action, rules)
-    opens = credentials.metadata is not None or credentials.transport_id is not None or kind == PRINCIPAL
+    opens = credentials.metadata is not None or credentials.header_token is not None or kind == PRINCIPAL
     fail_open = opens and rules.fail_open and action not in ANSWERED and not _is_required(message, rules)
-    return Decision(action, credentials.metadata, credentials.transport_id, kind, fail_open, credentials.contradicts)
+    return Decision(action, credentials.metadata, credentials.header_token, kind, fail_open, credentials.contradicts)
 
 
 def subject_of(message: Message, rules: Rules) -> Subject:
@@ -190,31 +190,33 @@ def subject_of(message: Message, rules: Rules) -> Subject:
 
 
 def identify(
-    message: Message, subject: Subject, headers: RequestHeaders, rules: Rules, *, has_own: bool
+    message: Message, subject: Subject, headers: RequestHeaders, rules: Rules, *, has_principal_session: bool
 ) -> Credentials:
     """Return what names the session of a message: the draft first, then SEP-1364, the header, and last the cookie.
 
     Where nothing does, it may be the principal's. Raises a `Refusal` where the metadata cannot be read, or the header
     contradicts the body.
     """
-    sep1364, transport_id, contradicts = rules.sep1364, None, False
+    sep1364, header_token, contradicts = rules.sep1364, None, False
     metadata = requested_session(message, sep1364)
     if headers.session_id is not None or sep1364 is not None:
-        transport_id, contradicts = _header(message, metadata, headers, rules)
+        header_token, contradicts = _header(message, metadata, headers, rules)
     if metadata is not None:
         kind = FIELD if sep1364 is not None and message.session is None else SESSION_KIND
-        return Credentials(metadata, transport_id, kind, contradicts)
-    cookie = headers.cookie if transport_id is None and headers.cookie != SHARED_JAR else None
+        return Credentials(metadata, header_token, kind, contradicts)
+    cookie = headers.cookie if header_token is None and headers.cookie != SHARED_JAR else None
     # The answer to `server/discover` decides about the cookie.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
-        is_principals = has_own and _may_be_principals(message, headers, subject)
-        return Credentials(None, transport_id, PRINCIPAL if is_principals else SESSION_KIND)
+        is_principals = has_principal_session and _may_be_principals(message, headers, subject)
+        return Credentials(None, header_token, PRINCIPAL if is_principals else SESSION_KIND)
     return Credentials(SessionMetadata(cookie), kind=COOKIE)
 
 
 def _may_be_principals(message: Message, headers: RequestHeaders, subject: Subject) -> bool:
     """Whether a message that names no session is one that uses its principal's: no handshake, ping or notification."""
-    is_of_none = message.kind is not REQUEST or message.method in _USES_NONE or SESSION_HEADER in headers.by_name
+    is_of_none = (
+        message.kind is not REQUEST or message.method in SESSIONLESS_METHODS or SESSION_HEADER in headers.by_name
+    )
     return subject in {Subject.OTHER, Subject.LIST} and not is_of_none
 
 
@@ -222,7 +224,7 @@ def _presence(message: Message, subject: Subject, credentials: Credentials, rule
     metadata, sep1364 = credentials.metadata, rules.sep1364
     if sep1364 is not None and (metadata is None or credentials.kind == COOKIE) and sep1364.requires(message, subject):
         raise refusal("required")
-    by_header = credentials.transport_id is not None and subject not in ABOUT_SESSIONS
+    by_header = credentials.header_token is not None and subject not in ABOUT_SESSIONS
     if metadata is not None or by_header or credentials.kind == PRINCIPAL:
         return SessionPresence.SESSION
     needs_one = subject not in ABOUT_SESSIONS and _is_required(message, rules)

@@ -32,7 +32,7 @@ from .logs import warn_once
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-MISSING_SESSION_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
+MISSING_SESSION_KEY: Final = "mcp_sessions.missing_session"  # of the scope of a request without a session
 NEEDED: Final = (
     "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"

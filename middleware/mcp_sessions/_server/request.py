@@ -14,10 +14,10 @@ from starlette.types import Scope
 from .._errors import Refusal, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import (
-    ADVERTISING,
     ANSWERED,
     CANCELLED,
     PASS,
+    SESSIONLESS_METHODS,
     UNUSED,
     Action,
     Decision,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
 
 CONFIRMATION: Final = "notifications/initialized"
-_EARLY: Final = ADVERTISING | {"ping"}
-_UNRECORDED: Final = nullcontext()
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -73,7 +71,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")
         principal = None if ctx.runtime.transport.principal_idle is None else ctx.principal
-        decision = decide(message, ctx.headers, ctx.runtime.rules, has_own=principal is not None)
+        decision = decide(message, ctx.headers, ctx.runtime.rules, has_principal_session=principal is not None)
         session = None
         if decision.kind == PRINCIPAL and principal is not None:
             session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
@@ -86,7 +84,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         refused = await _reason_of(refusal, ctx.runtime)
         refused = refused.with_traceback(None)  # which holds this frame: a reference cycle
     is_recording = ctx.runtime.telemetry.is_recording()
-    with _recorded(ctx, message, decision, refused) if is_recording else _UNRECORDED:
+    with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
         if refused is not None:
             await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
         elif decision.action in ANSWERED:
@@ -182,7 +180,7 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
 async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:
     """Return a message of SEP-1364's as servers of today read it, to which its client may still owe another."""
     pending, transport = ctx.runtime.unconfirmed, ctx.headers.first(SESSION_HEADER)
-    if transport is not None and transport in pending and message.method not in _EARLY:
+    if transport is not None and transport in pending and message.method not in SESSIONLESS_METHODS:
         # By the second alternative a client may leave the confirmation out; a server of today waits for it.
         if message.method != CONFIRMATION:
             await notify(ctx, CONFIRMATION)
@@ -194,7 +192,7 @@ async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: S
 
 
 def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | None:
-    if message is not None and (message.kind is not REQUEST or message.method in _EARLY):
+    if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS_METHODS):
         return None
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
@@ -209,7 +207,7 @@ def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused
     claims, server_id = None if ctx.session is None else ctx.session.claims, None
     if refused is not None:
         ids = () if decision.metadata is None else (decision.metadata.session_id,)
-        claims = refused_claims(ctx, refused, *ids, decision.transport_id)
+        claims = refused_claims(ctx, refused, *ids, decision.header_token)
     if claims is None and not ctx.runtime.transport.bridges:
         server_id = ctx.server_id
     begin, send = ctx.runtime.telemetry.recorder().begin, ctx.send

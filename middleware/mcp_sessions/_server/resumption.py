@@ -63,12 +63,12 @@ class Streams:
                     self.remove(request, terminate)
                     group.start_soon(terminate)
 
-    def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
+    def cancel(self, ref: str | None, server_id: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
         # A client may use several sessions in one transport session; where neither is named, it could be any client's.
-        refs = [ref or ""] if transport is None else [*self._open]
+        refs = [ref or ""] if server_id is None else [*self._open]
         for request in (request for each in refs for request in self._open.get(each, {}).values()):
-            if request.id and request.transport == transport and rewrite.same_id(request.id, request_id):
+            if request.id and request.server_id == server_id and rewrite.same_id(request.id, request_id):
                 request.answered = True
 
     def leave(self, ref: str) -> None:
@@ -116,7 +116,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
-    transport: str | None = None  # the wrapped server's transport session that it came by
+    server_id: str | None = None  # of the wrapped server's transport session that it came by
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
     session: ResumableSession | None = None  # that it is in, while its answer may still come
     rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
@@ -147,7 +147,7 @@ class Events:
 
     def remember(self, event_id: str, request: StreamRequest) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
-        place = (request.transport, event_id)
+        place = (request.server_id, event_id)
         known = self._requests.get(place)
         self._places[event_id] += known is None
         self._requests[place] = request
@@ -159,9 +159,9 @@ class Events:
             if not self._places[oldest]:
                 del self._places[oldest]
 
-    def request_of(self, transport: str | None, event_id: str | None) -> StreamRequest | None:
+    def request_of(self, server_id: str | None, event_id: str | None) -> StreamRequest | None:
         """Return the request that an event answered, or None where that is not known."""
-        return None if event_id is None else self._requests.get((transport, event_id))
+        return None if event_id is None else self._requests.get((server_id, event_id))
 
     def is_known(self, event_id: str | None) -> bool:
         """Whether an event was seen in any transport session. Servers find events by their id alone."""

@@ -114,9 +114,9 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
         session = await _open(ctx, metadata, decision.kind, fail_open=fail_open)
         if decision.contradicts:
             raise refusal("session_header_mismatch", ref=session.claims.ref)
-    if decision.transport_id is not None:
+    if decision.header_token is not None:
         try:
-            transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
+            transport = await open_transport(ctx, decision.header_token, fail_open=fail_open)
         except SessionNotFound as error:
             if metadata is None or error.reason in _AUTHENTIC_BUT_DEAD:
                 raise

@@ -79,9 +79,9 @@ def package_version() -> str:
 # --- sessions and callers ----------------------------------------------------------------------------
 
 
-def server_ref(transport_id: str) -> str:
+def server_ref(server_id: str) -> str:
     """Return the public name of a transport session of the wrapped server, whose id is a credential."""
-    digest = hashlib.sha256(b"mcp-sessions/1/server/" + transport_id.encode()).digest()
+    digest = hashlib.sha256(b"mcp-sessions/1/server/" + server_id.encode()).digest()
     return SERVERS + b32encode(digest[:15]).decode("ascii").lower()
 
 
