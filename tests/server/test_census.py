@@ -65,7 +65,7 @@ class Worker:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count each millisecond, and not less often where the machine is slow."""
-    monkeypatch.setattr(background.LiveSessionCounter.__init__, "__kwdefaults__", {"interval": 0.001})
+    monkeypatch.setattr(background.LiveSessionCounter.__init__, "__defaults__", (0.001,))
     monkeypatch.setattr(background, "MAX_DUTY", 0)
 
 

@@ -169,7 +169,7 @@ async def test_tables_of_another_version_are_refused_with_the_remedy(
     make_store: Make, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When a worker starts, and when one that is at work connects again."""
-    working, late = make_store(), make_store()
+    working, late = make_store(timeout=1), make_store()
     await make_store().open()
     postgres_servers.shared().execute(f"UPDATE {schema}.store SET format = {sql.FORMAT + 1}")
     said = rf"it has format {sql.FORMAT + 1}, this one knows {sql.FORMAT}\); give another schema, or drop this one"
@@ -220,9 +220,8 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock:
         await at_once([partial(store.status, session())] * 10)
         server.stop()
         with refused("store_unreachable"):
-            await store.status(session())
+            await make_store(server, timeout=1).status(session())
         server.start()
-        await store.open()
         for end in (server.stop, server.kill9):
             await at_once([partial(store.write, namespace(session("d")), "k", b"1")] * 10)
             end()
@@ -231,6 +230,19 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock:
             assert await revoke(store, session(f"ended by {end.__name__}")) is True
         assert await store.add(namespace(session("c")), "n", 1) == 3
         assert await store.status(session("one")) is SessionStatus.ENDED
+
+
+async def test_a_call_that_waits_is_answered_as_soon_as_the_server_is_back(make_store: Make) -> None:
+    with serving(**postgres_servers.DOES_NO_HARM) as server:
+        store = make_store(server, timeout=60)
+        await store.open()
+        server.stop()
+        with anyio.fail_after(30):
+            status, _ = await at_once(
+                [partial(store.status, session()), partial(anyio.to_thread.run_sync, server.start)]
+            )
+        assert status is SessionStatus.LIVE
+        await store.close()
 
 
 async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> None:
@@ -243,6 +255,8 @@ async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> N
         await anyio.to_thread.run_sync(server.start)
         fresh = make_store(server, timeout=60)
         assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 100
+        for one in (store, fresh):  # while there is a server for what still waits for it
+            await one.close()
 
 
 async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
@@ -318,8 +332,10 @@ async def test_an_outage_is_named(make_store: Make) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("tracked", [False, True])
-@pytest.mark.parametrize(("ends", "returns"), [("stop", "start"), ("kill9", "start"), ("pause", "resume")])
+@pytest.mark.parametrize(
+    ("ends", "returns", "tracked"),
+    [("stop", "start", False), ("kill9", "start", True), ("pause", "resume", False), ("pause", "resume", True)],
+)
 async def test_an_outage_is_answered_in_time_and_forgotten_at_once(
     make_store: Make, clock: Clock, ends: str, returns: str, tracked: bool
 ) -> None:

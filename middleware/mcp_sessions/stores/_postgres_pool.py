@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from selectors import EVENT_READ, DefaultSelector
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from anyio import to_thread
@@ -65,6 +66,7 @@ CAUSES: Final = {  # in plain words, for the log
 }
 _NAME: Final = "mcp-sessions"
 _SHARE: Final = 0.8  # of the time of a call, in which it waits for a connection
+_RETRY: Final = 0.1  # seconds between two attempts to connect while a call waits
 
 
 def reason_of(error: BaseException) -> str:
@@ -184,13 +186,17 @@ class Pool:
 
     @contextmanager
     def _connection(self, pool: ConnectionPool[Any]) -> Iterator[Connection[Any]]:
-        """Provide a connection that was not found broken, or wait for one that others use."""
+        """Provide a connection that was not found broken, or wait for one that others use, or for the server."""
         from psycopg_pool import PoolTimeout
 
+        until = monotonic() + _SHARE * self._timeout
         while True:
+            left = until - monotonic()
             try:
-                connection = pool.getconn(_SHARE * self._timeout)
+                connection = pool.getconn(min(_RETRY, left))
             except PoolTimeout:
+                if left > _RETRY:
+                    continue  # the driver's pool tries to connect for a call that begins to wait, and only once
                 in_use = StoreUnavailable("store_timeout", cause="all connections are in use")
                 raise (self._fault or in_use).with_traceback(None) from None
             try:
