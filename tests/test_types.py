@@ -91,19 +91,14 @@ async def test_every_type_is_known(tmp_path: Path) -> None:
     assert found["exportedSymbolCounts"]["withKnownType"] <= 172
 
 
-async def test_the_programs_of_the_readme_pass(tmp_path: Path) -> None:
+async def test_options_have_types_wherever_they_are_given_and_in_the_readme(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     paths = [tmp_path / f"block_{number}.py" for number in range(len(blocks))]
     for path, block in zip(paths, blocks, strict=True):
         path.write_text(block, "utf-8")
+    paths.append(program(tmp_path, PROGRAM))
     assert "Success: no issues found" in mypy(*paths)
     assert "0 errors" in await pyright(tmp_path, *paths)
-
-
-async def test_options_have_types_wherever_they_are_given(tmp_path: Path) -> None:
-    path = program(tmp_path, PROGRAM)
-    assert "Success: no issues found" in mypy(path)
-    assert "0 errors" in await pyright(tmp_path, path)
 
 
 async def test_wrong_options_are_found_before_the_program_runs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import revoke, session
 
-LOSSES = 100
+LOSSES = 20
 Place = tuple[Callable[[], Store], Callable[[], object]]
 """What makes a store, and what takes all that it holds away."""
 
