@@ -17,7 +17,6 @@ from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._session import claims as module
 from mcp_sessions._session.claims import (
-    MAX_TOKEN_BYTES,
     SESSION,
     TYP,
     Claims,
@@ -97,16 +96,10 @@ def test_no_thread_waits_until_another_has_found_a_public_name(monkeypatch: pyte
         f"Bearer {TOKEN}",
         f"'{TOKEN}'",
         f"{'x' * 4000}{TOKEN}",
-        "eyJ" * 18 + "..",
         f"{TOKEN}\ud800",
         envelope({"typ": TYP}),
-        envelope({"typ": TYP.upper(), "alg": "none", "x": [1]}),
-        envelope({"typ": f" application/{TYP}"}),
-        envelope(
-            json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode(), lambda text: text.replace("_", "/")
-        ),
-        envelope(json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode()),
-        envelope(b' {"\\u0074yp" : "JWT", "typ":"%b"}' % TYP.encode()),
+        envelope({"x": "ÿ?>", "typ": TYP}),
+        *(envelope({"x" * n: 1, "typ": TYP}) for n in (1, 2, 3)),
     ],
 )
 def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | bytes) -> None:
@@ -123,23 +116,9 @@ def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | 
         "...",
         "\ud800.\ud800.\ud800",
         b"\xff.\xff.\xff",
-        f"{HEADER}.{PAYLOAD}",
-        "eyJ" * 17 + "..",
-        "a.b.eyJ",
-        "a.b.eyJhIjoxfQ",
-        f"x.{'eyJ' * 16}.",
         TYP,
         envelope({"alg": "HS256", "typ": "JWT"}),
-        envelope({"alg": "HS256", "TYP": TYP}),
-        envelope({"typ": [TYP]}),
-        envelope({"header": {"typ": TYP}}),
-        envelope([{"typ": TYP}]),
-        envelope([["typ", TYP]]),
-        envelope("typ"),
         envelope(b"\xff\xff"),
-        envelope(b"[" * 1400),
-        envelope({"x": "x" * MAX_TOKEN_BYTES, "typ": TYP}),
-        envelope(b'{"n":' + b"9" * 900 + b"}"),
     ],
 )
 def test_what_is_not_ours_is_the_servers_own(value: str | bytes) -> None:

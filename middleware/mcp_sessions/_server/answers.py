@@ -77,7 +77,7 @@ async def respond_to_session_method(ctx: RequestContext, message: Message, metho
         body = rewrite.with_field(body, request_id, result[FIELD_NAME]) or body
     await respond(ctx.send, 200, body)
     is_ended = session is not None and session.ended_by_own_request
-    if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
+    if is_ended and message.method == TERMINATE and ctx.server_id is not None:
         await end_upstream(ctx.app, ctx.scope, ctx.receive)  # which has begun with the one that is ended so
 
 

@@ -123,11 +123,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         return quote(whole.rstrip("/") or "/", safe=_UNESCAPED, errors="replace")
 
     @property
-    def has_upstream_session(self) -> bool:
-        """Whether it belongs to a transport session of the wrapped server, by the header or across the bridge."""
-        return self.bridge is not None or self.server_id is not None
-
-    @property
     def server_id(self) -> str | None:
         """The id of the wrapped server's transport session that it comes by, or None."""
         if isinstance(self.bridge, Bridged):

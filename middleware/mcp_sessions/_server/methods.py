@@ -73,7 +73,7 @@ async def list_sessions(ctx: RequestContext, message: Message) -> dict[str, Any]
 
 
 async def create_in_field(ctx: RequestContext, message: Message) -> dict[str, Any]:
-    kind = COEXISTING if ctx.has_upstream_session else FIELD  # for as long as it lives
+    kind = COEXISTING if ctx.server_id is not None else FIELD  # for as long as it lives
     return {FIELD_NAME: (await _mint(ctx, message, kind, required_capabilities(message))).token}
 
 
