@@ -6,7 +6,7 @@ here at the first use. Tests that only start spans themselves make a provider of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -15,7 +15,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry._recorder import Telemetry
 
 ALIAS = "gen_ai.conversation.id"
 
@@ -50,12 +49,6 @@ def process_wide() -> Recorder:
     trace.set_tracer_provider(provider)
     assert trace.get_tracer_provider() is provider
     return recorder
-
-
-def telemetry_on(provider: trace.TracerProvider, parts: Sequence[object] = (), **options: Any) -> Telemetry:
-    """Return the telemetry of a middleware in a process with this provider, which a fixture of `telemetry` restores."""
-    trace.get_tracer_provider = lambda: provider
-    return Telemetry(lambda: parts, **options)
 
 
 def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:

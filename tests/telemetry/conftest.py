@@ -21,7 +21,7 @@ def spans() -> Iterator[list[ReadableSpan]]:
 
 @pytest.fixture(autouse=True)
 def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what a test calls the process's own provider (`recorded.telemetry_on`)."""
+    """Forget what a test makes the process's provider."""
     monkeypatch.setattr(trace, "get_tracer_provider", trace.get_tracer_provider)
 
 

@@ -97,9 +97,10 @@ def counted(meter: Meter, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:
     return {key: point.value for key, point in meter.points(name).items() if point.value}
 
 
-async def test_it_counts_what_becomes_of_sessions(meter: Meter) -> None:
-    """Created, ended by reason, refused by reason; no session is named."""
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), spans="off"))
+@pytest.mark.parametrize("spans", ["auto", "enrich", "off"])
+async def test_it_counts_what_becomes_of_sessions(spans: str, meter: Meter) -> None:
+    """Created, ended by reason, refused by reason, timed by method, with spans or without; no session is named."""
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), spans=spans))
     held = await client.create()
     await client.create()
     await client.tool(session=held)

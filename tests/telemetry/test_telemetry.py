@@ -237,6 +237,12 @@ async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> No
     assert traceparents == [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"]
 
 
+async def test_the_start_says_where_all_conversations_of_a_principal_share_it(spans: list[ReadableSpan]) -> None:
+    client = Client(sessions(Server(), principal=lambda scope: "ann", tracked=True, **{"transport.principal": True}))
+    await client.tool()
+    assert said(named(spans, "session start"), "mcp_sessions.kind") == ["principal"]
+
+
 async def test_an_id_with_its_trace_and_its_client_is_still_short(spans: list[ReadableSpan]) -> None:
     """At most 512 bytes, with a name as long as it may be."""
     envelope = {"_meta": {CLIENT_INFO_KEY: {"name": "w" * 100}}}
