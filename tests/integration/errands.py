@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 import redis
 import redis_servers
+from apps import grouped
 from fastapi import FastAPI
 from opentelemetry import trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
@@ -127,13 +128,16 @@ def bare(cell: Cell, hall: Hall) -> Any:
     return {"starlette": _starlette, "fastapi": _fastapi}.get(cell.framework, _framework)(cell, hall)
 
 
-def outside(cell: Cell, hall: Hall) -> ASGIApp:
+def alone(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
+    return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
+
+
+def outside(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
     """Put OpenTelemetry's ASGI instrumentation around the middleware, as `opentelemetry-instrument` does."""
-    ours = MCPSessionMiddleware(bare(cell, hall), keys=KEYS, transport="off")
-    return OpenTelemetryMiddleware(ours, server_request_hook=_name_errand)
+    return OpenTelemetryMiddleware(alone(cell, hall, **options), server_request_hook=_name_errand)
 
 
-def inside(cell: Cell, hall: Hall) -> ASGIApp:
+def inside(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
     """Put OpenTelemetry's ASGI instrumentation within the middleware, which also names transport sessions."""
     theirs = OpenTelemetryMiddleware(bare(cell, hall), server_request_hook=_name_errand)
-    return MCPSessionMiddleware(theirs, keys=KEYS)
+    return MCPSessionMiddleware(theirs, **grouped(keys=KEYS, **options))

@@ -8,9 +8,8 @@ import pytest
 from clients import OFFERED
 
 from .servers import CELLS, Cell, Hall, Running, bare, running
-from .wire import SESSION_KEY, Client, Reply, lifespan
+from .wire import Client, Reply, lifespan
 
-SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 WITHOUT_SESSION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tool": ("tools/call", {"name": "whoami", "arguments": {}}),
     "tool-that-is-unknown": ("tools/call", {"name": "nothing", "arguments": {}}),
@@ -36,18 +35,6 @@ async def test_sessions_are_advertised_beside_the_servers_own_capabilities(cell:
 
 
 @every_cell
-async def test_the_echo_is_merged_into_the_results_own_meta(cell: Cell) -> None:
-    async with running(cell) as server:
-        client = await server.connected()
-        held = await client.create()
-        meta = (await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)).result["_meta"]
-        without = (await client.request("tools/call", {"name": "whoami", "arguments": {}})).result.get("_meta", {})
-    assert meta.pop(SESSION_KEY)["sessionId"] == held.id
-    assert meta == without
-    assert (SERVER_INFO_KEY in meta) is cell.modern
-
-
-@every_cell
 async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell) -> None:
     async with running(cell) as server:
         through = await without_session(server)
@@ -63,15 +50,3 @@ async def without_session(server: Running) -> dict[str, Reply]:
     for reply in replies.values():
         reply.headers.pop("mcp-session-id", None)  # the server's own, new in every connection
     return replies
-
-
-@every_cell
-async def test_a_list_echoes_the_session_and_is_the_same_for_all(cell: Cell) -> None:
-    async with running(cell) as server:
-        client = await server.connected()
-        held = await client.create()
-        mine, public = (await client.request("tools/list", {}, held)).result, await client.request("tools/list")
-    assert mine["_meta"][SESSION_KEY]["sessionId"] == held.id
-    assert mine["tools"] == public.result["tools"]
-    assert mine.get("ttlMs", 0) == 0
-    assert mine.get("cacheScope", "private") == "private"

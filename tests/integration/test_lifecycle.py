@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,29 +16,11 @@ import pytest
 from starlette.types import ASGIApp
 
 from .event_store import KEPT, with_events
-from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
+from .servers import DEADLINE, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import SESSION_KEY, Held
 
-NOT_FOUND = -32043
-
-covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
-
-
-def in_a_file(folder: Path) -> dict[str, Any]:
-    """Options of workers that share a store, with time enough for a slow machine."""
-    return {"store": f"sqlite:{folder}/sessions.db", "store_timeout": 60}
-
-
-@asynccontextmanager
-async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer, Peer]]:
-    """Connect the cell's own clients to two workers that share a file."""
-    async with AsyncExitStack() as stack:
-        apps = [wrapped(cell, hall, **in_a_file(folder)) for _ in range(2)]
-        urls = [await stack.enter_async_context(serving(app)) for app in apps]
-        one, other = [await stack.enter_async_context(peer(cell, url)) for url in urls]
-        yield one, other
 
 
 async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held], Awaitable[None]]) -> str:
@@ -76,24 +56,6 @@ async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
     async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
         assert await waits_until_deleted(client, hall, client.delete)
         assert await client.tool("whoami", await client.create()) != "nobody"
-
-
-@streaming
-async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Cell, tmp_path: Path) -> None:
-    hall = Hall()
-    async with two(cell, hall, tmp_path) as (one, other):
-        assert await waits_until_deleted(one, hall, other.delete)
-
-
-@covering
-async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
-    async with running(cell) as server:
-        client = await server.connected()
-        held = await client.create()
-        ref = await client.call("whoami", held)
-        assert await client.call("leave", held) == f"{ref} left"
-        refused = await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)
-        assert refused.error["code"] == NOT_FOUND
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)

@@ -12,7 +12,7 @@ from environments import needs
 from integration.wire import Client
 from mcp_sessions import Session, current_session, require_session
 
-from .bearers import ERAS, SDK, connected, made
+from .bearers import SDK, connected, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -23,14 +23,6 @@ async def called(word: str) -> str:
 
 def served(*tools: Any, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
     return connected(made(SDK, *tools), modern=modern, **options)
-
-
-@pytest.mark.parametrize("modern", ERAS)
-async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
-    async with served(called, modern=modern) as client:
-        one, other = await client.create(), await client.create()
-        found = [await client.call("called", held, word="I am") for held in (one, other, one)]
-        assert found[0] == found[2] != found[1]
 
 
 @needs("mcp>=2")

@@ -17,11 +17,11 @@ from environments import require
 require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind
-from recorded import ALIAS
+from opentelemetry.trace import SpanContext, SpanKind
+from recorded import ALIAS, said
 from starlette.types import ASGIApp
 
-from .errands import ALL_CELLS, HEADER, inside, outside
+from .errands import ALL_CELLS, HEADER, alone, inside, outside
 from .servers import Cell, Running, running
 from .wire import Held
 
@@ -139,3 +139,54 @@ async def test_every_span_names_the_session_of_its_request(
             assert len(without) == len(set(*without)) == 1
         else:
             assert has_transport or not any(named[0] or named[2] for named in without)  # FastMCP names one of its own
+
+
+# --- a session as one trace ------------------------------------------------------------------------
+
+CALLER = (0xCA, 0xC1)
+META = {"traceparent": f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"}
+
+
+@pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
+@pytest.mark.parametrize("place", ["alone", *PLACES])
+@pytest.mark.parametrize("cell", [cell for cell in ALL_CELLS if cell.json], ids=str)
+async def test_a_session_can_be_one_trace(cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]) -> None:
+    """All that names the session is in one trace, with one server span a call, whatever trace the caller brings.
+
+    The span of an HTTP instrumentation outside starts before the session is known, so it stays in its caller's trace.
+    """
+    async with running(cell, make={"alone": alone, **PLACES}[place], trace="session", transport="off") as server:
+        client = await server.connected()
+        held = await client.create()
+        server.hall.open()
+        params = {"name": "errand", "arguments": {"name": "one"}, "_meta": META if traceparent else {}}
+        session = (await client.request("tools/call", params, held)).text
+        await client.delete(held)
+    around = [span for span in spans if place == "outside" and maker(span) == "opentelemetry.instrumentation.asgi"]
+    within = [span for span in spans if said(span, "session.id") == [session] and span not in around]
+    (trace,) = {span.context.trace_id for span in within if span.context is not None}
+    (root,) = [span for span in spans if span.parent is None and (where(span.context) or (0,))[0] == trace]
+    assert root.name == "sessions/create"
+    assert {"session start", "errand", "session end", "sessions/delete"} <= {span.name for span in within}
+    (call,) = [span for span in within if span.kind is SpanKind.SERVER and is_message(span, "tools/call")]
+    assert (maker(call) != "mcp_sessions") == (cell.framework in FRAMEWORK)
+    assert where(call.parent) in {where(span.context) for span in within}
+    assert (CALLER in links(call)) == traceparent
+    assert {where(span.context) for span in around if is_message(span, "tools/call")} <= links(call)
+
+
+def is_message(span: ReadableSpan, method: str) -> bool:
+    return said(span, "mcp.method.name") == [method]
+
+
+def maker(span: ReadableSpan) -> str:
+    assert span.instrumentation_scope is not None
+    return span.instrumentation_scope.name
+
+
+def where(context: SpanContext | None) -> tuple[int, int] | None:
+    return None if context is None else (context.trace_id, context.span_id)
+
+
+def links(span: ReadableSpan) -> set[tuple[int, int] | None]:
+    return {where(link.context) for link in span.links}

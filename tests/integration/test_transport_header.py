@@ -1,4 +1,4 @@
-"""The transport header: unchanged clients of stateless servers get a session; stateful servers keep their own."""
+"""Unchanged clients get a session by the transport header, or the bridge; else stateful servers keep their own."""
 
 from __future__ import annotations
 
@@ -13,45 +13,36 @@ import pytest
 from mcp_sessions._session.events import SessionCreated, SessionDeleted, SessionEvent
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
-from .serving import Peer, peer, serving
+from .serving import peer, serving
 
 STATELESS = [cell for cell in CELLS if not cell.stateful and not cell.modern]
 MODERN_STATELESS = [cell for cell in CELLS if not cell.stateful and cell.modern]
 
-stateless = pytest.mark.parametrize("cell", STATELESS, ids=str)
 stateful = pytest.mark.parametrize("cell", STATEFUL, ids=str)
 
 
-@asynccontextmanager
-async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
-    """Connect the cell's own client to the small server, over real HTTP."""
-    with anyio.fail_after(DEADLINE):
-        async with serving(wrapped(cell, Hall(), transport="auto", **options)) as url, peer(cell, url) as client:
-            yield client
-
-
-@stateless
+@pytest.mark.parametrize("cell", STATELESS + STATEFUL, ids=str)
 async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
+    """Over real HTTP, with the bridge where the server is stateful; a client that leaves ends its session."""
+    facts: list[SessionEvent] = []
+    options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
     with anyio.fail_after(DEADLINE):
         async with (
-            serving(wrapped(cell, Hall(), transport="auto")) as url,
+            serving(wrapped(cell, Hall(), listen=facts.append, **options)) as url,
             peer(cell, url) as one,
             peer(cell, url) as two,
         ):
-            mine = await one.tool("whoami")
-            assert mine.startswith("ses_")
-            assert mine != await two.tool("whoami")
+            mine, yours = await one.tool("whoami"), await two.tool("whoami")
             assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
-            assert await one.tool("whoami") == mine
-
-
-@stateless
-async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
-    facts: list[SessionEvent] = []
-    async with connected(cell, listen=facts.append) as client:
-        mine = await client.tool("whoami")
-    assert [fact.ref for fact in facts if isinstance(fact, SessionCreated)] == [mine]
-    assert [(fact.ref, fact.reason) for fact in facts if isinstance(fact, SessionDeleted)] == [(mine, "deleted")]
+            held = await one.create()
+            assert [await one.tool("count", held), await one.tool("count")] == ["1", "3"]
+            await one.delete(held)
+    created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
+    assert len(created) == 3
+    assert {mine, yours} < created
+    assert {(fact.ref, fact.reason) for fact in facts if isinstance(fact, SessionDeleted)} == {
+        (ref, "deleted") for ref in created
+    }
 
 
 @pytest.mark.parametrize("cell", MODERN_STATELESS, ids=str)

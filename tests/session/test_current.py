@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import fastmcp.server.dependencies as fastmcp_dependencies
 import mcp.server.lowlevel.server as sdk_server
 import pytest
@@ -32,21 +29,6 @@ async def in_place() -> str:
     return ref()
 
 
-async def in_a_task() -> str:
-    found: list[str] = []
-
-    async def look() -> None:
-        found.append(ref())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(look)
-    return found[0]
-
-
-async def in_a_thread() -> str:
-    return await anyio.to_thread.run_sync(ref)
-
-
 async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_one_has_none() -> None:
     """In one process the one's session is around the other's request, and is found again behind it."""
 
@@ -62,49 +44,6 @@ async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_o
     outer = Client(sessions(Server(call=calling)))
     within, behind = (await outer.tool("call", session=await outer.create())).result["content"]
     assert (within, behind[:4]) == ("nobody", "ses_")
-
-
-@pytest.mark.parametrize("look", [in_place, in_a_task, in_a_thread])
-async def test_the_handler_and_what_it_starts_find_the_session(look: Callable[[], Any]) -> None:
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        return [session.ref if session else "nobody", await look()]
-
-    client = Client(sessions(Server(look=tool)))
-    given, found = (await client.tool("look", session=await client.create())).result["content"]
-    assert given == found
-    assert given.startswith("ses_")
-
-
-async def test_a_request_without_a_session_finds_none() -> None:
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        return ref()
-
-    client = Client(sessions(Server(look=tool)))
-    assert (await client.tool("look")).result["content"] == "nobody"
-    assert current_session() is None
-
-
-async def test_parallel_requests_do_not_see_each_other() -> None:
-    both = anyio.Event()
-    inside: list[str] = []
-
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        inside.append(ref())
-        if len(inside) == 2:
-            both.set()
-        await both.wait()
-        return [session.ref if session else "nobody", ref()]
-
-    client = Client(sessions(Server(look=tool)))
-
-    async def one() -> None:
-        given, found = (await client.tool("look", session=await client.create())).result["content"]
-        assert given == found
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(one)
-        group.start_soon(one)
-    assert len(set(inside)) == 2
 
 
 async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:

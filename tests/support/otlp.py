@@ -30,10 +30,6 @@ class Received:
     links: dict[str, dict[str, Any]]  # the attributes of each, by the id of the span that it leads to
     resource: dict[str, Any]
     scope: str  # the instrumentation that made it
-    version: str  # of that
-    schema: str  # the URL of its conventions
-    size: int  # bytes, as encoded
-    sizes: dict[str, int]  # of each attribute
 
 
 @dataclass(frozen=True)
@@ -85,10 +81,6 @@ def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
                     {link.span_id.hex(): _values(link.attributes) for link in span.links},
                     _values(of.resource.attributes),
                     scoped.scope.name,
-                    scoped.scope.version,
-                    scoped.schema_url,
-                    span.ByteSize(),
-                    {one.key: one.ByteSize() + 2 for one in span.attributes},
                 )
 
 

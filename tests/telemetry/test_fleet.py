@@ -23,12 +23,10 @@ import httpx
 import pytest
 import redis_servers
 from apps import Server
-from clients import LEGACY, MODERN, Client
-from environments import needs
+from clients import LEGACY, Client
 from otlp import Received, Receiver, receiving
 
 from integration.servers import CELLS, FRAMEWORKS
-from mcp_sessions import __version__
 from mcp_sessions.telemetry._attributes import server_ref
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -337,36 +335,3 @@ def test_no_session_id_is_sent(visits: dict[str, Visit], kind: str) -> None:
     for held in visits[kind].held:
         secret = held.rpartition(".")[2].encode()
         assert not any(secret in body for body in visits[kind].sent.bodies)
-
-
-# --- attributes ----------------------------------------------------------------------------------------
-
-
-def test_spans_have_what_the_conventions_ask_for(one: Visit) -> None:
-    """Also that of an `initialize`."""
-    ours = {(span.version, span.schema) for span in one.sent.spans if span.scope == OURS}
-    assert ours == {(__version__, "https://opentelemetry.io/schemas/1.44.0")}
-    rows = (("look", MODERN if one.kind in NEW else LEGACY, "execute_tool"), ("initialize", LEGACY, None))
-    for step, version, operation in rows[: 1 if one.kind in SILENT else 2]:
-        span = one.message(step)
-        assert said(span, "mcp.protocol.version", "gen_ai.operation.name") == [version, operation]
-        network = said(span, "network.transport", "network.protocol.name", "network.protocol.version")
-        assert network == ["tcp", "http", "1.1"]
-        assert "client.port" not in span.attributes
-
-
-MAX_SPANS, MAX_BYTES = 2, 1000
-TWICE = {"session.id", "mcp.session.id", "mcp.method.name", "gen_ai.tool.name", "user.id", "client.address"}
-
-
-@needs("mcp>=2")
-def test_a_call_takes_few_spans_and_bytes(one: Visit) -> None:
-    """Without what an HTTP instrumentation writes itself; of what is ours, little is on both spans."""
-    spans = one.trace("look")
-    assert len(spans) == (2 if one.http else 1) <= MAX_SPANS
-    theirs = sum(size for span in one.http for name, size in span.sizes.items() if span in spans and name not in TWICE)
-    assert sum(span.size for span in spans) - theirs <= MAX_BYTES
-    assert not one.http or set.intersection(*(set(span.sizes) for span in spans)) <= {
-        *TWICE,
-        "network.protocol.version",
-    }

@@ -1,6 +1,6 @@
 """Handlers of SDK 1.x run in the context of their own message, though they run in a task of their connection.
 
-`tests/integration/test_request_spans.py` shows on every framework what that is good for.
+`tests/integration/test_session_spans.py` shows on every framework what that is good for.
 """
 
 from __future__ import annotations

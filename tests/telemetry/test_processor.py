@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 from apps import Server, sessions
 from clients import Client
 from opentelemetry import baggage, context
-from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import (
@@ -27,28 +26,11 @@ from recorded import Recorder
 
 from mcp_sessions import Session, current_session
 from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry._context import has_external_session
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"
 CHAT = {"session.id": "a chat"}
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
-
-
-class Readable(Mapping[str, str]):
-    """No more than a mapping has to be."""
-
-    def __init__(self, held: dict[str, str]) -> None:
-        self._held = held
-
-    def __getitem__(self, name: str) -> str:
-        return self._held[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
-
-    def __len__(self) -> int:
-        return len(self._held)  # pragma: no cover  # a mapping has to have it
 
 
 @contextmanager
@@ -92,12 +74,6 @@ async def test_every_span_within_a_sessions_request_names_it() -> None:
     with tracing() as (tracer, attributes), tracer.start_as_current_span("before"):
         ref = await handling(nested(tracer))
     assert attributes == {"outer": dict.fromkeys(OURS, ref), "inner": dict.fromkeys(OURS, ref), "before": {}}
-
-
-async def test_aliases_are_set_too() -> None:
-    with tracing(aliases=["langsmith.metadata.session_id"]) as (tracer, attributes):
-        ref = await handling(nested(tracer))
-    assert attributes["inner"] == dict.fromkeys((*OURS, "langsmith.metadata.session_id"), ref)
 
 
 async def test_outside_of_a_session_nothing_is_set() -> None:
@@ -172,14 +148,6 @@ async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref
         above.set_attributes(dict.fromkeys(OURS, "ses_another"))
         ref = await handling(nested(tracer))
     assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
-
-
-@pytest.mark.parametrize("named", [{}, CHAT])
-def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, str]) -> None:
-    """Spans of others than the SDK, whose attributes may be a mapping that can only be read."""
-    held = Readable(named)
-    assert has_external_session("ses_a", Context(), SimpleNamespace(attributes=held)) == bool(named)
-    assert dict(held) == named
 
 
 async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:

@@ -16,7 +16,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_cu
 from recorded import named, said
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import Session
+from mcp_sessions import Session, __version__
 from mcp_sessions.telemetry import SessionSampler
 from mcp_sessions.telemetry._context import start_of
 
@@ -54,6 +54,9 @@ async def test_a_message_is_a_server_span_by_the_conventions(spans: list[Readabl
     ref = (await client.tool(session=held)).result["content"]
     span, start = named(spans, "tools/call whoami"), named(spans, "session start")
     assert (span.kind, span.status.status_code) == (SpanKind.SERVER, StatusCode.UNSET)
+    made = span.instrumentation_scope
+    assert made is not None
+    assert (made.version, made.schema_url) == (__version__, "https://opentelemetry.io/schemas/1.44.0")
     both = {**dict.fromkeys(NAMES, ref), "mcp_sessions.client": "wire 1"}
     assert span.attributes == {
         **both,
