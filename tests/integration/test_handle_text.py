@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from itertools import permutations
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from signers import ED25519, NEW, OLD, private_pem, public_pem
 
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError
 from mcp_sessions._session.claims import Principal
@@ -36,11 +35,8 @@ from mcp_sessions.handles import (
 
 NOW = 1_800_000_000
 DAY = 86_400
-OLD, NEW = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
 RING = KeyRing([OLD])
-ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-PRIVATE = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+PRIVATE, PUBLIC = private_pem(ED25519), public_pem(ED25519)
 
 ANN = Holder("shop", Principal("desk", "https://id.example", "ann"))
 ID = "0123456789abcdefghjkmnpqrs"

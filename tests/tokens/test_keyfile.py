@@ -11,20 +11,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from signers import ED25519, P256, private_pem, public_pem
+from signers import NEW as TWO
+from signers import OLD as ONE
 
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions._tokens.keys import KeyRing
 
 NOW = 1_800_000_000.0
-ONE, TWO = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
-P256 = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
-ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 EC_PEM = P256.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
-ED_PEM = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-ED_PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+ED_PEM, ED_PUBLIC = private_pem(ED25519), public_pem(ED25519)
 EC_PARAMETERS = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
 
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -18,25 +18,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from signers import ED25519, P256, Private, private_pem, public_pem
+from signers import NEW as OTHER
+from signers import OLD as SECRET
 
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
-
-SECRET = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"
-OTHER = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
-ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-P256 = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
-
-Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
-
-
-def private_pem(key: Private) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def public_pem(key: Private) -> str:
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def public_der(key: Private) -> bytes:

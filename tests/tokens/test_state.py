@@ -1,25 +1,23 @@
-"""A sealed state opens for its own session alone, and says nothing else."""
+"""A sealed state, and the wrapped server's sealed transport id, open for their own session alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from signers import ED25519, NEW, OLD, private_pem, public_pem
 
-from mcp_sessions._errors import StateUnreadable
-from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._errors import SessionNotFound, StateUnreadable
+from mcp_sessions._session.claims import SESSION, TRANSPORT, Claims, Principal
 from mcp_sessions._tokens import seal
+from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
 
 NOW = 1_800_000_000
-OLD, NEW = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
-ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-PRIVATE = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+PRIVATE, PUBLIC = private_pem(ED25519), public_pem(ED25519)
 
 RING = KeyRing([OLD])
 BOUND: dict[str, Any] = {"jti": "j" * 22, "subject": "s" * 22, "audience": "mcp-sessions"}
@@ -201,3 +199,84 @@ def test_a_seal_is_no_seal_of_anything_else() -> None:
     cipher = RING.signing.ciphers["state"]
     data = cipher.encrypt(bytes(12), bytes(8) + b"{}", encode_fields("v1", KID, *BOUND.values()))
     assert reason(f"v1.{KID}.{base64url(bytes(12) + data)}") == "state_seal"
+
+
+# --- the wrapped server's transport id ---------------------------------------------------------------
+
+SERVERS = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
+OWNED: dict[str, Any] = {"kind": TRANSPORT, "jti": "j" * 21 + "A", "subject": "s" * 21 + "A"}
+
+
+def bridged(sealed_id: str | None = None, **changes: Any) -> Claims:
+    return claims(**{**OWNED, "upstream": sealed_id, **changes})
+
+
+def sealed_server_id(ring: KeyRing = RING, **changes: Any) -> str:
+    return seal.seal_upstream(ring.signing, SERVERS, bridged(**changes))
+
+
+@pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
+def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
+    assert seal.open_upstream(ring.signing, bridged(sealed_server_id(ring))) == SERVERS
+    assert seal.open_upstream(ring.signing, bridged(None)) is None
+
+
+def test_it_says_nothing_to_who_reads_it() -> None:
+    assert base64url(SERVERS.encode())[:16] not in sealed_server_id()
+    assert sealed_server_id() != sealed_server_id(jti="k" * 21 + "A")
+
+
+@pytest.mark.parametrize(
+    ("sealed_id", "other"),
+    [
+        (sealed_server_id(jti="k" * 21 + "A"), {}),
+        (sealed_server_id(subject=None), {}),
+        (sealed_server_id(audience="there"), {}),
+        (sealed_server_id()[:-2], {}),
+        ("A" + sealed_server_id()[1:], {}),
+        ("not base64!", {}),
+        ("AAAA", {}),
+    ],
+    ids=["session", "owner", "audience", "cut", "changed", "no text of ours", "short"],
+)
+def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
+    with pytest.raises(SessionNotFound) as refused:
+        seal.open_upstream(RING.signing, bridged(sealed_id, **other))
+    assert (refused.value.reason, refused.value.ref) == ("bridge_seal", bridged(**other).ref)
+
+
+def test_a_public_key_opens_and_seals_nothing() -> None:
+    theirs = KeyRing([PRIVATE])
+    public = KeyRing([OLD, PUBLIC]).get(theirs.signing.kid)
+    assert public is not None
+    with pytest.raises(SessionNotFound) as refused:
+        seal.open_upstream(public, bridged(sealed_server_id(theirs)))
+    assert (refused.value.reason, refused.value.ref) == ("bridge_key_unknown", bridged().ref)
+    with pytest.raises(ValueError, match="cannot seal"):
+        seal.seal_upstream(public, SERVERS, bridged())
+
+
+def test_what_is_sealed_for_one_purpose_opens_for_no_other() -> None:
+    """A server's id cannot be passed off as state, though both are sealed for one session by one key."""
+    key, nonce, mine = RING.signing, bytes(12), bridged()
+    for one, other in ((seal.STATE, seal.UPSTREAM), (seal.UPSTREAM, seal.STATE)):
+        assert one.open(key, nonce, one.seal(key, nonce, b"{}", mine), mine) == b"{}"
+        assert other.open(key, nonce, one.seal(key, nonce, b"{}", mine), mine) is None
+
+
+@pytest.mark.parametrize(
+    ("server_id", "can"),
+    [("a", True), (SERVERS, True), ("~" * 256, True), ("", False), ("a" * 257, False), ("a b", False), ("ä", False)],
+)
+def test_visible_ascii_can_be_carried(server_id: str, can: bool) -> None:
+    assert seal.can_carry(server_id) is can
+
+
+def test_ids_stay_small() -> None:
+    """768 bytes at the most with an owner, a trace and a UUID of the server's; the longest one fits, too."""
+    tokens = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+    owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
+    made = bridged(sealed_server_id(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
+    assert len(tokens.mint(RING, made)) <= 768
+    longest = seal.seal_upstream(RING.signing, "~" * seal.MAX_SERVER_ID, bridged())
+    assert tokens.mint(RING, msgspec.structs.replace(made, upstream=longest))

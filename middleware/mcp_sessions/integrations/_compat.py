@@ -1,7 +1,7 @@
 """What is read of FastAPI that it does not document: the routers that `include_router` leads to.
 
-`tests/integration/test_compat.py` names the versions in which each of these is there; in others the functions find
-nothing, and `add_sessions` then says that it found no endpoint.
+`tests/integration/test_starlette.py` includes routers, also in an application that has served them. In versions without
+these the functions find nothing, and `add_sessions` then says that it found no endpoint.
 """
 
 from __future__ import annotations
