@@ -210,3 +210,13 @@ async def calling(sessions: ClientSessions, *, modern: bool = True, greet: bool 
                     await caller.shake_hands()
                 yield caller
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def talk(
+    server: Server, *, modern: bool = True, greet: bool = True, **options: Any
+) -> AsyncIterator[tuple[ClientSessions, Caller]]:
+    """Sessions on a scripted server, and a client that is connected to it by them."""
+    sessions = with_sessions(server.transport, **options)
+    async with calling(sessions, modern=modern, greet=greet) as caller:
+        yield sessions, caller

@@ -15,14 +15,13 @@ from mcp_sessions.client import ClientError, NoAnswer, with_sessions
 from mcp_sessions.client import _sessions as sessions
 from mcp_sessions.client._session import SessionMetadata
 
-from .scripted import Server, calling, error
+from .scripted import Server, calling, error, talk
 
 
 async def test_the_innermost_choice_counts() -> None:
     """`use` nests, `use(None)` chooses none, and outside of all there is the default session."""
     server = Server()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         await caller.ask("tools/call")
         with sessions.use(sessions.new()):
             await caller.ask("tools/call")
@@ -157,7 +156,7 @@ async def test_leaving_does_not_wait_for_a_server_that_does_not_answer(monkeypat
     """Deleting is a courtesy, and bounded; a session that stays behind expires."""
     monkeypatch.setattr(sessions, "LEAVE_TIMEOUT", 0.01)
     server = Server(late=frozenset({"sessions/delete"}))
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
     assert not server.go.is_set()
 
@@ -184,7 +183,7 @@ async def test_a_connection_that_is_gone_is_left_at_once() -> None:
     for ended in ("by the server", "by the program"):
         server = Server()
         with anyio.CancelScope() as scope:
-            async with calling(with_sessions(server.transport)) as caller:
+            async with talk(server) as (_, caller):
                 await caller.ask("tools/call")
                 if ended == "by the server":
                     server.hang_up()
@@ -196,7 +195,7 @@ async def test_a_connection_that_is_gone_is_left_at_once() -> None:
 
 async def test_a_refused_farewell_is_no_error() -> None:
     server = Server({"sessions/delete": lambda _: error(-32603)})
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
 
 

@@ -22,7 +22,7 @@ from mcp_sessions.client import (
     with_sessions,
 )
 
-from .scripted import Answer, Rule, Server, calling, error, plain, session_of, storing
+from .scripted import Answer, Rule, Server, calling, error, plain, session_of, storing, talk
 
 OFFERED = {"fork": True, "list": True}
 REF = {"ref": "ses_a", "createdAt": "2026-07-28T12:00:00Z", "lastSeenAt": "2026-07-28T12:01:00Z"}
@@ -58,8 +58,7 @@ def asked(server: Server, method: str) -> list[dict[str, Any]]:
 async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
     """Calls go in it; the parent goes on, with the state that came with the answer; both are deleted on leaving."""
     server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, modern=modern) as caller:
+    async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("tools/call")
         fork = await sessions.fork(params={"task": "pay"})
         with sessions.use(fork):
@@ -75,8 +74,7 @@ async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
 
 async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
     server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions):
+    async with talk(server) as (sessions, _):
         first = await sessions.fork(sessions.new())
         second = await sessions.fork(first)
         assert (first.id, second.id) == ("fork-1", "fork-2")
@@ -109,8 +107,7 @@ async def test_only_what_is_held_here_can_be_forked() -> None:
 
 async def test_a_session_that_was_lost_has_no_forks() -> None:
     server = offering(fork=lambda message: error(-32043, sessionId="id-1"))
-    sessions = with_sessions(server.transport)
-    async with calling(sessions):
+    async with talk(server) as (sessions, _):
         held = sessions.new()
         with pytest.raises(SessionNotFound, match="sessions/fork"):
             await sessions.fork(held)
@@ -121,8 +118,7 @@ async def test_a_session_that_was_lost_has_no_forks() -> None:
 
 async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
     answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}])
-    sessions = with_sessions(offering(fork=lambda message: next(answers)).transport)
-    async with calling(sessions):
+    async with talk(offering(fork=lambda message: next(answers))) as (sessions, _):
         held = sessions.new()
         with pytest.raises(Refused, match="-31045"):
             await sessions.fork(held)
@@ -136,8 +132,7 @@ async def test_a_list_is_read() -> None:
     """Public names and times; it is asked for in the session at hand, if there is one, which is marked then."""
     pages = iter([{**LISTED, "nextCursor": "more"}, {"sessions": []}])
     server = offering(list=lambda message: {"result": next(pages)})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         first = await sessions.list()
         await caller.ask("tools/call")
         assert await sessions.list(first.next_cursor) == SessionPage([])
@@ -151,8 +146,7 @@ async def test_a_list_is_read() -> None:
 
 
 async def test_what_is_no_list_is_no_answer() -> None:
-    sessions = with_sessions(offering(list=lambda message: {"result": {"sessions": [{"ref": 1}]}}).transport)
-    async with calling(sessions):
+    async with talk(offering(list=lambda message: {"result": {"sessions": [{"ref": 1}]}})) as (sessions, _):
         with pytest.raises(NoAnswer, match="no list"):
             await sessions.list()
 
@@ -161,8 +155,7 @@ async def test_what_is_no_list_is_no_answer() -> None:
 @pytest.mark.parametrize("modern", [False, True])
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
     server = offering(settings)
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, modern=modern):
+    async with talk(server, modern=modern) as (sessions, _):
         held = sessions.new()
         for call in (sessions.fork(held), sessions.list()):
             with pytest.raises(NotOffered):
@@ -172,16 +165,14 @@ async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool)
 
 async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
     server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, greet=False) as caller:
+    async with talk(server, greet=False) as (sessions, caller):
         await caller.ask("ping")
         assert (await sessions.list()).sessions[0].ref == "ses_a"
     assert len(server.sent("server/discover")) == 1
 
 
 async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None:
-    sessions = with_sessions(offering().transport)
-    async with calling(sessions, greet=False):
+    async with talk(offering(), greet=False) as (sessions, _):
         with pytest.raises(NoAnswer, match="nothing was sent"):
             await sessions.list()
     for call in (sessions.list(), sessions.fork()):
@@ -193,8 +184,7 @@ async def test_of_two_forks_of_one_name_the_second_is_refused() -> None:
     """Before it is sent: the server would create a session that nobody holds."""
     server = offering()
     server.late = frozenset({"sessions/fork"})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
         await caller.ask("tools/call")
         tasks.start_soon(partial(sessions.fork, name="helper"))
         await server.asked.wait()
@@ -209,8 +199,7 @@ async def test_a_call_in_a_fork_that_is_being_created_waits_for_it() -> None:
     """The name belongs to the fork from the start, so no second session is created for it."""
     server = offering()
     server.late = frozenset({"sessions/fork"})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
         await caller.ask("tools/call")
         tasks.start_soon(partial(sessions.fork, name="helper"))
         await server.asked.wait()
@@ -223,8 +212,7 @@ async def test_a_call_in_a_fork_that_is_being_created_waits_for_it() -> None:
 
 
 async def test_a_session_is_not_the_fork_of_itself() -> None:
-    sessions = with_sessions(offering().transport)
-    async with calling(sessions):
+    async with talk(offering()) as (sessions, _):
         with pytest.raises(ValueError, match="'thread'"):
             await sessions.fork(sessions.open("thread"), name="thread")
 

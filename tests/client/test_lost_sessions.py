@@ -12,12 +12,12 @@ import pytest
 
 from mcp_sessions.client import SessionNotFound, with_sessions
 
-from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, plain, session_of
+from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, plain, session_of, talk
 
 
 async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
     server = Server({"tools/call": losing("id-1")})
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         assert (await caller.ask("tools/call"))["error"] == {"code": LOST, "message": "no", "data": {"reason": "ended"}}
         assert "result" in await caller.ask("tools/call")
     assert server.carried("tools/call") == [{"sessionId": "id-1"}, {"sessionId": "id-2"}]
@@ -26,8 +26,7 @@ async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
 
 async def test_a_lost_session_without_a_name_is_done() -> None:
     server = Server({"tools/call": losing("id-1")})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         with sessions.use(sessions.new()) as held:
             assert "error" in await caller.ask("tools/call")
             assert held is not None
@@ -39,8 +38,7 @@ async def test_a_lost_session_without_a_name_is_done() -> None:
 
 async def test_recreating_sends_the_request_again_once() -> None:
     server = Server({"tools/call": losing("id-1", "id-2", "id-3")})
-    sessions = with_sessions(server.transport, on_not_found="recreate")
-    async with calling(sessions) as caller:
+    async with talk(server, on_not_found="recreate") as (sessions, caller):
         with sessions.use(sessions.new()):
             assert (await caller.ask("tools/call", {"name": "pay"}))["error"]["code"] == LOST
             assert "result" in await caller.ask("tools/call")
@@ -54,7 +52,7 @@ async def test_recreating_sends_the_request_again_once() -> None:
 async def test_an_error_about_something_else_is_left_alone(answer: Answer) -> None:
     """A server that is a client of others may pass their errors on: only one about our session is one of ours."""
     server = Server({"tools/call": lambda _: answer})
-    async with calling(with_sessions(server.transport, on_not_found="recreate")) as caller:
+    async with talk(server, on_not_found="recreate") as (_, caller):
         for _ in range(2):
             assert (await caller.ask("tools/call"))["error"] == answer["error"]
     assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
@@ -63,8 +61,7 @@ async def test_an_error_about_something_else_is_left_alone(answer: Answer) -> No
 async def test_requests_that_lost_the_same_session_share_the_next() -> None:
     """An error that comes after the new session was made does not end that one; nor does a late result change it."""
     server = Server({"slow": losing("id-1"), "tools/call": losing("id-1")}, late=frozenset({"slow"}))
-    sessions = with_sessions(server.transport, on_not_found="recreate")
-    async with calling(sessions) as caller:
+    async with talk(server, on_not_found="recreate") as (sessions, caller):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(caller.ask, "slow")
             await server.asked.wait()
@@ -92,8 +89,7 @@ async def test_a_session_that_is_required_is_created() -> None:
             "never": lambda _: error(REQUIRED),
         }
     )
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, modern=False) as caller:
+    async with talk(server, modern=False) as (sessions, caller):
         with sessions.use(None):
             assert (await caller.ask("tools/call"))["error"]["code"] == REQUIRED
         offered = sessions.offered
@@ -105,7 +101,7 @@ async def test_a_session_that_is_required_is_created() -> None:
 
 async def test_the_first_answer_stands_where_trying_again_fails() -> None:
     server = Server({"tools/call": losing("id-1")})
-    async with calling(with_sessions(server.transport, on_not_found="recreate")) as caller:
+    async with talk(server, on_not_found="recreate") as (_, caller):
         server.rules["sessions/create"] = lambda message: (
             error(-32000) if server.sent("tools/call") else {"result": {"session": {"sessionId": "id-1"}}}
         )
@@ -115,8 +111,7 @@ async def test_the_first_answer_stands_where_trying_again_fails() -> None:
 async def test_a_request_that_was_given_up_is_not_sent_again() -> None:
     """The program gave up while the session was made anew, or before: its answer goes nowhere."""
     server = Server({"tools/call": losing("id-1")})
-    sessions = with_sessions(server.transport, on_not_found="recreate")
-    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+    async with talk(server, on_not_found="recreate") as (_, caller), anyio.create_task_group() as tasks:
         await caller.ask("other")
         server.late = frozenset({"sessions/create"})
         tasks.start_soon(caller.ask, "tools/call")
@@ -160,8 +155,7 @@ async def test_a_repeated_request_is_sent_in_the_context_of_its_caller(monkeypat
 async def test_sessions_that_the_server_lost_do_not_pile_up(on_not_found: Any) -> None:
     """A client that begins a session per conversation, on a server that forgets them, keeps none of them."""
     server = Server({"tools/call": lambda message: error(LOST, **(session_of(message) or {}))})
-    sessions = with_sessions(server.transport, on_not_found=on_not_found)
-    async with calling(sessions) as caller:
+    async with talk(server, on_not_found=on_not_found) as (sessions, caller):
         for _ in range(20):
             with sessions.use(sessions.new()):
                 await caller.ask("tools/call")

@@ -9,9 +9,8 @@ import pytest
 
 from integration.wire import SESSION_KEY
 from mcp_sessions.client import _router as router
-from mcp_sessions.client import with_sessions
 
-from .scripted import HEADERS, OFFER, Answer, Server, calling, echoing, error, item, session_of
+from .scripted import HEADERS, OFFER, Answer, Server, calling, echoing, error, item, session_of, talk
 
 eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 
@@ -20,7 +19,7 @@ eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: bool) -> None:
     """Not by the handshake, nor by a ping, nor by requests about sessions, nor where the sender names one itself."""
     server = Server()
-    async with calling(with_sessions(server.transport), modern=modern) as caller:
+    async with talk(server, modern=modern) as (_, caller):
         await caller.ask("ping")
         await caller.ask("sessions/list")
         await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
@@ -35,8 +34,7 @@ async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: b
 async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) -> None:
     """No session metadata, as the draft demands, and no empty `params`; what the program tells is sent along."""
     server = Server()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, modern=modern) as caller:
+    async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("tools/call")
         with sessions.use(sessions.new({"plan": "free"})):
             await caller.ask("tools/call")
@@ -51,7 +49,7 @@ async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) 
 async def test_who_the_client_is_goes_with_the_creation() -> None:
     """As in its handshake: a server that keeps nothing of that has nowhere else to learn it from."""
     server, info = Server(), {"name": "kitchen", "version": "2"}
-    async with calling(with_sessions(server.transport), modern=False) as caller:
+    async with talk(server, modern=False) as (_, caller):
         await caller.ask("initialize", {"clientInfo": info})
         await caller.ask("tools/call")
     (created,) = server.sent("sessions/create")
@@ -63,7 +61,7 @@ async def test_the_result_is_free_of_what_was_asked_for() -> None:
     server = Server(
         {"tools/call": lambda message: {"result": {"_meta": {SESSION_KEY: session_of(message), "other": 1}}}}
     )
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         assert (await caller.ask("tools/call"))["result"]["_meta"] == {"other": 1}
         own = await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
         assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
@@ -80,7 +78,7 @@ async def test_the_result_is_free_of_what_was_asked_for() -> None:
 )
 async def test_a_result_without_a_session_that_can_be_read_changes_nothing(result: dict[str, Any]) -> None:
     server = Server({"tools/call": lambda _: {"result": result}})
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
         await caller.ask("tools/call")
     assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
@@ -95,7 +93,7 @@ async def test_the_state_that_comes_back_is_sent_from_then_on() -> None:
         return rule
 
     server = Server({"tools/call": answer})
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         for _ in range(5):
             await caller.ask("tools/call")
     assert [(sent or {}).get("state") for sent in server.carried("tools/call")] == [None, "one", "one", "one", "two"]
@@ -107,14 +105,13 @@ async def test_lists_are_never_kept_by_the_clients_cache() -> None:
     server = Server({method: lambda _: {"result": hints} for method in ("tools/list", "tools/call", "server/discover")})
     plain = Server({"tools/list": lambda _: {"result": hints}, "server/discover": lambda _: {"result": {}}})
     server.rules["server/discover"] = lambda _: {"result": {**OFFER, **hints}}
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         for chosen in (None, sessions.current):
             with sessions.use(chosen):
                 assert (await caller.ask("tools/list"))["result"] == {"ttlMs": 0, "cacheScope": "private"}
         assert (await caller.ask("tools/call"))["result"] == hints
         assert caller.answers[1]["result"] == {**OFFER, **hints}
-    async with calling(with_sessions(plain.transport)) as caller:
+    async with talk(plain) as (_, caller):
         assert (await caller.ask("tools/list"))["result"] == hints
     async with calling(sessions, greet=False) as caller:
         with sessions.use(None):  # unknown yet, and what is kept now would be served to a session later
@@ -125,7 +122,7 @@ async def test_lists_are_never_kept_by_the_clients_cache() -> None:
 async def test_a_client_that_never_asks_what_a_server_offers_has_it_asked(offer: dict[str, Any]) -> None:
     """A modern client may be pinned to a version: then we ask, once for all requests that come at the same time."""
     server = Server({"server/discover": lambda _: {"result": offer}})
-    async with calling(with_sessions(server.transport), greet=False) as caller, anyio.create_task_group() as tasks:
+    async with talk(server, greet=False) as (_, caller), anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(caller.ask, "tools/call")
     assert len(server.sent("server/discover")) == 1
@@ -137,7 +134,7 @@ async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
     """And a client of the handshake era that sends requests before the handshake gets none."""
     server = Server({"server/discover": lambda _: error(-32601)})
     for modern in (True, False):
-        async with calling(with_sessions(server.transport), modern=modern, greet=False) as caller:
+        async with talk(server, modern=modern, greet=False) as (_, caller):
             await caller.ask("tools/call")
     assert server.carried("tools/call") == [None, None]
     assert len(server.sent("server/discover")) == 1
@@ -147,7 +144,7 @@ async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
 async def test_headers_stand_beside_what_is_ours() -> None:
     """Version and method as the message says; the id is mirrored in the modern era, whose transports hold none."""
     server = Server()
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
     headers = {item.message.method: item.metadata.headers for item in server.received}  # type: ignore[union-attr]
     version = {"mcp-protocol-version": "2026-07-28"}
@@ -162,7 +159,7 @@ async def test_headers_stand_beside_what_is_ours() -> None:
 @eras
 async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
     server = Server()
-    async with calling(with_sessions(server.transport), modern=modern) as caller:
+    async with talk(server, modern=modern) as (_, caller):
         await caller.tell("notifications/progress", progress=1)
         await caller.write.send(item({"id": 1, "result": {}}))
         got: Any = None
@@ -179,14 +176,14 @@ async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
 async def test_what_the_transport_noted_reaches_the_client_with_its_message() -> None:
     """SDK 2.x runs callbacks in the context of the request that they belong to; other transports note none."""
     server = Server()
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         assert caller.contexts == [None]
 
 
 async def test_what_cannot_be_written_is_not_waited_for() -> None:
     """The transport has closed: the client gets its error, as it would without us."""
     server = Server()
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
         server.hang_up()
         with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
@@ -197,7 +194,7 @@ async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypa
     """SDK 1.x says nothing when a call times out; the oldest make room, and their answers pass as they are."""
     monkeypatch.setattr(router, "MAX_PENDING", 1)
     server = Server(late=frozenset({"slow"}))
-    async with calling(with_sessions(server.transport)) as caller, anyio.create_task_group() as tasks:
+    async with talk(server) as (_, caller), anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "slow")
         await server.asked.wait()
         await caller.ask("tools/call")

@@ -13,10 +13,9 @@ from opentelemetry import baggage, context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
 from integration.servers import COVERING, Cell
-from mcp_sessions.client import with_sessions
 
 from .peers import peer, served
-from .scripted import Server, calling, plain
+from .scripted import Server, plain, talk
 from .test_extensions import offering
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -44,8 +43,7 @@ def metas(server: Server) -> dict[str, Any]:
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool) -> None:
     server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, modern=modern, greet=not modern) as caller:
+    async with talk(server, modern=modern, greet=not modern) as (sessions, caller):
         with traced():
             await caller.ask("tools/call")
             fork = await sessions.fork()
@@ -59,8 +57,7 @@ async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool)
 async def test_without_a_span_there_is_no_trace_context() -> None:
     """And nothing is sent in its place."""
     server = offering()
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (_, caller):
         await caller.ask("tools/call")
     assert metas(server) == {"sessions/create": {}, "sessions/delete": {}}
 

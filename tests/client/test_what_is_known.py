@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, SessionMetadata, with_sessions
+from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, SessionMetadata
 
-from .scripted import LOST, OFFER, URL, Rule, Server, calling, error, session_of, storing
+from .scripted import LOST, OFFER, URL, Rule, Server, calling, error, session_of, storing, talk
 
 DECLARED: dict[str, Any] = {"experimental": {"sessions": {}}}
 
@@ -23,8 +23,7 @@ def first(*answers: dict[str, Any], then: Any = None) -> Rule:
 async def test_a_refused_discovery_leaves_it_to_the_handshake() -> None:
     """A client tries the modern era first: the handshake that follows declares sessions, and one is created."""
     server = Server({"server/discover": first(error(-32601))})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         assert sessions.offered is None
         caller.modern = False
         await caller.ask("initialize", {"capabilities": {}})
@@ -35,7 +34,7 @@ async def test_a_refused_discovery_leaves_it_to_the_handshake() -> None:
 
 async def test_a_refused_handshake_may_be_made_again() -> None:
     server = Server({"initialize": first(error(-32603), {"result": {}})})
-    async with calling(with_sessions(server.transport), modern=False) as caller:
+    async with talk(server, modern=False) as (_, caller):
         for _ in range(2):
             await caller.ask("initialize", {"capabilities": {}})
         await caller.ask("tools/call")
@@ -45,8 +44,7 @@ async def test_a_refused_handshake_may_be_made_again() -> None:
 
 async def test_a_first_request_that_fails_changes_nothing() -> None:
     server = Server({"tools/list": lambda _: error(-32603)})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, greet=False) as caller:
+    async with talk(server, greet=False) as (sessions, caller):
         with sessions.use(None):
             await caller.ask("tools/list")
         await caller.ask("tools/call")
@@ -56,7 +54,7 @@ async def test_a_first_request_that_fails_changes_nothing() -> None:
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
     """The request that needed it goes without a session; the next one asks anew."""
     server = Server({"server/discover": first(error(-32603))})
-    async with calling(with_sessions(server.transport), greet=False) as caller:
+    async with talk(server, greet=False) as (_, caller):
         for _ in range(3):
             await caller.ask("tools/call")
     assert server.carried("tools/call") == [None, {"sessionId": "id-1"}, {"sessionId": "id-1"}]
@@ -66,8 +64,7 @@ async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
 async def test_a_session_that_was_not_sent_was_not_lost() -> None:
     """A server behind the server has lost one of its own: the handle, which has not begun, is not done with that."""
     server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, greet=False) as caller:
+    async with talk(server, greet=False) as (sessions, caller):
         with sessions.use(sessions.new()) as held:
             assert (await caller.ask("tools/call"))["error"]["code"] == LOST
             assert held is not None
@@ -79,15 +76,14 @@ async def test_a_session_that_was_not_sent_was_not_lost() -> None:
 @pytest.mark.parametrize("result", [{"capabilities": "text"}, {"capabilities": {"experimental": [1]}}])
 async def test_an_offer_that_cannot_be_read_is_none(result: dict[str, Any]) -> None:
     server = Server({"server/discover": lambda _: {"result": result}, "tools/call": lambda _: {"result": {}}})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions) as caller:
+    async with talk(server) as (sessions, caller):
         assert "result" in await caller.ask("tools/call")
         assert sessions.offered is False
 
 
 async def test_metadata_that_cannot_be_read_is_not_of_the_session() -> None:
     server = Server({"tools/call": lambda _: {"result": {"_meta": [1]}}})
-    async with calling(with_sessions(server.transport)) as caller:
+    async with talk(server) as (_, caller):
         for _ in range(2):
             assert (await caller.ask("tools/call"))["result"] == {"_meta": [1]}
     assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
@@ -95,8 +91,7 @@ async def test_metadata_that_cannot_be_read_is_not_of_the_session() -> None:
 
 async def test_what_is_not_known_yet_is_not_lacking() -> None:
     server = Server({"server/discover": first(error(-32603))})
-    sessions = with_sessions(server.transport)
-    async with calling(sessions, greet=False) as caller:
+    async with talk(server, greet=False) as (sessions, caller):
         await caller.ask("ping")
         with pytest.raises(NoAnswer, match="not answered yet what it offers"):
             await sessions.list()

@@ -29,6 +29,10 @@ class StreamableHTTPASGIApp(Server):
     """A server under the name that the official SDK and FastMCP give theirs."""
 
 
+def known(path: str = "/mcp") -> Route:
+    return Route(path, StreamableHTTPASGIApp())
+
+
 class Header(AuthenticationBackend):
     """Callers are who they claim to be."""
 
@@ -106,7 +110,7 @@ def served_before(app: FastAPI) -> FastAPI:
 
 
 def mounted_in_itself() -> Router:
-    router = Router([Mount("/again", Server()), Route("/mcp", StreamableHTTPASGIApp())])
+    router = Router([Mount("/again", Server()), known()])
     router.routes[0] = Mount("/again", router)
     return router
 
@@ -137,25 +141,16 @@ class Circle:
 Make = Callable[[], Any]
 
 KNOWN: dict[str, tuple[Make, str]] = {
-    "a route": (lambda: starlette(Route("/mcp", StreamableHTTPASGIApp())), "/mcp"),
+    "a route": (lambda: starlette(known()), "/mcp"),
     "a mount": (lambda: starlette(Mount("/mcp", StreamableHTTPASGIApp())), "/mcp/"),
-    "a mounted application": (
-        lambda: starlette(Mount("/api", starlette(Route("/mcp", StreamableHTTPASGIApp())))),
-        "/api/mcp",
-    ),
-    "a host": (lambda: starlette(Host("a.example", Router([Route("/mcp", StreamableHTTPASGIApp())]))), "/mcp"),
+    "a mounted application": (lambda: starlette(Mount("/api", starlette(known()))), "/api/mcp"),
+    "a host": (lambda: starlette(Host("a.example", Router([known()]))), "/mcp"),
     "an app at a host": (lambda: starlette(Host("a.example", StreamableHTTPASGIApp())), "/"),
-    "a bare router": (lambda: Router([Route("/mcp", StreamableHTTPASGIApp())]), "/mcp"),
+    "a bare router": (lambda: Router([known()]), "/mcp"),
     "a router that is mounted in itself": (mounted_in_itself, "/mcp"),
-    "a route beside a web socket": (
-        lambda: starlette(WebSocketRoute("/mcp", method), Route("/mcp", StreamableHTTPASGIApp())),
-        "/mcp",
-    ),
-    "an application mounted in FastAPI": (
-        lambda: fastapi_included(Mount("/v1", starlette(Route("/mcp", StreamableHTTPASGIApp())))),
-        "/api/v1/mcp",
-    ),
-    "an included route": (lambda: fastapi_included(Route("/mcp", StreamableHTTPASGIApp())), "/api/mcp"),
+    "a route beside a web socket": (lambda: starlette(WebSocketRoute("/mcp", method), known()), "/mcp"),
+    "an application mounted in FastAPI": (lambda: fastapi_included(Mount("/v1", starlette(known()))), "/api/v1/mcp"),
+    "an included route": (lambda: fastapi_included(known()), "/api/mcp"),
     "an included mount": (lambda: fastapi_included(Mount("/mcp", StreamableHTTPASGIApp())), "/api/mcp/"),
     "an included mount that was served before": (
         lambda: served_before(fastapi_included(Mount("/mcp", StreamableHTTPASGIApp()))),
@@ -196,9 +191,7 @@ async def lives_and_dies(app: ASGIApp, path: str) -> None:
 
 @pytest.mark.parametrize(("make", "path"), KNOWN.values(), ids=KNOWN)
 async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) -> None:
-    app = make()
-    assert add_sessions(app, keys=SECRET) is app
-    await lives_and_dies(app, path)
+    await lives_and_dies(add_sessions(make(), keys=SECRET), path)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +242,7 @@ async def test_dependencies_of_a_function_stay_in_force() -> None:
 
 
 async def test_it_stands_inside_of_the_authentication() -> None:
-    app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())], middleware=[AUTHENTICATION])
+    app = Starlette(routes=[known()], middleware=[AUTHENTICATION])
     client = Client(add_sessions(app, keys=SECRET))
     created = await client.send("sessions/create", None, ANN)
     session = {"sessionId": created.result["session"]["sessionId"]}
@@ -289,14 +282,14 @@ async def test_the_routes_of_one_endpoint_share_their_sessions() -> None:
 
 
 async def test_an_application_mounted_twice_gets_it_once() -> None:
-    inner = starlette(Route("/mcp", StreamableHTTPASGIApp()))
+    inner = starlette(known())
     app = add_sessions(starlette(Mount("/a", inner), Mount("/b", inner)), keys=SECRET)
     await lives_and_dies(app, "/a/mcp")
     await lives_and_dies(app, "/b/mcp")
 
 
 PLAIN = [Route("/mcp", Server()), Route("/", Server())]
-TWO = [Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", StreamableHTTPASGIApp())]
+TWO = [known("/a/mcp"), known("/b/mcp")]
 
 REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
     "no routes": (Server, {}, r"Server has none; wrap the application instead: MCPSessionMiddleware\(app"),
@@ -324,16 +317,8 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
         {"path": "/mcp"},
         r"several routers serve path='/mcp'",
     ),
-    "sessions at the route": (
-        lambda: add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET),
-        {},
-        r"/mcp has sessions already",
-    ),
-    "sessions at the root": (
-        lambda: add_sessions(starlette(Route("/", StreamableHTTPASGIApp())), keys=SECRET),
-        {},
-        r"/ has sessions already",
-    ),
+    "sessions at the route": (lambda: add_sessions(starlette(known()), keys=SECRET), {}, r"/mcp has sessions already"),
+    "sessions at the root": (lambda: add_sessions(starlette(known("/")), keys=SECRET), {}, r"/ has sessions already"),
     "sessions at FastAPI's included route": (
         lambda: add_sessions(fastapi_router(), path="/api/mcp", keys=SECRET),
         {"path": "/api/mcp"},
@@ -345,20 +330,12 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
         r"has sessions already",
     ),
     "sessions around the application": (
-        lambda: MCPSessionMiddleware(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET),
+        lambda: MCPSessionMiddleware(starlette(known()), keys=SECRET),
         {},
         r"has sessions already",
     ),
-    "sessions in the application's list of middleware": (
-        lambda: guarded(Route("/mcp", StreamableHTTPASGIApp())),
-        {},
-        r"has sessions already",
-    ),
-    "a wrong option": (
-        lambda: starlette(Route("/mcp", StreamableHTTPASGIApp())),
-        {"lifetime": 0},
-        r"lifetime=0 must be",
-    ),
+    "sessions in the application's list of middleware": (lambda: guarded(known()), {}, r"has sessions already"),
+    "a wrong option": (lambda: starlette(known()), {"lifetime": 0}, r"lifetime=0 must be"),
     "a mounted application that authenticates inside": (
         lambda: starlette(Mount("/sub", Starlette(routes=TWO, middleware=[AUTHENTICATION]))),
         {"path": "/sub"},
@@ -375,7 +352,7 @@ def test_what_cannot_be_placed_is_an_error_with_the_remedy(make: Make, options: 
 
 async def test_one_of_several_endpoints_is_named_by_its_path() -> None:
     server = StreamableHTTPASGIApp()
-    app = starlette(Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", server))
+    app = starlette(known("/a/mcp"), Route("/b/mcp", server))
     add_sessions(app, path="/a/mcp", keys=SECRET)
     client = Client(app, path="/b/mcp")
     assert (await client.send("sessions/create")).error["code"] == -32601
