@@ -25,10 +25,9 @@ import redis_servers
 from apps import Server as App
 from apps import sessions
 from clients import START, Answer, Client, Clock
-from crash.faults import offset, patiently, until, watching
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
-from redis_servers import HOST, Server, serving
+from redis_servers import HOST, Server, offset, patiently, serving, until, watching
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import redis
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,6 +33,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import debian
+from mcp_sessions._errors import StoreUnavailable
 
 HOST = "127.0.0.1"
 PATIENCE = 20  # seconds for a server to come up
@@ -58,25 +60,15 @@ class Server:
         folder: Where it keeps its files.
         tls: Whether it speaks TLS alone.
         file: A configuration file, which a Sentinel must have.
-        preload: A library that comes before the system's, such as a slow disk.
         options: Its configuration, by the names in `redis.conf`, with underscores.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        tls: bool = False,
-        preload: Path | None = None,
-        file: Path | None = None,
-        **options: object,
-    ) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False, file: Path | None = None, **options: object) -> None:
         self.folder = folder
         self.port = _free_port()
         self._file = [] if file is None else [str(file), "--sentinel"]
         self._runtime = {"bind": HOST, "save": "", "loglevel": "warning", **options}
         self.certificates = Certificates(folder) if tls else None
-        self._environment = {**os.environ, **({} if preload is None else {"LD_PRELOAD": str(preload)})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -94,7 +86,7 @@ class Server:
         """Start the server, and wait until it answers and has read its files."""
         command = [program(), *self._file, *self._arguments()]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, env=self._environment, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
         wait_for(lambda: self._ended() or self._answers())
         if self._ended():
             raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
@@ -213,6 +205,44 @@ def wait_for(happens: Callable[[], object]) -> None:
     while not happens():
         assert time.monotonic() < deadline, "what was waited for did not happen"
         time.sleep(0.005)
+
+
+async def until(happens: Callable[[], object]) -> None:
+    """Wait as `wait_for`, while others run."""
+    await anyio.to_thread.run_sync(wait_for, happens)
+
+
+async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Ask until the store answers."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:  # pragma: no cover  # where it was too early
+            assert time.monotonic() < deadline, "the store did not come back"
+            await anyio.sleep(0.1)
+
+
+def offset(server: Server) -> int:
+    """Return how much of what was changed a primary has made, or a replica has heard of."""
+    text = server.command("INFO", "replication")
+    name = b"master_repl_offset:" if b"role:master" in text else b"slave_repl_offset:"
+    return int(text.partition(name)[2].partition(b"\r")[0])
+
+
+@contextmanager
+def watching(primary: Server) -> Iterator[Server]:
+    """Run a Sentinel that fails over when it is asked to: by itself a busy machine would do, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "sentinel.conf")
+        lines = f"sentinel monitor sessions {HOST} {primary.port} 1", "sentinel down-after-milliseconds sessions 60000"
+        config.write_text("\n".join(lines) + "\n")
+        sentinel = Server(Path(folder), file=config)
+        sentinel.start()
+        try:
+            yield sentinel
+        finally:
+            sentinel.kill9()
 
 
 @cache
