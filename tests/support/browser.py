@@ -10,7 +10,6 @@ import re
 import subprocess
 import tempfile
 import time
-from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -80,10 +79,6 @@ class Browser:
     def until(self, script: str, *arguments: object) -> Any:
         """Return what a script returns, as soon as that is true."""
         return until(lambda: self.run(script, *arguments))
-
-    def picture(self) -> bytes:  # pragma: no cover  # run by `python -m tests.tools.observe`
-        """Return what the window shows, as a PNG."""
-        return b64decode(self._call("GET", f"{self._session}/screenshot"))
 
     def errors(self) -> list[str]:
         """Return what the page has written to the console since the last call, violations of its policy included."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from observe.tools import TOOLS, asked
+from observe import TOOLS, asked
 from otlp import Received, Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]

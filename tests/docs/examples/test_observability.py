@@ -18,7 +18,7 @@ from clients import SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
-from observe.tools import asked
+from observe import asked
 from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"
