@@ -11,7 +11,6 @@ from environments import needs
 
 from integration.servers import CELLS
 from mcp_sessions import client
-from mcp_sessions.client import _messages as messages
 from mcp_sessions.client import _sessions as sessions
 from mcp_sessions.client import _storage as storage
 
@@ -54,4 +53,3 @@ def test_the_page_names_what_there_is() -> None:
     assert errors < set(client.__all__)
     assert f"({sessions.LEAVE_TIMEOUT:g} s)" in PAGE
     assert storage.LEEWAY.days == 1
-    assert (messages.NOT_FOUND, messages.REQUIRED) == (-32043, -31044)

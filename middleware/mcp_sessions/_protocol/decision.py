@@ -23,7 +23,7 @@ from .cookies import DISCOVER, SHARED_JAR
 from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
-from .policy import Policy
+from .policy import LIST_METHODS, Policy
 from .sep1364 import Sep1364, field, mirrors
 from .strict_json import string
 
@@ -97,12 +97,10 @@ ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 
 SESSIONLESS_METHODS: Final = ADVERTISING | {"ping"}
 
-LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
-
 SUBJECTS: Final[Mapping[str, Subject]] = {
     draft.CREATE: Subject.CREATE,
     draft.DELETE: Subject.DELETE,
-    **dict.fromkeys(LIST_METHODS, Subject.LIST),
+    **dict.fromkeys(LIST_METHODS | {DISCOVER}, Subject.LIST),
 }
 """The subjects of the methods that the draft and MCP have; extensions add theirs."""
 

@@ -20,9 +20,8 @@ HANDSHAKE_METHODS: Final = frozenset({"initialize", "notifications/initialized",
 SESSION_METHODS: Final = "sessions/"
 """No rule may name the methods before a client can have a session, nor those below this."""
 
-DISCOVERY_METHODS: Final = frozenset(
-    {"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
-)
+LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+DISCOVERY_METHODS: Final = LIST_METHODS | {"ping"}
 """Requests that pass without a session unless a rule names them."""
 
 KNOWN_METHODS: Final = (

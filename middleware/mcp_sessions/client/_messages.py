@@ -13,27 +13,17 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from .._protocol.jsonrpc import SESSION_KEY
+from .._protocol.draft import INITIALIZE
+from .._protocol.jsonrpc import CLIENT_CAPABILITIES_KEY, CLIENT_INFO_KEY, PROTOCOL_VERSION_KEY, SESSION_KEY
 
-CREATE: Final = "sessions/create"
-DELETE: Final = "sessions/delete"
 FORK: Final = "sessions/fork"
 LIST: Final = "sessions/list"
-DISCOVER: Final = "server/discover"
-INITIALIZE: Final = "initialize"
-HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))
-SESSIONLESS_METHODS: Final = frozenset((INITIALIZE, DISCOVER, "ping"))
-NOT_FOUND: Final = -32043
-REQUIRED: Final = -31044
-
 CACHEABLE: Final = frozenset(
     ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
 )
 """What the SDK's client keeps in a cache that does not know sessions."""
 
-_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
-_CLIENT: Final = "io.modelcontextprotocol/clientInfo"
-_ENVELOPE: Final = ("io.modelcontextprotocol/protocolVersion", _CAPABILITIES, _CLIENT)
+_ENVELOPE: Final = (PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, CLIENT_INFO_KEY)
 _METHOD_HEADER: Final = "mcp-method"  # the SDK writes header names in lower case, and so they replace its own
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -65,7 +55,7 @@ def members(value: object) -> dict[str, Any]:
 
 def is_modern(message: Any) -> bool:
     """Whether a request carries the envelope of the modern era."""
-    return _CAPABILITIES in meta(message)
+    return CLIENT_CAPABILITIES_KEY in meta(message)
 
 
 def cancelled_id(message: Any) -> str | None:
@@ -90,7 +80,7 @@ def declaring_sessions(item: Any) -> Any:
         params = message.params or {}
         return _replaced(item, params={**params, "capabilities": _with_sessions(params.get("capabilities"))})
     if is_modern(message):
-        return _with_meta(item, {_CAPABILITIES: _with_sessions(meta(message)[_CAPABILITIES])})
+        return _with_meta(item, {CLIENT_CAPABILITIES_KEY: _with_sessions(meta(message)[CLIENT_CAPABILITIES_KEY])})
     return item
 
 
@@ -100,7 +90,7 @@ def client_info(message: Any) -> dict[str, Any]:
     A server that keeps nothing of the handshake learns it where a session is created.
     """
     info = (message.params or {}).get("clientInfo") if message.method == INITIALIZE else None
-    return {} if info is None else {_CLIENT: info}
+    return {} if info is None else {CLIENT_INFO_KEY: info}
 
 
 def in_session(item: Any, session: dict[str, str]) -> Any:

@@ -18,6 +18,10 @@ import msgspec
 from anyio.abc import ObjectReceiveStream, ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from .. import _errors
+from .._protocol.cookies import DISCOVER
+from .._protocol.decision import ADVERTISING, SESSIONLESS_METHODS
+from .._protocol.draft import CREATE, DELETE
 from .._protocol.jsonrpc import SESSION_KEY
 from . import _messages as messages
 from ._session import (
@@ -91,11 +95,11 @@ class SessionRouter:
                     self._repeating[cancelled].cancel()
             await self._write.send(item)
             return
-        declares = self.offered is not False or message.method in messages.HANDSHAKE_METHODS
+        declares = self.offered is not False or message.method in ADVERTISING
         self._latest = messages.declaring_sessions(item) if declares else item
         self._client_info = messages.client_info(message) or self._client_info
         about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
-        sessionless = about_sessions or message.method in messages.SESSIONLESS_METHODS
+        sessionless = about_sessions or message.method in SESSIONLESS_METHODS
         await self._transmit(_Pending(self._latest, None if sessionless else self._current()))
 
     async def _transmit(self, request: _Pending) -> None:
@@ -120,7 +124,7 @@ class SessionRouter:
             async with self._discovering:
                 if self.offered is None:  # another task may have asked meanwhile
                     with suppress(Refused):  # which does not say what the server offers: the next request asks again
-                        result = await self._request(self._template(), messages.DISCOVER, {})
+                        result = await self._request(self._template(), DISCOVER, {})
                         self.offered, self._extensions = messages.offer(result)
         return self.offered is True
 
@@ -135,7 +139,7 @@ class SessionRouter:
 
         async def create() -> dict[str, Any]:
             params = {**session.params, "_meta": self._client_info} if self._client_info else session.params
-            return await self._request(self._template(), messages.CREATE, params)
+            return await self._request(self._template(), CREATE, params)
 
         async with session.creating:
             return session.metadata or await self._create(session, create)
@@ -188,7 +192,7 @@ class SessionRouter:
 
     async def _succeed(self, request: _Pending, item: Any, result: dict[str, Any]) -> Any:
         message = messages.body(request.item)
-        if message.method in messages.HANDSHAKE_METHODS:
+        if message.method in ADVERTISING:
             self.offered, self._extensions = messages.offer(result)
             return item
         if self.offered is False:
@@ -208,11 +212,15 @@ class SessionRouter:
         session, session_id = request.session, request.session_id
         # A server that is itself a client of others may pass on that another session was not found.
         named = messages.members(error.data).get("sessionId")
-        if session is not None and session_id is not None and (named, error.code) == (session_id, messages.NOT_FOUND):
+        if (
+            session is not None
+            and session_id is not None
+            and (named, error.code) == (session_id, _errors.SessionNotFound.code)
+        ):
             await self._handle_not_found(session, session_id)
             item, again = messages.without_id(item), self._recreates
         else:
-            again = session is not None and session_id is None and error.code == messages.REQUIRED
+            again = session is not None and session_id is None and error.code == _errors.SessionRequired.code
             self.offered = True if again else self.offered  # the one error that says what the server has
         if not again or request.is_repeat:
             return item
@@ -284,7 +292,7 @@ class SessionRouter:
         try:
             result = await self._request(self._template(), method, params, metadata)
         except Refused as refusal:
-            if refusal.code != messages.NOT_FOUND:
+            if refusal.code != _errors.SessionNotFound.code:
                 raise
             await self._handle_not_found(session, metadata.session_id)
             raise SessionNotFound(f"{method} was refused, since the session has ended") from None
@@ -306,9 +314,9 @@ class SessionRouter:
         self.unnamed.discard(session)
         await self._storage.save(session.name, None)
         try:
-            await self._request(template, messages.DELETE, {}, metadata)
+            await self._request(template, DELETE, {}, metadata)
         except Refused as refusal:
-            if refusal.code != messages.NOT_FOUND:
+            if refusal.code != _errors.SessionNotFound.code:
                 raise
 
     async def leave(self, session: ClientSession) -> None:
