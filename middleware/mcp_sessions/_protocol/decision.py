@@ -1,4 +1,4 @@
-"""The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
+"""Whether a message is forwarded, answered or refused: `decide` reads it from a table.
 
 A message has a subject and carries a session or none; `TABLE` has an action or a refusal for each pair. The draft names
 a session first, then the dialects of SEP-1364, the transport header, and last the cookie; it is verified afterwards.

@@ -73,12 +73,12 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    by_name: dict[bytes, bytes] = {}  # the last copy of each
+    by_name: dict[bytes, bytes] = {}  # the first copy of each
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
 
     def __post_init__(self) -> None:
-        self.by_name = dict(self.headers)
+        self.by_name = dict(reversed(self.headers))
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
@@ -88,9 +88,8 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def first(self, name: bytes) -> str | None:
         """Return the first copy of a header, or None where there is none."""
-        if name not in self.by_name:
-            return None
-        return next(value for other, value in self.headers if other == name).decode("latin-1")
+        value = self.by_name.get(name)
+        return None if value is None else value.decode("latin-1")
 
     @property
     def modern_version(self) -> str | None:

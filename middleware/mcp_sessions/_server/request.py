@@ -120,17 +120,17 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
 
     An answer that nothing changes or observes is sent directly.
     """
-    session, response = None, response_for(ctx, message, decision)
+    attached, response = None, response_for(ctx, message, decision)
     if message is not None:
         if ctx.session is not None and decision.action is Action.ATTACH:
-            session = Session(ctx.session)
+            attached = Session(ctx.session)
             if (listen := ctx.runtime.telemetry.listen) is not None:
-                listen(SessionUsed(session.ref, message.label))
+                listen(SessionUsed(attached.ref, message.label))
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
             ref = None if ctx.session is None else ctx.session.claims.ref
             ctx.runtime.streams.cancel(ref, ctx.server_id, bytes(message.all_params["requestId"]))
-        body = await prepare_message(ctx, message, decision, session)
-    shown = shown_variable.set(_show(ctx, message, session))
+        body = await prepare_message(ctx, message, decision, attached)
+    shown = shown_variable.set(_show(ctx, message, attached))
     try:
         await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
     except Exception as error:
@@ -145,13 +145,13 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         close(response, ctx.session)
 
 
-def _show(ctx: RequestContext, message: Message | None, session: Session | None) -> dict[str, Any]:
+def _show(ctx: RequestContext, message: Message | None, attached: Session | None) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
-    _put(ctx.scope, session)
+    _put(ctx.scope, attached)
     # Servers start the task that serves the whole connection in `initialize`, where nothing of one request may stick.
     is_handshake = message is not None and message.method == INITIALIZE
-    if session is not None and not is_handshake:
-        return {"mcp_session": session}
+    if attached is not None and not is_handshake:
+        return {"mcp_session": attached}
     ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
     return {MISSING_SESSION_KEY: missing, "mcp_correlation": None if is_handshake else ctx.scope.get("mcp_correlation")}
 
