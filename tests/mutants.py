@@ -201,7 +201,7 @@ MUTANTS: Final = {
     "log-forgery": Mutant("_server/logs.py", "ascii(event.method[:_MAX_METHOD])", "event.method", ANSWER_TESTS),
     "client-name-size": Mutant(
         *("_protocol/labels.py", "return text[:MAX_CLIENT_CHARS] if", "return text if"),
-        "protocol/test_client_name.py",
+        "protocol/test_labels.py",
     ),
     "value-size": Mutant(
         *(

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from clients import OFFERED, SECRET, SESSION_KEY, START
-from deciding import headers, rules
+from clients import SESSION_KEY
 from reasons import refused
 
 from mcp_sessions._errors import Refusal
@@ -33,71 +32,86 @@ from mcp_sessions._protocol.decision import (
     subjects,
 )
 from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject
-from mcp_sessions._protocol.headers import RequestHeaders, single_header
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.policy import Policy
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
-from mcp_sessions._session.claims import COEXISTING, COOKIE, FIELD, SESSION, Claims
-from mcp_sessions._tokens.jwt import Tokens
-from mcp_sessions._tokens.keys import KeyRing
-
-RING = KeyRing([SECRET])
-OURS = Tokens(issuer="i", audience="a").mint(
-    RING,
-    Claims(
-        kind=SESSION,
-        jti="A" * 22,
-        issued_at=START,
-        expires_at=START + 60,
-        issuer="i",
-        audience="a",
-    ),
-)
-FORGED = OURS.rpartition(".")[0] + ".AAAA"
+from mcp_sessions._session.claims import COOKIE, Kind
 
 
 def message(text: str) -> Message:
-    return parse(text.encode())
+    """A message with these members beside its version."""
+    return parse(f'{{"jsonrpc":"2.0",{text}}}'.encode())
+
+
+def call(method: str = "tools/call", members: str = "") -> Message:
+    return message(f'"id":1,"method":"{method}"{members}')
+
+
+KINDS: dict[str, Kind] = {"draft": "session", "transport": "transport", "field": "field", "beside": "beside"}
+"""The ids of these tests that are authentic, and what their tokens may be used as."""
+MODERN = (b"mcp-protocol-version", b"2026-07-28")
+
+
+def rules(require: Any = "never", **given: Any) -> Rules:
+    """The rules of a deployment that has these options, and the defaults."""
+    usual = {
+        "subjects": SUBJECTS,
+        "lists": None,
+        "legacy_only": False,
+        "fail_open": False,
+        "reads_transport": True,
+        "bridges": False,
+        "kind_of": KINDS.get,
+        "sep1364": None,
+    }
+    return Rules(policy=Policy(require), **{**usual, **given})
+
+
+def headers(session_id: str | None = None, *, modern: bool = False, cookie: str | None = None) -> RequestHeaders:
+    """The headers of a request of an era, with a session header of ours or none."""
+    named = [] if session_id is None else [(b"mcp-session-id", session_id.encode())]
+    found = RequestHeaders([*named, *([MODERN] if modern else [])])
+    found.session_id = session_id
+    found.cookie = cookie
+    return found
+
+
+NO_DIALECT = Sep1364(None, None)
+FIRST = Sep1364(SEP1364Create(), None)
+BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
+REQUIRING = Sep1364(SEP1364Create(required=True), None)
+SESSIONLESS = Sep1364(None, SEP1364Initialize(sessionless=True))
 
 
 @pytest.mark.parametrize(
-    ("text", "about"),
+    ("text", "about", "with_both"),
     [
-        ('"id":1,"method":"sessions/create"', Subject.CREATE),
-        ('"id":1,"method":"sessions/delete"', Subject.DELETE),
-        ('"method":"sessions/create"', Subject.MISPLACED),
-        ('"method":"sessions/delete"', Subject.MISPLACED),
-        ('"id":1,"method":"tools/list"', Subject.LIST),
-        ('"id":1,"method":"server/discover"', Subject.LIST),
-        ('"method":"tools/list"', Subject.LIST),
-        ('"id":1,"result":{}', Subject.REPLY),
-        ('"id":1,"method":"Sessions/create"', Subject.OTHER),
-        ('"id":1,"method":"initialize"', Subject.OTHER),
-        ('"id":1,"method":""', Subject.OTHER),
+        ('"id":1,"method":"sessions/create"', Subject.CREATE, Subject.CREATE),
+        ('"id":1,"method":"sessions/create","params":{"other":1}', Subject.CREATE, Subject.CREATE),
+        ('"id":1,"method":"sessions/create","params":{"capabilities":{}}', Subject.CREATE, Subject.CREATE_SEP1364),
+        ('"id":1,"method":"sessions/create","params":{"sessionId":"a"}', Subject.CREATE, Subject.CREATE_SEP1364),
+        ('"id":1,"method":"session/create"', Subject.OTHER, Subject.CREATE_SEP1364),
+        ('"id":1,"method":"sessions/delete"', Subject.DELETE, Subject.DELETE),
+        ('"id":1,"method":"session/delete"', Subject.OTHER, Subject.DELETE),
+        ('"id":1,"method":"terminate"', Subject.OTHER, Subject.TERMINATE),
+        ('"method":"sessions/create"', Subject.MISPLACED, Subject.MISPLACED),
+        ('"method":"sessions/delete"', Subject.MISPLACED, Subject.MISPLACED),
+        *((f'"method":"{name}"', Subject.OTHER, Subject.MISPLACED) for name in ("session/create", "session/delete")),
+        ('"method":"terminate"', Subject.OTHER, Subject.MISPLACED),
+        ('"id":1,"method":"tools/list","sessionId":"a"', Subject.LIST, Subject.LIST),
+        ('"id":1,"method":"server/discover"', Subject.LIST, Subject.LIST),
+        ('"method":"tools/list"', Subject.LIST, Subject.LIST),
+        ('"id":1,"result":{}', Subject.REPLY, Subject.REPLY),
+        ('"id":1,"method":"Sessions/create"', Subject.OTHER, Subject.OTHER),
+        ('"id":1,"method":"initialize","sessionId":"a"', Subject.OTHER, Subject.OTHER),
+        ('"id":1,"method":""', Subject.OTHER, Subject.OTHER),
     ],
 )
-def test_a_message_is_about_one_thing(text: str, about: Subject) -> None:
-    assert subject_of(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
-
-
-def test_the_table_has_no_hole() -> None:
-    assert set(TABLE) == set(Subject)
-    assert all(set(row) == set(SessionPresence) for row in TABLE.values())
-
-
-@pytest.mark.parametrize(
-    ("about", "carries", "outcome"),
-    [
-        (Subject.CREATE, SessionPresence.SESSION, "session_on_create"),
-        (Subject.CREATE, SessionPresence.REQUIRED_BUT_MISSING, Action.CREATE),
-        (Subject.DELETE, SessionPresence.NOTHING, "session_missing"),
-        (Subject.OTHER, SessionPresence.NOTHING, Action.FORWARD),
-        (Subject.OTHER, SessionPresence.REQUIRED_BUT_MISSING, "required"),
-        (Subject.OTHER, SessionPresence.SESSION, Action.ATTACH),
-        (Subject.REPLY, SessionPresence.REQUIRED_BUT_MISSING, Action.FORWARD),
-    ],
-)
-def test_the_rules_of_the_draft(about: Subject, carries: SessionPresence, outcome: Action | str) -> None:
-    assert TABLE[about][carries] == outcome
+def test_a_message_is_about_one_thing(text: str, about: Subject, with_both: Subject) -> None:
+    """By the draft, and where the dialects of SEP-1364 are spoken; one that is not spoken changes nothing."""
+    subjects = [subject_of(message(text), rules(sep1364=dialects)) for dialects in (None, NO_DIALECT, BOTH)]
+    assert subjects == [about, about, with_both]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +128,7 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, a
 
 
 EVERY = subjects(list(EXTENSIONS))
+CROSSING: dict[str, Any] = {"bridges": True, "sep1364": FIRST}
 METHODS = {
     Subject.CREATE: "sessions/create",
     Subject.DELETE: "sessions/delete",
@@ -132,24 +147,22 @@ POLICIES: list[Any] = ["never", "always", {"tools/call"}]
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"legacy_only": True},
-    {"sep1364": Sep1364(SEP1364Create(), SEP1364Initialize())},
+    {"sep1364": BOTH},
     {"fail_open": True, "lists": "untouched"},
     {"reads_transport": False},
 ]
 FORWARDED = {Action.FORWARD, Action.PASSTHROUGH, Action.ATTACH, Action.STRIP_SESSION}
 
 
-def of_subject(about: Subject, carried: str | None, *, advertised: bool = False) -> Message:
+def of_subject(about: Subject, carried: str | None) -> Message:
     """A message that is about something, and names a session or none."""
     meta = {} if carried is None else {SESSION_KEY: {"sessionId": carried}}
     written: dict[str, Any] = {"jsonrpc": "2.0", "method": METHODS[about], "params": {"_meta": meta}}
-    if advertised:
-        written["method"] = "initialize"
     if about is not Subject.MISPLACED:
         written["id"] = 1
     if about is Subject.REPLY:
         written = {"jsonrpc": "2.0", "id": 1, "result": {}}
-    return message(json.dumps(written))
+    return parse(json.dumps(written).encode())
 
 
 def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Refusal:
@@ -170,7 +183,7 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
         outcome = decided(text, headers(modern=modern), given)
         if given.legacy_only and modern:
             assert isinstance(outcome, Refusal)
-            assert outcome.reason in {"modern_era", "discovery_refused"}
+            assert outcome.reason == "modern_era"
             continue
         row = TABLE[subject_of(text, given)]
         session = carried if about is not Subject.REPLY else None
@@ -206,194 +219,140 @@ def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subje
             assert outcome == Decision(action, SessionMetadata("cookie"), kind=COOKIE)
 
 
+META = f',"params":{{"_meta":{{"{SESSION_KEY}":{{"sessionId":"%s"}}}}}}'
+FIELD = ',"sessionId":"%s"'
+
+
 @pytest.mark.parametrize(
-    ("method", "reason"), [("server/discover", "discovery_refused"), ("initialize", "modern_era"), ("", "modern_era")]
+    ("text", "header", "options", "outcome"),
+    [
+        # beside metadata it names a transport session, or mirrors it; what creates a session is not about it
+        (call(members=META % "draft"), "transport", {}, (Action.ATTACH, "draft", "transport", False)),
+        (call(members=META % "draft"), "draft", {}, (Action.ATTACH, "draft", None, False)),
+        (call(members=META % "draft"), "draft", {"reads_transport": False}, (Action.ATTACH, "draft", None, False)),
+        (call(members=META % "draft"), "transport", {"reads_transport": False}, "session_header_mismatch"),
+        (call("sessions/create"), "transport", {}, (Action.CREATE, None, "transport", False)),
+        (call(), "draft", {}, (Action.ATTACH, None, "draft", False)),
+        (call(), "draft", {"reads_transport": False}, "session_header_alone"),
+        (call(), "forged", {"reads_transport": False}, "session_header_alone"),
+        (call("initialize"), "transport", {}, (Action.FORWARD, None, None, False)),
+        # where no dialect has it, a field is not read
+        (call(members=',"sessionId":7'), "transport", {}, (Action.ATTACH, None, "transport", False)),
+        # a session of a field is mirrored in it or contradicted, but for one beside a transport session
+        (call(members=FIELD % "field"), "field", {"sep1364": FIRST}, (Action.ATTACH, "field", None, False)),
+        (call(members=FIELD % "field"), "other", {"sep1364": FIRST}, (Action.ATTACH, "field", None, True)),
+        (call(members=FIELD % "transport"), "transport", {"sep1364": FIRST}, (Action.ATTACH, "transport", None, False)),
+        (call(members=FIELD % "transport"), "other", {"sep1364": FIRST}, (Action.ATTACH, "transport", None, True)),
+        (call(members=FIELD % "beside"), "beside", {"sep1364": FIRST}, (Action.ATTACH, "beside", None, True)),
+        (call(members=FIELD % "beside"), "the server's", {"sep1364": FIRST}, (Action.ATTACH, "beside", None, False)),
+        (call(members=FIELD % "field"), "the server's", {"sep1364": FIRST}, (Action.ATTACH, "field", None, True)),
+        (call(members=FIELD % "field"), "c", CROSSING, (Action.ATTACH, "field", None, True)),
+        (call(members=FIELD % "beside"), "c", CROSSING, (Action.ATTACH, "beside", "c", False)),
+        *((call(members=FIELD % one), None, {"sep1364": FIRST}, "field_header_missing") for one in KINDS),
+        # a field names no session of the draft, nor one that is not authentic, and a fork is of one in metadata
+        (call(members=FIELD % "draft"), "draft", {"sep1364": FIRST}, "token_kind"),
+        (call(members=FIELD % "forged"), "forged", {"sep1364": FIRST}, "token_kind"),
+        (call("sessions/fork", FIELD % "field"), "field", {"sep1364": FIRST, "subjects": EVERY}, "session_missing"),
+        # beside both it names the same session
+        (call(members=META % "a" + FIELD % "a"), "a", {"sep1364": FIRST}, (Action.ATTACH, "a", None, False)),
+        (call(members=META % "a" + FIELD % "a"), "b", {"sep1364": FIRST}, "session_header_mismatch"),
+        (call(members=META % "a" + FIELD % "b"), "a", {"sep1364": FIRST}, "session_field_mismatch"),
+        (call(members=META % "a" + FIELD % "a"), "a", {"sep1364": SESSIONLESS}, "sessionless"),
+        (call(), None, {"sep1364": SESSIONLESS}, (Action.FORWARD, None, None, False)),
+    ],
 )
-def test_the_modern_era_is_refused_as_clients_understand_it(method: str, reason: str) -> None:
-    """Those that have just asked fall back at an unknown method, and some at nothing else."""
-    with refused(reason):
-        decide(
-            message(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'), headers(modern=True), rules(legacy_only=True)
-        )
+def test_what_the_header_is(text: Message, header: str | None, options: dict[str, Any], outcome: Any) -> None:
+    """A transport session, a mirror of the body, or its contradiction, which only the session's owner learns."""
+    found = headers(header)
+    found.session_id = None if header == "the server's" else header
+    with refused(outcome) if isinstance(outcome, str) else nullcontext():
+        decision = decide(text, found, rules(**options))
+        named = None if decision.metadata is None else decision.metadata.session_id
+        assert (decision.action, named, decision.header_token, decision.contradicts) == outcome
 
 
-class TestWhatTheHeaderIs:
-    def test_it_names_a_transport_session_beside_the_other(self) -> None:
-        """Both are opened; what creates a session is not about the one in the header."""
-        called = decide(of_subject(Subject.OTHER, "draft"), headers("transport"), rules())
-        assert (called.action, called.header_token) == (Action.ATTACH, "transport")
-        created = decide(of_subject(Subject.CREATE, None), headers("transport"), rules())
-        assert (created.action, created.header_token) == (Action.CREATE, "transport")
-
-    def test_an_initialize_begins_anew(self) -> None:
-        found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
-        assert found == PASS
-
-    @pytest.mark.parametrize("kind", ["draft", "forged"])
-    def test_it_is_a_mirror_where_none_can_be_named(self, kind: str) -> None:
-        with refused("session_header_alone"):
-            decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
-
-    def test_beside_metadata_of_the_same_session_it_is_a_mirror(self) -> None:
-        """Though a header could name a transport session here; and neither it nor its absence contradicts."""
-        for header in ("draft", None):
-            mirrored = decide(of_subject(Subject.OTHER, "draft"), headers(header), rules())
-            assert (mirrored.action, mirrored.header_token, mirrored.contradicts) == (Action.ATTACH, None, False)
-
-    def test_where_no_dialect_has_it_a_field_is_not_read(self) -> None:
-        odd = message('{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":7}')
-        assert decide(odd, headers("transport"), rules()).header_token == "transport"
-
-    def test_across_the_bridge_it_names_a_session_beside_one_alone(self) -> None:
-        """Any other session of a field is mirrored in the header, or contradicted."""
-        crossing = rules(
-            bridges=True, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD, "b": COEXISTING}.get
-        )
-        for field, header_token, contradicts in (("a", None, True), ("b", "c", False)):
-            text = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"{field}"}}')
-            found = decide(text, headers("c"), crossing)
-            assert (found.header_token, found.contradicts) == (header_token, contradicts)
-
-    def test_beside_metadata_and_a_field_it_names_the_same_session(self) -> None:
-        both = rules(sep1364=Sep1364(SEP1364Create(), None))
-        text = f'"params":{{"_meta":{{"{SESSION_KEY}":{{"sessionId":"a"}}}}}}'
-        called = message(f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","sessionId":"a",{text}}}')
-        assert decide(called, headers("a"), both).action is Action.ATTACH
-        with refused("session_header_mismatch"):
-            decide(called, headers("b"), both)
-
-    def test_a_field_names_no_session_of_the_draft(self) -> None:
-        both = rules(sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": SESSION}.get)
-        for named in "ab":  # a session of the draft, and one that is not authentic
-            with refused("token_kind"):
-                decide(message(f'{{"jsonrpc":"2.0","id":1,"method":"a","sessionId":"{named}"}}'), headers(named), both)
-
-    def test_a_fork_is_of_a_session_in_metadata(self) -> None:
-        both = rules(subjects=EVERY, sep1364=Sep1364(SEP1364Create(), None), kind_of={"a": FIELD}.get)
-        with refused("session_missing"):
-            decide(message('{"jsonrpc":"2.0","id":1,"method":"sessions/fork","sessionId":"a"}'), headers("a"), both)
+BUY = call(members=',"params":{"name":"buy"}')
 
 
-class TestThePolicy:
-    @pytest.mark.parametrize(
-        ("require", "text", "needs"),
-        [
-            ({"tools/call": ["buy"]}, '"id":1,"method":"tools/call","params":{"name":"buy"}', True),
-            ({"tools/call": ["buy"]}, '"id":1,"method":"tools/call","params":{"name":"look"}', False),
-            ("always", '"method":"notifications/progress"', False),
-            ("always", '"id":1,"method":"notifications/progress"', True),
-        ],
-    )
-    def test_it_is_asked_for_the_name_and_whether_there_is_an_id(self, require: Any, text: str, needs: bool) -> None:
-        called = message(f'{{"jsonrpc":"2.0",{text}}}')
-        with refused("required") if needs else nullcontext():
-            assert decide(called, headers(), rules(require)) == PASS
-
-    @pytest.mark.parametrize("about", [Subject.REPLY, Subject.LIST_SESSIONS])
-    def test_what_is_about_no_session_needs_none_where_a_dialect_requires_one(self, about: Subject) -> None:
-        """SEP-1364's `required` is for the other requests."""
-        requiring = rules(subjects=EVERY, sep1364=Sep1364(SEP1364Create(required=True), None))
-        assert decide(of_subject(about, None), headers(), requiring).metadata is None
-        with refused("required"):
-            decide(of_subject(Subject.OTHER, None), headers(), requiring)
-
-
-class TestABatch:
-    def test_a_response_in_it_needs_no_session(self) -> None:
-        requiring = rules(sep1364=Sep1364(SEP1364Create(required=True), None))
-        assert involves_session(of_subject(Subject.REPLY, None), requiring) is False
-        assert involves_session(of_subject(Subject.OTHER, None), requiring) is True
-
-    @pytest.mark.parametrize(
-        ("about", "carried", "require", "speaks"),
-        [
-            (Subject.OTHER, None, "never", False),
-            (Subject.OTHER, None, "always", True),
-            (Subject.OTHER, "draft", "never", True),
-            (Subject.DELETE, None, "never", True),
-            (Subject.REPLY, None, "always", False),
-        ],
-    )
-    def test_it_passes_unless_an_item_concerns_sessions(
-        self, about: Subject, carried: str | None, require: Any, speaks: bool
-    ) -> None:
-        assert involves_session(of_subject(about, carried), rules(require)) is speaks
+@pytest.mark.parametrize(
+    ("text", "require", "dialects", "needs"),
+    [
+        (BUY, "never", None, False),
+        (BUY, {"tools/call": ["buy"]}, None, True),
+        (BUY, {"tools/call": ["look"]}, None, False),
+        (BUY, "never", REQUIRING, True),
+        (BUY, "never", BOTH, False),
+        (message('"method":"notifications/progress"'), "always", None, False),
+        (message('"method":"notifications/progress"'), "never", REQUIRING, True),
+        (call("notifications/progress"), "always", None, True),
+        (message('"id":1,"result":{}'), "always", REQUIRING, False),
+        *((call(name), "never", REQUIRING, False) for name in ("initialize", "notifications/initialized", "ping")),
+        *((call(name), "never", REQUIRING, True) for name in ("tools/list", "server/discover")),
+    ],
+)
+def test_a_message_without_a_session_is_refused_where_one_is_required(
+    text: Message, require: Any, dialects: Sep1364 | None, needs: bool
+) -> None:
+    """By the policy or by SEP-1364's `required`; alone, or in a batch, which passes where nothing in it is."""
+    requiring = rules(require, sep1364=dialects)
+    assert involves_session(text, requiring) is needs
+    with refused("required") if needs else nullcontext():
+        assert decide(text, headers(), requiring) == PASS
 
 
-class TestHeader:
-    @pytest.mark.parametrize("ids", [["a", "a"], ["a", OURS], [OURS, OURS], ["", "", ""]])
-    def test_two_headers_are_refused(self, ids: list[str]) -> None:
-        """A reader of the other one sees another session."""
-        with refused("duplicate_session_header"):
-            single_header(ids)
-
-    @pytest.mark.parametrize("id_", ["", OURS, "the-server-s-own"])
-    def test_the_only_header_counts_whatever_it_is(self, id_: str) -> None:
-        assert single_header([id_]) == id_
+def test_where_a_dialect_requires_sessions_a_cookie_is_none() -> None:
+    """A client of the dialect does not know of it; a list of sessions needs none in any case."""
+    requiring = rules(subjects=EVERY, sep1364=REQUIRING)
+    with refused("required"):
+        decide(call(), headers(cookie="a session"), requiring)
+    found = decide(call(members=FIELD % "field"), headers("field", cookie="a session"), requiring)
+    assert found.metadata == SessionMetadata("field", None)
+    assert decide(call("sessions/list"), headers(), requiring).metadata is None
 
 
-class TestEnvelope:
-    VERSION = "2026-07-28"
-    FULL = f'"io.modelcontextprotocol/protocolVersion":"{VERSION}","io.modelcontextprotocol/clientCapabilities":{{}}'
-
-    def check(self, meta: str, *methods: str, version: str | None = VERSION) -> None:
-        text = f'{{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{{"_meta":{meta}}}}}'
-        check_envelope(message(text), version=version, methods=list(methods))
-
-    def test_a_whole_envelope_passes(self) -> None:
-        self.check(f"{{{self.FULL}}}", "sessions/create")
-
-    @pytest.mark.parametrize(
-        "meta",
-        [
-            "null",
-            "{}",
-            '{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}',
-            '{"io.modelcontextprotocol/clientCapabilities":{}}',
-            '{"io.modelcontextprotocol/protocolVersion":1,"io.modelcontextprotocol/clientCapabilities":{}}',
-        ],
-    )
-    def test_an_incomplete_envelope_is_refused(self, meta: str) -> None:
-        with refused("envelope_incomplete"):
-            self.check(meta, "sessions/create")
-
-    @pytest.mark.parametrize("version", [None, "2099-01-01", ""])
-    def test_the_version_must_be_the_header_s(self, version: str | None) -> None:
-        """Otherwise two layers would take the request for two eras."""
-        with refused("version_header_mismatch"):
-            self.check(f"{{{self.FULL}}}", "sessions/create", version=version)
-
-    @pytest.mark.parametrize("methods", [(), ("sessions/delete",), ("sessions/create", "sessions/create")])
-    def test_the_method_must_be_the_header_s(self, methods: tuple[str, ...]) -> None:
-        with refused("method_header_mismatch"):
-            self.check(f"{{{self.FULL}}}", *methods)
+@pytest.mark.parametrize("text", [call(members=META % "draft"), call("sessions/delete"), call("sessions/create")])
+def test_a_batch_does_not_pass_where_an_item_concerns_sessions(text: Message) -> None:
+    assert involves_session(text, rules())
 
 
-def test_every_extension_is_a_method_about_sessions() -> None:
-    for name, about in EXTENSIONS.items():
-        assert about.value == f"sessions/{name}"
-        assert about.value not in SUBJECTS
-        assert about in ABOUT_SESSIONS
+VERSION = "2026-07-28"
+STATED = f'"io.modelcontextprotocol/protocolVersion":"{VERSION}"'
+CAPABLE = '"io.modelcontextprotocol/clientCapabilities":{}'
+WHOLE = f"{{{STATED},{CAPABLE}}}"
 
 
-def test_what_is_offered_is_read_and_advertised() -> None:
-    offered = decision.offered({"fork"}, tracked=True)
-    assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": Subject.FORK}
-    assert json.loads(decision.settings("some", offered)) == {"required": "some", **OFFERED}
+@pytest.mark.parametrize(
+    ("meta", "version", "methods", "reason"),
+    [
+        (WHOLE, VERSION, ["sessions/create"], None),
+        *((meta, VERSION, ["sessions/create"], "envelope_incomplete") for meta in ("null", "{}", f"{{{STATED}}}")),
+        (f"{{{CAPABLE}}}", VERSION, ["sessions/create"], "envelope_incomplete"),
+        (WHOLE.replace(f'"{VERSION}"', "1"), VERSION, ["sessions/create"], "envelope_incomplete"),
+        *((WHOLE, other, ["sessions/create"], "version_header_mismatch") for other in (None, "2099-01-01", "")),
+        *((WHOLE, VERSION, methods, "method_header_mismatch") for methods in ([], ["sessions/delete"])),
+        (WHOLE, VERSION, ["sessions/create"] * 2, "method_header_mismatch"),
+    ],
+)
+def test_an_envelope_is_whole_and_says_what_the_headers_say(
+    meta: str, version: str | None, methods: list[str], reason: str | None
+) -> None:
+    """Otherwise two layers would take the request for two eras, or for two methods."""
+    created = call("sessions/create", f',"params":{{"_meta":{meta}}}')
+    with nullcontext() if reason is None else refused(reason):
+        check_envelope(created, version=version, methods=methods)
 
 
-def test_what_needs_records_is_offered_where_there_are_some() -> None:
-    """A list of sessions that nobody wrote down would be empty."""
-    every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
-    assert every == [["fork"], ["fork", "list"]]
-    assert json.loads(decision.settings("some", every[1])) == {
-        "required": "some",
-        **OFFERED,
-        "list": True,
-    }
-
-
-def test_what_is_not_offered_is_not_ours() -> None:
-    assert decision.offered((), tracked=True) == []
-    assert decision.subjects([]) == SUBJECTS
-    assert decision.settings("never", []) == b'{"required":"never"}'
+@pytest.mark.parametrize(
+    ("names", "tracked", "extensions"),
+    [
+        ((), True, []),
+        ({"fork"}, True, ["fork"]),
+        (EXTENSIONS, False, ["fork"]),  # a list of sessions that nobody wrote down would be empty
+        (EXTENSIONS, True, ["fork", "list"]),
+    ],
+)
+def test_what_is_offered_is_read_and_advertised(names: Any, tracked: bool, extensions: list[str]) -> None:
+    offered = decision.offered(names, tracked=tracked)
+    assert offered == extensions
+    assert decision.subjects(offered).keys() - SUBJECTS.keys() == {f"sessions/{name}" for name in extensions}
+    assert json.loads(decision.settings("some", offered)) == {"required": "some", **dict.fromkeys(extensions, True)}

@@ -1,0 +1,325 @@
+"""What clients call their conversations (`correlate=`) and themselves: labels, made safe to show, never sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import LEGACY, Client
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Raw
+from opentelemetry import baggage, context
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from sources import claims
+
+from mcp_sessions._errors import ConfigurationError, SessionNotFound
+from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY, SESSION_KEY, Message, parse
+from mcp_sessions._protocol.labels import (
+    DEFAULT_CHAIN,
+    MAX_BAGGAGE,
+    MAX_CHARS,
+    client_of,
+    correlation_of,
+    correlation_sources,
+)
+from mcp_sessions._session.claims import Correlation, looks_like_session_id
+from mcp_sessions._session.session import Session
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing
+
+NOW = 1_800_000_000
+RING = KeyRing(["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"])
+TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+TOKEN = TOKENS.mint(RING, claims(jti="A" * 22))
+
+
+def parsed(meta: Mapping[str, Any] | None, method: str = "ping", **params: Any) -> Message:
+    members = params if meta is None else {**params, "_meta": meta}
+    return parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": members}).encode())
+
+
+def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Correlation | None:
+    """What is found in a request of that `_meta` and those headers; of the default sources where none are given."""
+    head = RequestHeaders([(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()])
+    return correlation_of(sources or DEFAULT_CHAIN, parsed(meta).meta, head.first)
+
+
+def name(meta: Mapping[str, Any] | None, *sources: str) -> str | None:
+    correlation = found(meta, *sources)
+    return None if correlation is None else correlation.id
+
+
+@pytest.mark.parametrize(
+    ("meta", "source"),
+    [
+        ({"baggage": "gen_ai.conversation.id=c1"}, "baggage:gen_ai.conversation.id"),
+        ({"baggage": "userId=alice,session.id=c1"}, "baggage:session.id"),
+        ({"openai/session": "c1"}, "meta:openai/session"),
+        ({"vscode.conversationId": "c1", "vscode.requestId": "r"}, "meta:vscode.conversationId"),
+        ({"ai.opencode/sessionID": "c1"}, "meta:ai.opencode/sessionID"),
+        ({"antigravity.google/conversation_id": "c1"}, "meta:antigravity.google/conversation_id"),
+        ({"threadId": "c1", "x-codex-turn-metadata": {"session_id": "s"}}, "meta:threadId"),
+        ({"agent-session-id": "c1"}, "meta:agent-session-id"),
+        ({"goose-session-id": "c1"}, "meta:goose-session-id"),
+        ({"a2a/taskId": "t", "a2a/contextId": "c1"}, "meta:a2a/contextId"),
+        ({"contextId": "c1"}, "meta:contextId"),
+    ],
+)
+def test_what_hosts_send_is_found(meta: dict[str, Any], source: str) -> None:
+    """One by one, each among the other members that its host sends, and the answer says where it stood."""
+    assert found({"progressToken": 3, **meta}) == Correlation("c1", source)
+    assert found(None, x_openai_session="c1") == Correlation("c1", "header:x-openai-session")
+    assert len(DEFAULT_CHAIN) == len(set(DEFAULT_CHAIN)) == 12
+
+
+CHOICE = {"contextId": "a2a", "openai/session": "chatgpt", "urn:chat": "urn"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "sources", "says"),
+    [
+        (CHOICE, [], "chatgpt"),
+        (CHOICE, ["meta:contextId", "meta:openai/session"], "a2a"),
+        (CHOICE, ["header:X-Chat", "meta:contextId"], "first"),
+        (CHOICE, ["meta:urn:chat"], "urn"),
+        ({**CHOICE, "openai/session": "a\nb"}, [], "a2a"),
+        (None, [], None),
+        ({}, [], None),
+        ({"progressToken": 1, SESSION_KEY: {"sessionId": TOKEN}}, [], None),
+    ],
+)
+def test_the_first_source_that_says_something_fit_wins(meta: Any, sources: list[str], says: str | None) -> None:
+    """However a header's name is spelt in the option, and the first of several copies of it."""
+    head = RequestHeaders([(b"x-chat", b"first"), (b"x-chat", b"second")])
+    correlation = correlation_of(correlation_sources(sources or True), parsed(meta).meta, head.first)
+    assert (None if correlation is None else correlation.id) == says
+
+
+SHORT = f"{TOKEN.partition('.')[0]}.."
+assert len(SHORT) <= MAX_CHARS
+
+
+@pytest.mark.parametrize("text", ["x", "x" * MAX_CHARS, "my chat", "Bearer"])
+def test_a_text_of_one_line_is_a_name_from_every_source(text: str) -> None:
+    assert names_from_each(text) == [text] * 3
+    for wide in ("\u00e9" * MAX_CHARS, "\U0001f642" * (MAX_CHARS // 2)):
+        assert name({"contextId": wide}) == wide
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x" * (MAX_CHARS + 1), "x" * 100_000, "   "),  # none is cut: two names could become one
+        *(f"a{flaw}b" for flaw in ("\n", "\r", "\t", "\0", "\x1b[31m", "\x7f", "\x85")),
+        *(f"a{flaw}b" for flaw in ("\u2028", "\u2029", "\u200b", "\u202e", "\ufeff", "\ue000")),
+        *(TOKEN, f"Bearer {TOKEN}", f"x{TOKEN}y", SHORT, f"chat {SHORT}"),  # a credential, and this goes to logs
+    ],
+    ids=ascii,
+)
+def test_what_is_not_fit_to_be_shown_passes_from_no_source(text: str) -> None:
+    """What would change a log's lines or look, and what is a session id of ours."""
+    assert names_from_each(text) == [None] * 3
+
+
+def names_from_each(text: str) -> list[str | None]:
+    """The name that is found in `_meta`, in baggage and in a header."""
+    escaped = "".join(f"%{byte:02x}" for byte in text.encode())
+    by_header = correlation_of(["header:x-chat"], None, lambda _: text)
+    baggage = name({"baggage": f"session.id={escaped}"})
+    return [name({"contextId": text}), baggage, None if by_header is None else by_header.id]
+
+
+@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}])
+def test_what_is_not_a_string_is_no_name(value: object) -> None:
+    assert name({"contextId": value}) is name({"baggage": value}) is None
+
+
+# --- what is fit to be shown ---------------------------------------------------------------------
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+).map(lambda value: json.dumps(value).encode())
+keys = st.sampled_from(["baggage", "contextId", "openai/session", SESSION_KEY]) | st.text()
+metas = st.none() | st.dictionaries(keys, (json_values | st.binary()).map(Raw), max_size=5)
+
+
+@given(meta=metas, header=st.none() | st.text())
+@example(meta={"contextId": Raw(b'"' + b"\\u0041" * MAX_CHARS + b'"')}, header=None)
+@example(meta={"baggage": Raw(b'"session.id=%ff%"'), "contextId": Raw(b"")}, header="")
+@example(meta={"baggage": Raw(b'"session.id=%e2%82"')}, header="\ud800")
+def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
+    meta: dict[str, Raw] | None, header: str | None
+) -> None:
+    correlation = correlation_of([*DEFAULT_CHAIN, "header:any"], meta, lambda name: header)
+    if correlation is not None:
+        assert 0 < len(correlation.id) <= MAX_CHARS
+        assert correlation.id.isprintable()
+        assert not looks_like_session_id(correlation.id)
+        assert len(correlation.id.splitlines()) == 1
+
+
+def test_a_correlation_is_not_accepted_as_a_session() -> None:
+    """Neither itself nor the name in it, even where it says the very ref of a session that lives."""
+    ref = TOKENS.authentic(RING, TOKEN).ref
+    correlation = found({"contextId": ref})
+    assert correlation == Correlation(ref, "meta:contextId")
+    for claimed in (correlation, correlation.id):
+        with pytest.raises(SessionNotFound):
+            TOKENS.verify(RING, claimed, now=NOW, principal=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("meta:contextId", r"correlate='meta:contextId' must be True, False or a list such as"),
+        *((wrong, "must be True, False or a list such as") for wrong in (b"meta", 1, [], {"meta:contextId"})),
+        (["contextId"], "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"),
+        *(([wrong], f"{wrong!r} is not a source") for wrong in ("cookie:chat", "meta:", 3)),
+        *(([wrong], f"{wrong!r} is not a source") for wrong in ("header:x chat", "baggage:session id")),
+        ([f"meta:{SESSION_KEY}"], "is a credential, and logs would show it; leave it out"),
+        *(([f"header:{name}"], "is a credential") for name in ("Authorization", "Mcp-Session-Id", "cookie")),
+    ],
+)
+def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        sessions(Server(), correlate=option)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("session.id=c1", "c1"),
+        ("a=1,session.id=c1,b=2", "c1"),
+        (" a = 1 ,\t session.id\t=\tc1 ; ttl=3;secure , b=2", "c1"),
+        ("session.id=a=b", "a=b"),
+        ("session.id=my%20chat", "my chat"),
+        ("session.id=caf%C3%A9", "café"),
+        ("session.id=100%", "100%"),
+        ("session.id=a+b%2Bc", "a+b+c"),
+        ("session.id=%zz", "%zz"),
+        ("session.id=old,session.id=new", "new"),
+        ("broken,,=,session.id=c1,x", "c1"),
+        ("session.id=%ff", None),
+        ("session.id=", None),
+        ("session.id", None),
+        ("Session.Id=c1", None),
+        ('session.id="c1"', None),
+        ("session.id=c 1", None),
+        ("session.id=c1;p=é", None),
+        ("xsession.id=c1", None),
+        ("Xsession.id=c1", None),
+        ("session.id=Xc1X", "Xc1X"),
+        ("session.id=c1\n", None),
+        ("session.id\n=c1", None),
+        ("café=c1", None),
+        ("", None),
+        ("session.id=c1,a=".ljust(MAX_BAGGAGE, "x"), "c1"),
+        ("session.id=c1,a=".ljust(MAX_BAGGAGE + 1, "x"), None),
+    ],
+    ids=lambda text: ascii(text)[:40],
+)
+def test_baggage_is_read_as_its_standard_has_it(text: str, says: str | None) -> None:
+    """White space, properties, percent-encoding; what is malformed is passed over, and never repaired."""
+    assert name({"baggage": text}, "baggage:session.id") == says
+
+
+@given(st.text(min_size=1, max_size=MAX_CHARS // 4))
+def test_what_opentelemetry_writes_is_read(text: str) -> None:
+    carrier: dict[str, str] = {}
+    W3CBaggagePropagator().inject(carrier, baggage.set_baggage("gen_ai.conversation.id", text, context.Context()))
+    written = text.replace(" ", "+")
+    assert name({"baggage": carrier["baggage"]}) == (written if written.isprintable() else None)
+
+
+# --- on the wire ---------------------------------------------------------------------------------
+
+CHAT = {"openai/session": "c1"}
+
+
+async def correlation(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """The name on the session, which its state is not found by."""
+    assert session is not None
+    session.state["n"] = session.state.get("n", 0) + 1
+    found = session.correlation
+    return [session.state["n"], None if found is None else [found.id, found.source]]
+
+
+async def test_it_stands_on_the_session_that_meta_names() -> None:
+    """With where it was found, and selects neither a session nor its data; by default nobody looks for it."""
+    server = Server(correlation=correlation)
+    client, other = Client(sessions(server, correlate=True)), Client(sessions(server))
+    calling = {"name": "correlation", "arguments": {}, "_meta": CHAT}
+    for _ in range(2):
+        named = (await client.send("tools/call", calling, session=await client.create())).result["content"]
+        assert named == [1, ["c1", "meta:openai/session"]]
+    assert (await client.tool("correlation", session=await client.create())).result["content"] == [1, None]
+    answer = await other.send("tools/call", calling, session=await other.create())
+    assert answer.result["content"] == [1, None]
+    assert not any("mcp_correlation" in seen.scope for seen in server.seen if seen.scope["mcp_session"] is not None)
+
+
+async def test_without_a_session_it_stands_on_the_scope() -> None:
+    """The message is forwarded byte for byte, and an answer that a client posts names no conversation."""
+    server = Server()
+    client = Client(sessions(server, correlate=["header:x-chat", "meta:openai/session"]))
+    for headers, expected in (([(b"x-chat", b"c2")], Correlation("c2", "header:x-chat")), ([], None)):
+        await client.tool("whoami", *headers)
+        assert (server.last.scope["mcp_correlation"], server.last.scope["mcp_session"]) == (expected, None)
+    body = b' {"jsonrpc":"2.0", "id":1,"method":"ping","params":{"_meta":{"openai/session":"c1"}}}'
+    await client.post(body)
+    assert (server.last.body, server.last.scope["mcp_correlation"].id) == (body, "c1")
+    await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
+    assert "mcp_correlation" not in server.last.scope
+
+
+async def test_it_satisfies_no_policy() -> None:
+    server = Server()
+    client = Client(sessions(server, correlate=True, require="always"))
+    refused = await client.send("tools/call", {"name": "whoami", "_meta": CHAT})
+    assert refused.error == {"code": -31044, "message": "Session required"}
+    assert "tools/call" not in server.methods
+
+
+# --- what a client calls itself ------------------------------------------------------------------
+
+WIRE = {"name": "wire", "version": "1.2"}
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        (WIRE, "wire 1.2"),
+        ({"name": "w" * 1000}, "w" * 64),
+        ({"name": "wire", "title": "Wire"}, "wire"),
+        *(({"name": odd}, None) for odd in ("two\nlines", f"{TOKEN.partition('.')[0]}.e30.c2ln", 7)),
+        *((odd, None) for odd in ({"name": "", "version": ""}, {"version": "1"}, "wire", None)),
+    ],
+)
+async def test_a_client_s_name_is_one_line_of_text_or_nothing(info: Any, text: str | None) -> None:
+    """From the handshake or an envelope; its sessions know it, their forks, and what its transport session creates."""
+
+    async def caller(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        return session.client
+
+    client = Client(sessions(Server(caller=caller)), modern=False)
+    shaken = await client.send("initialize", {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": info})
+    header = (b"mcp-session-id", shaken.headers[b"mcp-session-id"])
+    assert (await client.tool("caller", header)).result["content"] == text
+    created = await client.send("sessions/create", None, header)
+    stated = await client.send("sessions/create", {"_meta": {CLIENT_INFO_KEY: info}})
+    fork = await client.send("sessions/fork", session={"sessionId": stated.result["session"]["sessionId"]})
+    silent = await client.send("sessions/create")
+    for answer, expected in ((created, text), (stated, text), (fork, text), (silent, None)):
+        held = {"sessionId": answer.result["session"]["sessionId"]}
+        assert (await client.tool("caller", session=held)).result["content"] == expected
+    assert client_of(parsed({CLIENT_INFO_KEY: info})) == text
+    assert client_of(parsed({}, "initialize")) is client_of(parsed(None)) is None
