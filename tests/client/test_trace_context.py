@@ -12,9 +12,6 @@ import pytest
 from opentelemetry import baggage, context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-from integration.servers import COVERING, Cell
-
-from .peers import peer, served
 from .scripted import Server, plain, talk
 from .test_extensions import offering
 
@@ -60,20 +57,6 @@ async def test_without_a_span_there_is_no_trace_context() -> None:
     async with talk(server) as (_, caller):
         await caller.ask("tools/call")
     assert metas(server) == {"sessions/create": {}, "sessions/delete": {}}
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("cell", COVERING, ids=str)
-async def test_real_clients_create_and_delete_in_the_programs_trace(cell: Cell) -> None:
-    """Beside a client that traces its own requests, and beside one that does not."""
-    async with served(cell) as server:
-        with traced():
-            async with peer(cell, server.sessions()) as client:
-                await client.tool("count")
-        for method in ("sessions/create", "sessions/delete"):
-            (sent,) = server.log.sent(method)
-            assert sent["params"]["_meta"]["traceparent"].split("-")[1] == TRACE
-            assert sent["params"]["_meta"]["baggage"] == "who=ann"
 
 
 PROGRAM = """

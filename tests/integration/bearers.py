@@ -154,4 +154,3 @@ CELLS: Final = [
     if modern in ERAS
 ]
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful]
-MODERN: Final = [cell for cell in CELLS if cell.modern]

@@ -25,12 +25,6 @@ KEYS = "a secret of the integration tests, at least 32 bytes long"
 Count = Callable[[], Awaitable[Any]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn serves on asyncio only."""
-    return "asyncio"
-
-
 def worker(**options: Any) -> Starlette:
     """One worker of a server with a tool that counts its calls by session."""
     from mcp.server import MCPServer

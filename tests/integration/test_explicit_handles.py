@@ -26,7 +26,7 @@ from mcp_sessions._session.claims import Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.session import Session, shown_variable
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.handles import DATA_KEY, HandleError, Handles, _Installed, current_principal
+from mcp_sessions.handles import DATA_KEY, HandleError, Handles, current_principal
 from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
@@ -92,12 +92,6 @@ def test_a_wrong_option_fails_at_construction(options: dict[str, Any], remedy: s
         made(**options)
 
 
-def test_a_type_that_can_stand_in_no_handle_is_refused_at_once() -> None:
-    for use in (HANDLES.mint, HANDLES.type, lambda kind: HANDLES.verify(kind, "")):
-        with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
-            use("A Basket")
-
-
 def test_handles_show_no_key() -> None:
     assert repr(made(audience="shop")) == "<Handles of shop>"
 
@@ -108,18 +102,6 @@ def test_keys_come_from_where_session_keys_come_from(monkeypatch: pytest.MonkeyP
     handle = made("env:HANDLE_KEYS").mint("basket")
     assert made(KeyRing([NEW, SECRET])).verify("basket", handle) == made().verify("basket", handle)
     assert refusal(handle, handles=made(NEW)) == "unknown"
-
-
-def test_each_server_has_handles_of_its_own() -> None:
-    assert refusal(HANDLES.mint("basket"), handles=made(audience="other")) == "unknown"
-
-
-def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that they can be made and installed in one line; `test_handle_types.py` shows what for."""
-    monkeypatch.setattr(_Installed, "type", None)  # and set back at the end, for other tests
-    handles = made()
-    assert handles.install() is handles
-    assert repr(handles.type("basket")) == "<HandleType basket>"
 
 
 def test_a_handle_lives_as_long_as_its_type() -> None:

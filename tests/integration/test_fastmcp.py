@@ -133,13 +133,6 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
         assert await client.call("got", one) == "None"
 
 
-async def test_without_the_store_it_does_not(modern: bool) -> None:
-    async with served(remembering(None), modern=modern) as client:
-        held = await client.create()
-        await client.call("put", held, value="mine")
-        assert await client.call("got", held) == "None"
-
-
 async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
     otherwise = MemoryStore()
     async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:

@@ -180,16 +180,6 @@ async def test_a_client_that_comes_back_for_its_result_gets_it(cell: Cell, tmp_p
         assert (visit.statuses("GET"), visit.troubles) == ({200}, [])
 
 
-async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
-    async with served(as_shipped(STREAMING), tmp_path) as server:
-        visits = await server.visits(LEGACY, ["call", "count"], ["end"], ["call", "count"], ["call", "whoami"])
-    for visit in visits:
-        assert visit.results[:2] == ["1", True]
-        assert [failed.why.count("Session not found") for failed in visit.results[2:]] == [1, 1]
-        assert visit.statuses("DELETE") in ({200}, {202}, {204})
-        assert [exchange.status for exchange in visit.exchanges[-2:]] == [404, 404]
-
-
 async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: Path) -> None:
     async with served(as_shipped(STREAMING), tmp_path) as server:
         [visit] = await server.visits(("typescript 2 modern",), ["call", "whoami"])

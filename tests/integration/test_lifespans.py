@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -139,24 +138,6 @@ async def test_random_keys_with_several_workers_refuse_to_start(
     assert "2 worker processes" in message["message"]
     with pytest.raises(ConfigurationError, match="2 worker processes"):
         await call(app, http())
-
-
-@pytest.mark.parametrize(
-    ("options", "starts"),
-    [({}, False), ({"transport": "off"}, True), ({"store": "sqlite:{}/sessions.db"}, True)],
-    ids=["memory", "no transport sessions", "a shared store"],
-)
-async def test_shared_keys_with_several_workers_need_a_shared_store(
-    options: dict[str, Any], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As long as there are sessions whose state the store has: those of clients without session support."""
-    monkeypatch.setattr(startup_checks, "workers", lambda: 2)
-    options = {name: value.format(tmp_path) for name, value in options.items()}
-    message = await started(
-        add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, **options)
-    )
-    assert message["type"] == f"lifespan.startup.{'complete' if starts else 'failed'}"
-    assert starts or 'store="memory:"' in message["message"]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -191,7 +191,9 @@ async def lives_and_dies(app: ASGIApp, path: str) -> None:
 
 @pytest.mark.parametrize(("make", "path"), KNOWN.values(), ids=KNOWN)
 async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) -> None:
-    await lives_and_dies(add_sessions(make(), keys=SECRET), path)
+    app = make()
+    assert add_sessions(app, keys=SECRET) is app
+    await lives_and_dies(app, path)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ CLIENTS = ("typescript 1", "typescript 2", "typescript 2 modern")
 CELL = next(cell for cell in CELLS if not (cell.stateful or cell.modern or cell.json))
 JSON = next(cell for cell in CELLS if cell.json and not (cell.stateful or cell.modern))
 STATEFUL = next(cell for cell in CELLS if cell.stateful and not (cell.modern or cell.json))
-IS_MODERN = any(cell.modern for cell in CELLS)
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 

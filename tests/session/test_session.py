@@ -31,10 +31,6 @@ class TestSession:
         assert session.state == {}
         await session.end()
 
-    async def test_the_capabilities_of_a_client_are_known_where_it_stated_them(self) -> None:
-        assert await session_of().client_capabilities() is None
-        assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
-
     def test_no_text_about_it_holds_the_id(self) -> None:
         session = session_of()
         assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
@@ -54,13 +50,6 @@ class TestSession:
         await session.end("logout")
         await session.end()
         assert made.ended == ["logout"]
-
-    async def test_its_data_is_made_when_somebody_asks(self) -> None:
-        session = session_of()
-        data = session.data
-        assert session.data is data
-        await data.set("a", 1)
-        assert await session.data.get("a") == 1
 
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
         class Failing(Made):

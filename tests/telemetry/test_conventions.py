@@ -102,11 +102,6 @@ async def test_a_framework_s_span_has_what_the_conventions_ask_for(cell: Cell, m
     await answered(sessions(bare(cell), **WHO), cell, method, ROWS[method][0])
 
 
-@pytest.mark.parametrize("method", ROWS)
-async def test_ours_has_it(method: str) -> None:
-    await answered(sessions(bare(JSON[0]), **WHO), JSON[0], method, ROWS[method][0])
-
-
 # --- what it costs -------------------------------------------------------------------------------------
 
 MAX_SPANS, MAX_BYTES = 2, 1100

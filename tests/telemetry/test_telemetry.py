@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, reply, sessions, sweeper_of
-from clients import LEGACY, Answer, Client, Clock, call, http
+from clients import LEGACY, Client, Clock
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import StatusCode, get_current_span
@@ -131,20 +131,6 @@ async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones
     assert seen[1][0] is seen[1][1]
     assert seen[1][2]
     assert said(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
-
-
-async def test_spans_and_log_lines_carry_the_session_of_a_cookie(
-    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
-) -> None:
-    """As they carry any other's."""
-    caplog.set_level("INFO", "mcp_sessions")
-    client = Client(sessions(Server()))
-    answer = await client.send("server/discover")
-    cookie = answer.headers[b"set-cookie"].partition(b";")[0]
-    ref = (await client.tool("whoami", (b"cookie", cookie))).result["content"]
-    for name in ("session start", "tools/call whoami"):
-        assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
-    assert f"session {ref} created" in caplog.text
 
 
 async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
@@ -286,10 +272,4 @@ async def test_a_session_that_is_refused_without_tracing_leaves_no_span(
 
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
-    assert spans == []
-
-
-async def test_a_body_that_is_not_a_message_has_no_span(spans: list[ReadableSpan]) -> None:
-    message: Answer = await call(sessions(Server()), http(), b"[")
-    assert message.status == 400
     assert spans == []

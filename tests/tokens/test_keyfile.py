@@ -154,16 +154,6 @@ def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
         key_source(f"file:{name}")
 
 
-def test_a_changed_file_is_read_again(path: Path) -> None:
-    """The ring is the same one until then, so that what was verified under it stays verified."""
-    path.write_text(ONE, "utf-8")
-    source = key_source(f"file:{path}")
-    ring = source(NOW)
-    assert source(NOW + 5) is ring
-    path.write_text(f"{TWO}\n{ONE}", "utf-8")
-    assert kids(source(NOW + 10)) == [kid(TWO), kid(ONE)]
-
-
 def test_a_replaced_file_of_equal_size_and_time_is_read_again(path: Path) -> None:
     path.write_text(ONE, "utf-8")
     other = path.with_name("other")
@@ -252,10 +242,3 @@ def test_other_permissions_are_a_change(path: Path, caplog: pytest.LogCaptureFix
         path.chmod(0o400)
     assert kids(source(NOW)) == [kid(ONE)]
     assert [record.levelname for record in caplog.records] == ["INFO"]
-
-
-def test_keys_that_die_with_the_process_are_known_as_such() -> None:
-    """What must outlive it is not made with them."""
-    assert key_source(None)(0).ephemeral
-    assert key_source(KeyRing.random())(0).ephemeral
-    assert not key_source(KeyRing([ONE]))(0).ephemeral

@@ -183,15 +183,12 @@ def test_no_text_raises_anything_but_our_error(text: str) -> None:
         b'{"a":"\xff"}',
         b'{"a":"\\ud800"}',
         b'{"a":' * 3000,
+        b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
     ],
 )
 def test_what_is_sealed_is_a_json_object_or_unreadable(payload: bytes) -> None:
     """Even under the right key: an application must never meet a state that it cannot read."""
     assert reason(sealed(payload), max_bytes=100_000) == "state_not_an_object"
-
-
-def test_nesting_to_exhaustion_is_unreadable() -> None:
-    assert reason(sealed(b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), max_bytes=100_000) == "state_not_an_object"
 
 
 def test_a_seal_is_no_seal_of_anything_else() -> None:
