@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 _LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-_THEIRS = {"test_cache.py", "test_page.py", "test_real_clients.py"}
+_THEIRS = {"test_page.py", "test_real_clients.py"}
 _OVER_HTTP = _THEIRS | {"test_one_session.py", "test_transports.py"}
 
 

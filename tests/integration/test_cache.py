@@ -14,7 +14,9 @@ from mcp.client.caching import CacheConfig
 from mcp.server.caching import CacheHint
 from mcp.server.mcpserver import MCPServer
 
+from client.peers import Log, streams_of
 from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions.client import with_sessions
 
 from .servers import DEADLINE, KEYS, ref
 from .serving import serving
@@ -55,3 +57,24 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
             assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
             assert [await read(held) for held in (first, None, second, None)] == [mine, "nobody", yours, "nobody"]
     assert len({mine, yours, "nobody"}) == 3
+
+
+async def test_each_session_reads_its_own_and_a_call_without_one_reads_nothing_of_them() -> None:
+    """In any order of reading: the client knows of no session, so its cache could not keep them apart."""
+    log = Log(server([]))
+    with anyio.fail_after(DEADLINE):
+        async with serving(log) as url:
+            sessions = with_sessions(streams_of(url))
+            async with Client(sessions, mode="2026-07-28", cache=CacheConfig(default_ttl_ms=60_000)) as client:
+
+                async def read(session: Any) -> str:
+                    with sessions.use(session):
+                        result: Any = await client.read_resource("session://me")
+                        await client.list_tools()
+                    return str(result.contents[0].text)
+
+                first, second = sessions.new(), sessions.new()
+                texts = [await read(session) for session in (None, first, second, None, second, first)]
+    assert texts == ["nobody", texts[1], texts[2], "nobody", texts[2], texts[1]]
+    assert len(set(texts)) == 3
+    assert len(log.sent("tools/list")) == len(texts)

@@ -9,10 +9,13 @@ import pytest
 from apps import Server, sessions
 from clients import LEGACY, Client, Clock, call, http
 from environments import require
-from recorded import messages, said
+from recorded import messages, named, said
+
+from mcp_sessions.telemetry._core import Content, Redact
 
 require("opentelemetry-sdk>=1.28")
 
+from opentelemetry import trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
@@ -47,6 +50,7 @@ def outermost(spans: list[ReadableSpan]) -> ReadableSpan:
     return [span for span in spans if (span.attributes or {}).get("http.method")][-1]
 
 
+META = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
 WHAT = ("session.id", "mcp.method.name", "gen_ai.tool.name", "error.type")
 
 
@@ -65,7 +69,7 @@ async def test_it_names_the_session_the_method_the_tool_and_the_error(
         await client.request("no/such", held=held)
         failed = outermost(spans)
         await client.delete(held)
-    (start,) = [span for span in spans if span.name == "session start"]
+    start = named(spans, "session start")
     (ref,) = said(start, "session.id")
     assert said(created, *WHAT) == [ref, "sessions/create", None, None]
     assert said(called, *WHAT) == [ref, "tools/call", "whoami", None]
@@ -79,8 +83,6 @@ async def test_it_names_the_session_the_method_the_tool_and_the_error(
 
 async def test_a_span_around_that_is_not_of_the_request_keeps_its_name(spans: list[ReadableSpan]) -> None:
     """It may be of more than one message, where ours names the session."""
-    from opentelemetry import trace
-
     client = Client(sessions(Server()))
     with trace.get_tracer("tests").start_as_current_span("all", kind=SpanKind.INTERNAL):
         await client.tool(session=await client.create())
@@ -98,11 +100,10 @@ async def test_a_refusal_of_a_session_that_has_expired_is_in_that_session(spans:
     """With a link to its start and the client's name, as that of one that was ended or stolen."""
     clock = Clock()
     client = Client(instrumented(sessions(Server(), clock=clock, lifetime=60)))
-    meta = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
-    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
+    held = (await client.send("sessions/create", {"_meta": META})).result["session"]
     clock.now += 60
     await client.tool("whoami", session=held)
-    (start,) = [span for span in spans if span.name == "session start"]
+    start = named(spans, "session start")
     (refused,) = messages(spans, "tools/call")
     (ref,) = said(start, "session.id")
     assert start.context is not None
@@ -123,16 +124,15 @@ async def test_a_refusal_of_another_s_session_names_the_one_that_is_refused(span
     await client.tool(session=held)
     await client.tool(session=forged)
     ended, unknown = messages(spans, "tools/call")
-    assert said(ended, "session.id") == said(next(s for s in spans if s.name == "session end"), "session.id")
+    assert said(ended, "session.id") == said(named(spans, "session end"), "session.id")
     assert said(unknown, "session.id", "mcp_sessions.reason") == [None, "token_signature"]
 
 
 async def test_a_stolen_session_is_not_said_to_be_its_owner_s_client(spans: list[ReadableSpan]) -> None:
     """The span names the client that the refused request itself names, or none."""
     client = Client(sessions(Server(), principal=user))
-    meta = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
     thief = {"io.modelcontextprotocol/clientInfo": {"name": "thief", "version": "2"}}
-    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
+    held = (await client.send("sessions/create", {"_meta": META})).result["session"]
     for said_meta in (thief, {}):
         params = {"name": "whoami", "_meta": said_meta}
         await client.send("tools/call", params, (b"x-user", b"mallory"), session=held)
@@ -146,14 +146,14 @@ def user(scope: Scope) -> str | None:
 async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[ReadableSpan]) -> None:
     """There is no stream for anyone; a stolen id is in its session, and a forged one in none."""
     client = Client(instrumented(sessions(Server(), principal=user)), modern=False)
-    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
-    forged = named[:-8] + b"AAAAAAAA"
-    for session_id, name in ((named, b"ann"), (named, b"bob"), (forged, b"ann")):
+    own_id = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    forged = own_id[:-8] + b"AAAAAAAA"
+    for session_id, name in ((own_id, b"ann"), (own_id, b"bob"), (forged, b"ann")):
         headers = [(b"mcp-session-id", session_id), (b"x-user", name)]
         answer = await call(client.app, http("GET", headers=headers))
         assert (answer.status, answer.body) == (405, b"")
     own, stolen, unknown = [span for span in spans if (span.attributes or {}).get("http.method") == "GET"]
-    (start,) = [span for span in spans if span.name == "session start"]
+    start = named(spans, "session start")
     assert [said(span, "session.id") for span in (own, stolen)] == [said(start, "session.id")] * 2
     assert [said(span, "mcp_sessions.reason")[0] for span in (own, stolen, unknown)] == [
         None,
@@ -166,14 +166,14 @@ async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[Rea
 async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
     """A message's, authentic or not, beside that of the header, which has ended."""
     client = Client(sessions(Server()), modern=False)
-    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    own_id = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
     held = await client.create()
-    header = (b"mcp-session-id", named)
+    header = (b"mcp-session-id", own_id)
     await call(client.app, http("DELETE", headers=[header]))
     forged = {**held, "sessionId": held["sessionId"][:-8] + "AAAAAAAA"}
     for session in (held, forged):
         await client.tool("whoami", header, session=session)
-    ended = said(next(span for span in spans if span.name == "session end"), "session.id")
+    ended = said(named(spans, "session end"), "session.id")
     refused = messages(spans, "tools/call")
     assert [said(span, "session.id") for span in refused] == [ended, ended]
 
@@ -194,7 +194,7 @@ async def test_a_body_that_is_not_a_message_says_why_it_is_refused(spans: list[R
 # --- arguments and results ---------------------------------------------------------------------------
 
 
-def whole(what: str, tool: str, value: Any) -> Any:
+def whole(what: Content, tool: str, value: Any) -> Any:
     return value
 
 
@@ -225,3 +225,52 @@ async def test_so_they_are_where_the_server_makes_spans_itself(
     assert len(spans) <= 2
     assert all(said(outer, *SIDES[:2]))
     assert "nobody" in said(outer, "output.value")[0]
+
+
+# --- what the application lets through ---------------------------------------------------------------
+
+
+NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
+
+
+def some(what: Content, tool: str, value: Any) -> Any:
+    return f"{tool}: {len(value)}" if what == "arguments" else None
+
+
+def broken(what: Content, tool: str, value: Any) -> Any:
+    raise LookupError(str(value))
+
+
+@pytest.mark.parametrize(
+    ("redact", "expected"),
+    [
+        (None, [None, None]),
+        (whole, ['{"card": "4111"}', '{"content": {"card": "4111"}}']),
+        (some, ["remember: 1", None]),
+        (broken, [None, None]),
+    ],
+)
+async def test_what_the_function_gives_is_written(
+    redact: Redact | None, expected: list[str | None], spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never with a session in it; a function that fails writes nothing, and the call goes on."""
+    client = Client(sessions(Server(), redact=redact))
+    held = await client.create()
+    await client.tool("remember", session=held, card="4111")
+    span = named(spans, "tools/call remember")
+    assert said(span, *NAMES) == expected
+    assert held["sessionId"] not in span.to_json()
+    assert "io.modelcontextprotocol" not in span.to_json()
+    warnings = [text for text in caplog.messages if text.startswith("cannot record")]
+    assert len(warnings) == (2 if redact is broken else 0)
+    assert "4111" not in caplog.text
+
+
+async def test_other_messages_and_errors_say_nothing(spans: list[ReadableSpan]) -> None:
+    """A list has no arguments worth the name, a call may have none, and what is strange is left to the server."""
+    client = Client(sessions(Server(), redact=whole))
+    await client.send("tools/list")
+    await client.send("tools/call", {"name": "whoami"})
+    await client.send("tools/call", {"name": "whoami", "arguments": [1]})
+    written = [said(span, *NAMES) for span in spans]
+    assert written == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]
