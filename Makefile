@@ -10,7 +10,7 @@ STAMP := .venv/.made-with-$(shell $(PYTHON) -c 'import platform; print(platform.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers test test-all check format lint docs demo bench mutants nightly clean
+.PHONY: help setup servers test test-all check format lint docs demo bench fuzz mutants nightly clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -54,13 +54,17 @@ demo: setup  ## a small server with sessions, and a client that uses it
 bench: setup  ## measure side by side with others (ARGS="--quick trivial"), or count instructions (ARGS=--check)
 	@$(VENV)/python -m tests.benchmarks $(ARGS)
 
+fuzz: setup  ## the tests with generated cases, with some thousands of others each
+	@$(VENV)/python -m pytest -q -n auto --dist=worksteal --hypothesis-profile=fuzz tests/protocol tests/tokens \
+		tests/server/test_paths.py tests/tools/test_fuzz_*.py $(ARGS)
+
 mutants: servers  ## take each defence away in a copy; its tests must notice (ARGS="expiry" runs some)
 	@$(VENV)/python tests/mutants.py $(ARGS)
 
-nightly: servers  ## the slow tests, mutants, crash trials, ten minutes of fuzzing each parser, the conformance suite
+nightly: servers  ## the slow tests, mutants, crash trials, fuzzing, the conformance suite
 	@$(NOX) -s main -- -m nightly
 	@$(VENV)/python -m tests.tools.crash --cycles 200
-	@$(VENV)/python -m tests.tools.fuzz $(ARGS)
+	@$(MAKE) fuzz
 	@$(VENV)/python tests/mutants.py
 	@$(VENV)/python -m tests.tools.conformance
 

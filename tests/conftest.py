@@ -1,6 +1,6 @@
 """Shared by all tests: async tests run on asyncio and on trio, and a leaked credential fails the run.
 
-Hypothesis draws the same examples in every run and has no deadline; randomness is for `make nightly`.
+Hypothesis draws the same examples in every run and has no deadline; randomness is for `make fuzz`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ pytest_plugins = ["leaks"]
 settings.register_profile(
     "suite", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False, max_examples=10_000)
 settings.load_profile("suite")
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 from clients import SESSION_KEY
-from fuzz.jsonrpc import judge
 from hypothesis import example, given
 from hypothesis import strategies as st
 from json_corpus import GROUPS
+from json_oracle import judge
 from jsontext import Number, Object, load, names, seeds, texts, values, write
 from reasons import refused
 

@@ -17,7 +17,8 @@ import pytest
 from apps import sessions
 from clients import Answer, Incoming, call, chunks, http
 from fastapi import FastAPI
-from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
+from hypothesis import settings
+from odd_paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,8 +29,7 @@ from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from integration.wire import lifespan
 from mcp_sessions._server.routing import Routing
 
-PATHS, REAL = 4_000, 50  # over all applications, and for each real server, which takes longer
-SEED = 16
+PATHS, REAL = 80 * settings().max_examples, 50  # over all applications, and for each real server
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def spellings(random: Random, endpoint: str, number: int) -> Iterator[tuple[str,
 @pytest.mark.parametrize("name", [*APPS, *SERVERS])
 async def test_no_path_reaches_the_endpoint_unjudged(name: str) -> None:
     """Where the bare application runs the tool, the policy has refused it."""
-    shop, random, (endpoint, make) = Shop(), Random(f"{SEED}{name}"), {**APPS, **SERVERS}[name]
+    random = Random(f"16{name}" if settings().derandomize else None)
+    shop, (endpoint, make) = Shop(), {**APPS, **SERVERS}[name]
     paths = REAL if name in SERVERS else (PATHS - REAL * len(SERVERS)) // len(APPS) + 1
     bare = make(shop)
     guarded = guard(bare, endpoint)

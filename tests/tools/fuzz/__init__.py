@@ -1,1 +1,0 @@
-"""Mutated inputs against independent oracles, for as long as one likes: `python -m tests.tools.fuzz --help`."""
