@@ -15,7 +15,7 @@ pytest_plugins = ["leaks"]
 settings.register_profile(
     "suite", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False, max_examples=10_000)
+settings.register_profile("fuzz", settings.get_profile("suite"), derandomize=False, max_examples=5_000)
 settings.load_profile("suite")
 
 

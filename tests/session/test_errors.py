@@ -1,4 +1,4 @@
-"""Every refusal reaches the client as the one table says, and the documentation is that table."""
+"""Every refusal reaches the client as the one table says, and the documentation agrees."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import generated
 import pytest
-from refusals import CASES, COMMAND, Case, decisions, errors_page
+from refusals import CASES, Case
 
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
-from mcp_sessions._refusals import REFUSALS, refusal
+from mcp_sessions._protocol.decision import LISTS, TABLE, Action, SessionPresence
+from mcp_sessions._refusals import ENDS, REFUSALS, refusal
 from mcp_sessions._session.claims import Claims
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -122,7 +122,45 @@ def test_state_that_is_too_large_says_by_how_much() -> None:
     assert "4096 (Limits.state_bytes)" in str(error)
 
 
-def test_the_documentation_is_the_table() -> None:
-    """Rewrite the pages with `python tests/support/refusals.py docs`."""
-    assert (ROOT / "docs" / "errors.md").read_text("utf-8") == errors_page()
-    assert generated.part(ROOT / "docs" / "wire.md", COMMAND) == decisions()
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_page_has_what_a_client_gets(case: Case) -> None:
+    """The row of its code has the statuses, and the message or its beginning."""
+    (row,) = re.findall(rf"^\| `{case.code}` \| (.*) \|$", page("errors.md"), re.MULTILINE)
+    statuses, messages = row.split(" | ")
+    assert {str(status) for status in (case.legacy, case.modern) if status} <= set(re.findall(r"\d+", statuses))
+    begins, colon, _ = case.client_message.partition(":")
+    assert case.message or f"; {begins}{': ...' if colon else ''}; " in f"; {messages}; "
+
+
+def test_the_page_has_every_reason_and_end() -> None:
+    """Each with its meaning, below what to do; `token_claims` stands for those that name a claim."""
+    reasons, _, ends = page("errors.md").partition("## Reasons")[2].partition("## Ends")
+    shown = {
+        name: (meaning, remedy.lower())
+        for remedy, lines in re.findall(r"^\*\*(.+)\.\*\*.*\n\n((?:- .+\n)+)", reasons, re.MULTILINE)
+        for name, meaning in re.findall(r"^- `(\w+)`: (.+)$", lines, re.MULTILINE)
+    }
+    assert shown == {
+        name: (row.meaning, row.remedy.lower()) for name, row in REFUSALS.items() if "token_claim_" not in name
+    }
+    assert dict(re.findall(r"^- `(\w+)`: (.+)$", ends, re.MULTILINE)) == ENDS
+
+
+def test_the_page_of_the_wire_has_the_decisions() -> None:
+    """Each row of the table, and what `Wire.lists` makes of a list."""
+
+    def shown(outcome: Action | str) -> str:
+        if not isinstance(outcome, Action):
+            return f"refuse with `{refusal(outcome).code}`"
+        return "as the option `lists` says" if outcome is Action.LIST else outcome.value
+
+    for about, outcomes in TABLE.items():
+        without, required, with_one = (shown(outcomes[presence]) for presence in SessionPresence)
+        unless = "" if required == without else f"; if one is required, {required}"
+        assert f"\n| {about.value} | {without}{unless} | {with_one} |\n" in page("wire.md")
+    for lists, action in LISTS.items():
+        assert f'\n| `"{lists}"` | {action.value} | ' in page("wire.md")
