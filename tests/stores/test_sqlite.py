@@ -400,7 +400,7 @@ async def test_what_a_fork_inherits_is_not_touched(
     monkeypatch.setattr(sqlite, "_stores", {store, SQLiteStore(path)})
     before = store._thread
     sqlite._before_fork()
-    sqlite._after_fork(is_child=True)
+    sqlite._after_fork_in_child()
     assert len([one for one in connections if one is not None]) == 2
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
