@@ -266,7 +266,6 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         store_tls="its certificate is not accepted",
         store_read_only="its file cannot be written",
         store_cannot_open="its file cannot be opened",
-        store_misfit="its file belongs to another program or version",
         store_misconfigured="it is set up wrongly; the log has the remedy",
     ),
 }

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 import pytest
@@ -15,6 +15,7 @@ from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreU
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _timeout
 from mcp_sessions.stores._base import METHODS, Record, Store, StoreScope, StoreUsage
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._timeout import _STEPS as STEPS
 from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
 from mcp_sessions.testing._contract import namespace, session
@@ -193,13 +194,32 @@ async def test_a_foreign_error_is_named_and_its_text_kept_back(name: str, caplog
     assert caplog.records[0].exc_info is None
 
 
-@pytest.mark.parametrize("error", [StoreFull(), DataGone("the session has ended"), ConfigurationError("a remedy")])
+@pytest.mark.parametrize("error", [StoreFull(), DataGone("the session has ended")])
 async def test_errors_of_the_package_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """They say what they have to say; a fault of the store is logged here, the rest where it is answered."""
     with pytest.raises(type(error)) as caught:
         await TimeoutStore(raising(error), seconds=60).purge("r")
     assert caught.value is error
     assert len(caplog.records) == isinstance(error, StoreUnavailable)
+
+
+async def test_a_store_that_is_set_up_wrongly_is_unavailable_to_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the remedy, as has the error where the store is opened."""
+
+    class Wrong(MemoryStore):
+        async def open(self) -> NoReturn:
+            raise ConfigurationError("do this")
+
+        async def get(self, ref: str) -> NoReturn:
+            await self.open()
+
+    store = TimeoutStore(Wrong(), seconds=60)
+    with pytest.raises(ConfigurationError, match="do this"):
+        await store.open()
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.get("r")
+    assert caught.value.reason == "store_misconfigured"
+    assert caplog.messages == ["session store unavailable (store_misconfigured): memory: do this"]
 
 
 async def test_a_store_whose_methods_are_not_async_fails_like_any_other() -> None:

@@ -131,7 +131,8 @@ class Store(DataStore, Protocol):
     """Revocations, records and data, shared by every worker that verifies the same tokens.
 
     Any method except `open` and `close` may raise `StoreUnavailable`: the answer is unknown; a change may or may not
-    have been made. Callers never treat it as "no". Changes are durable when they return.
+    have been made. Callers never treat it as "no". Changes are durable when they return. A store that is set up wrongly
+    may raise `ConfigurationError` anywhere, which a request takes for the same.
     """
 
     @property

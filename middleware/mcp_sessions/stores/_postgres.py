@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
@@ -144,6 +145,7 @@ class PostgresStore(SQLStore):
         self._durability = durability
         self._timeout = max(1.0, timeout)
         self._was_connected = False
+        self._number = count()  # of the next connection
         self._pool = Pool(self._options, self._configure, connections, timeout)
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
@@ -165,13 +167,9 @@ class PostgresStore(SQLStore):
         await self._pool.close()
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
-        try:
-            with _named_faults():
-                return await outcome(
-                    self._pool.submit(lambda connection: _execute(connection, *statements), repeatable=repeatable)
-                )
-        except ConfigurationError as error:
-            raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
+        work = self._pool.submit(lambda connection: _execute(connection, *statements), repeatable=repeatable)
+        with _named_faults():
+            return await outcome(work)
 
     def _sweep_soon(self) -> None:
         def work(connection: Connection[Any]) -> None:
@@ -194,16 +192,16 @@ class PostgresStore(SQLStore):
             raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
         if not is_safe and self._durability == "refuse":
             raise ConfigurationError(UNSAFE)
-        if not is_safe and self._durability == "warn" and not self._was_connected:
-            logger.warning(UNSAFE)
         if not has_tables:
             self._create(connection)
         ((found,),) = connection.execute(sql.FORMAT_OF)
         if found != sql.FORMAT:
             raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
-        if not self._was_connected:
-            check_clock(time_here, float(time_there), self.location)
         self._was_connected = True
+        if next(self._number) == 0:  # once, however many connect at the same time
+            if not is_safe and self._durability == "warn":
+                logger.warning(UNSAFE)
+            check_clock(time_here, float(time_there), self.location)
 
     def _create(self, connection: Connection[Any]) -> None:
         """Make the tables, one worker at a time: vouch for no session of this second or before if some vanished."""

@@ -134,7 +134,7 @@ class RedisStore:
         """Run a command or a script, opening the store at first use."""
         self._stay_on_loop()
         if not self._opened:
-            await self._or_unavailable(self.open)
+            await self.open()
         return await self._client.run(command, keys, *args, idempotent=idempotent)
 
     async def _run_in_epoch(self, command: str | Script, keys: Sequence[str], *args: Word) -> Any:
@@ -142,18 +142,9 @@ class RedisStore:
         found = await self._run(command, [self._keys.epoch, *keys], *args)
         if found[0] is None or not self._epoch.is_current:
             async with self._advancing:  # many requests may notice at once
-                await self._or_unavailable(lambda: self._epoch.advance(self._client.run))
+                await self._epoch.advance(self._client.run)
             found = await self._run(command, [self._keys.epoch, *keys], *args)
         return found
-
-    @staticmethod
-    async def _or_unavailable(set_up: Callable[[], Any]) -> None:
-        """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
-        try:
-            await set_up()
-        except ConfigurationError as error:
-            base.logger.error("the session store cannot be used: %s", error)
-            raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
     def _ttl(self, until: float, *, recorded: bool = False) -> int:
         """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""

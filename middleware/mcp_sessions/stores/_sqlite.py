@@ -176,7 +176,7 @@ class SQLiteStore(SQLStore):
         self._submit(self._sweep_all)
 
     def _sweep_all(self) -> None:
-        with suppress(StoreUnavailable):  # which the next call has logged
+        with suppress(StoreUnavailable, ConfigurationError):  # which the next call has logged
             while self._sweep():
                 """There may be more."""
 

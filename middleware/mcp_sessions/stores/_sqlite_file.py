@@ -163,8 +163,8 @@ class SQLiteFile:
         self._seen_at = -math.inf  # when that was last found in its place
 
     def open(self) -> None:
-        """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self._faults(opening=True):
+        """Connect; a file that is not ours to write is an error of configuration, here and later."""
+        with self._faults():
             self._current()
 
     def read(self, job: Job[T]) -> T:
@@ -330,7 +330,7 @@ class SQLiteFile:
             logger.info("created the session store: it accepts sessions that begin from now on")
 
     @contextmanager
-    def _faults(self, *, opening: bool = False) -> Iterator[None]:
+    def _faults(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -340,10 +340,6 @@ class SQLiteFile:
             raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=str(error)) from error
         except OSError as error:
             raise StoreUnavailable("store_cannot_open", cause=error.strerror or "") from error
-        except ConfigurationError as error:
-            if opening:
-                raise
-            raise StoreUnavailable("store_misfit", cause=str(error)) from error
 
 
 _OWNER: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FROM sqlite_master)

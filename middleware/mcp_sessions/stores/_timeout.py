@@ -145,6 +145,10 @@ class TimeoutStore:
             if isinstance(error, StoreFull):
                 await self._log_usage()
             raise
+        except ConfigurationError as error:
+            if call == self._store.open:  # whose caller shows the remedy
+                raise
+            fault = StoreUnavailable("store_misconfigured", cause=str(error))
         except MCPSessionsError:
             raise
         except TimeoutError:  # ours, or the driver gave up first
