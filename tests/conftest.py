@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
+from clients import Clock
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["leaks"]
@@ -24,6 +25,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Run each async test on both; a test for one backend overrides this fixture and says why."""
     backend: str = request.param
     return backend
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that the test moves."""
+    return Clock()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,11 +34,6 @@ STORES: dict[str, Callable[[Clock, Path], Store]] = {
 }
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
     made = STORES[request.param](clock, tmp_path)

@@ -17,13 +17,13 @@ from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataTooLar
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import Record, SessionStatus, Store, resolution
-from mcp_sessions.testing._contract import START, Clock
+from mcp_sessions.testing._contract import ALICE, BOB, START, Clock, session
 
 STEPS = 400
 LEASE = 50
 MAX_BYTES = 40
 MOST = 2**63 - 1
-SUBJECTS = ("alice".ljust(22, "A"), "bob".ljust(22, "A"), None)
+SUBJECTS = (ALICE, BOB, None)
 KEYS = ("k", "käse", "zahl")
 VALUES = (None, b"1", b"-7", b"null", b'"some words"', b'"rather more words"', b"%d" % MOST)
 OLD = object()
@@ -134,16 +134,8 @@ class Program:
             await self.register(self.made[-1])
 
     def create(self, *, lives: int) -> None:
-        one = Claims(
-            kind="session",
-            issuer="mcp-sessions",
-            audience="mcp-sessions",
-            jti=f"{len(self.made)}".ljust(22, "A"),
-            issued_at=self.model.now,
-            expires_at=self.model.now + lives,
-            subject=self.random.choice(SUBJECTS),
-        )
-        self.made.append(one)
+        now, subject = self.model.now, self.random.choice(SUBJECTS)
+        self.made.append(session(f"{len(self.made)}", issued_at=now, expires_at=now + lives, subject=subject))
 
     async def step_record(self) -> None:
         one = self.living()
@@ -181,7 +173,7 @@ class Program:
             self.model.records[one].used = self.model.now
 
     async def step_sessions(self) -> None:
-        for subject in ("alice".ljust(22, "A"), "bob".ljust(22, "A")):
+        for subject in (ALICE, BOB):
             found = await self.store.list_sessions(subject=subject, audience=AUDIENCE, limit=1000)
             assert [record.created_at for record in found] == sorted(record.created_at for record in found)
             alive = {one.ref for one in self.made if one.subject == subject and self.model.alive(one)}

@@ -12,34 +12,27 @@ import multiprocessing
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 
 from mcp_sessions._errors import StoreFull
-from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import Record, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
+from mcp_sessions.testing import _contract as contract
 
 FOREVER = 2_000_000_000
 SHELF = Namespace("ses_shared", FOREVER, 10_000)
 
 
-def session(name: str) -> Claims:
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=name.ljust(22, "A"),
-        issued_at=FOREVER - 1,
-        expires_at=FOREVER,
-    )
+session = partial(contract.session, issued_at=FOREVER - 1, expires_at=FOREVER)
 
 
 async def revoke(store: Store, name: str) -> bool:
-    return await store.revoke(Record.of(session(name)), reason="deleted", lease=30)
+    return await contract.revoke(store, session(name))
 
 
 def count(path: str, number: str, tasks: str, times: str) -> None:

@@ -12,11 +12,6 @@ from mcp_sessions.stores._memory import _DROPPED, MemoryStore
 from mcp_sessions.testing._contract import ALICE, HOUR, LATER, START, Clock, revoke, session
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
     """Never before the token has ended on a clock that is a minute behind."""
     store = MemoryStore(clock=clock)
@@ -44,17 +39,6 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     clock.now = START + 2 * HOUR
     await revoke(store, c)
     assert len(store._revoked) == 2
-
-
-async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
-    """What is over makes room."""
-    store = MemoryStore(max_entries=1, clock=clock)
-    await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, expires_at=START + 10)
-    with pytest.raises(StoreFull):
-        await revoke(store, session())
-    clock.now = START + 120
-    await revoke(store, session())
-    assert len(store._revoked) == 1
 
 
 async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:

@@ -45,11 +45,6 @@ Make = Callable[..., PostgresStore]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def schema() -> str:
     return f"s{uuid4().hex}"
 

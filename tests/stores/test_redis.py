@@ -99,11 +99,6 @@ async def opened(url: Any, *, clock: Clock | None = None, **options: Any) -> Asy
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 async def store(clock: Clock) -> AsyncIterator[RedisStore]:
     """A store on the server of the whole run."""
     async with opened(redis_servers.shared().url, clock=clock) as store:

@@ -23,30 +23,22 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from clients import START, Clock
 from sqlite_worker import SHELF
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores._base import Record, SessionStatus, Store
 from mcp_sessions.stores._sqlite import SQLiteStore
-from mcp_sessions.testing._contract import revoke
+from mcp_sessions.testing._contract import LATER, START, Clock, revoke, session
 
-HOUR = 3600
-LATER = START + HOUR
 WORKER = Path(__file__).with_name("sqlite_worker.py")
 PATIENCE = 120  # seconds until a test fails that would wait for ever
 can_mount = pytest.mark.skipif(
     platform.system() != "Linux" or os.geteuid() != 0, reason="needs root on Linux, to mount a small disk"
 )
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -66,17 +58,6 @@ def other(path: Path) -> Iterator[sqlite3.Connection]:
     """Another program's connection to the file."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
         yield connection
-
-
-def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER) -> Claims:
-    return Claims(
-        kind="session",
-        issuer="mcp-sessions",
-        audience="mcp-sessions",
-        jti=name.ljust(22, "A"),
-        issued_at=issued_at,
-        expires_at=expires_at,
-    )
 
 
 def rows(path: Path, table: str = "sessions") -> int:
@@ -109,17 +90,11 @@ def worker(*args: object) -> subprocess.Popen[str]:
     ],
 )
 def test_a_wrong_option_is_refused(path: Path, option: str, value: Any, message: str) -> None:
-    """At construction, before any file is made."""
+    """At construction, before any file is made. A path is no secret, and names the store."""
+    assert repr(SQLiteStore(path)) == f"<SQLiteStore {path}>"
     with pytest.raises(ConfigurationError, match=f"{option}={value!r} must be .*{message}$"):
         SQLiteStore(path, **{option: value})
     assert not path.exists()
-
-
-def test_a_wrong_path_is_refused(path: Path) -> None:
-    """At construction, with the remedy; a path is no secret, and names the store."""
-    with pytest.raises(ConfigurationError, match="does not exist; create it"):
-        SQLiteStore(path / "below")
-    assert repr(SQLiteStore(path)) == f"<SQLiteStore {path}>"
 
 
 # --- what came before ----------------------------------------------------------------------------

@@ -47,24 +47,6 @@ def test_a_path_is_absolute_from_then_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert sqlite_file.checked_path(Path("a?b.db")) == str(tmp_path / "a?b.db")
 
 
-def test_a_database_is_told_by_its_file_and_its_log(path: str) -> None:
-    """Another file at the same place is another database; none is none."""
-    assert sqlite_file.identify(path) is None
-    Path(path).touch()
-    alone = sqlite_file.identify(path)
-    Path(path + "-wal").touch()
-    both = sqlite_file.identify(path)
-    assert alone is not None
-    assert both is not None
-    assert (alone.file, alone.log) == (both.file, None) != (both.file, both.log)
-    Path(path + "-2").touch()
-    Path(path + "-2").replace(path)
-    replaced = sqlite_file.identify(path)
-    assert replaced is not None
-    assert replaced.file != both.file
-    assert sqlite_file.identify(path + "/below") is None
-
-
 def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:
     """Whatever the process's mask says; there is no moment at which it was otherwise."""
     before = os.umask(0)

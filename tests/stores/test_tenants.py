@@ -37,11 +37,6 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def server() -> Iterator[redis_servers.Server]:
     """A Redis that a test may fill."""
     with redis_servers.serving() as own:

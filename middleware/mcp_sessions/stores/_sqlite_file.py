@@ -91,7 +91,7 @@ def identify(path: str) -> Identity | None:
 def _inode(path: str) -> Inode | None:
     try:
         found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
 
