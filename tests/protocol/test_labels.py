@@ -180,7 +180,10 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
     ("option", "remedy"),
     [
         ("meta:contextId", r"correlate='meta:contextId' must be True, False or a list such as"),
-        *((wrong, "must be True, False or a list such as") for wrong in (b"meta", 1, [], {"meta:contextId"})),
+        *(
+            (wrong, "must be True, False or a list such as")
+            for wrong in list[Any]([b"meta", 1, [], {"meta:contextId"}])
+        ),
         (["contextId"], "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"),
         *(([wrong], f"{wrong!r} is not a source") for wrong in ("cookie:chat", "meta:", 3)),
         *(([wrong], f"{wrong!r} is not a source") for wrong in ("header:x chat", "baggage:session id")),
