@@ -144,7 +144,7 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    pages = {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+    pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", ".github/SECURITY.md"}
     gate = {
         ".ci/run",
         ".github/workflows/tests.yml",
