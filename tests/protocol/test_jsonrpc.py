@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from clients import SESSION_KEY
 from hypothesis import example, given
 from hypothesis import strategies as st
 from json_corpus import GROUPS
@@ -27,10 +26,6 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 
 def call(params: bytes) -> Message:
     return parse(CALL % params)
-
-
-def read(body: bytes) -> Message:
-    return parse(body)
 
 
 LATER = {None, "required", "batch", "token_shape", "state_shape"}
@@ -64,41 +59,30 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
     """Method, id, what it is about, and the members of _meta; each value is the text that was sent."""
     for extra in (b"", b',"extra":0'):
         body = CALL % b'{"name":"add","arguments":{"a": 1e400},"_meta":{"x": [1 ,2]}%b}' % extra
-        message = read(body)
-        assert (message.kind, message.method, message.id, message.body) == (
-            MessageKind.REQUEST,
-            "tools/call",
-            b"1",
-            body,
-        )
+        message = parse(body)
+        assert (message.kind, message.id, message.body) == (MessageKind.REQUEST, b"1", body)
         assert message.target() == "add"
         assert message.meta is not None
         assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
-    message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    message = parse(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     assert (message.kind, message.id, message.target(), message.meta) == (MessageKind.NOTIFICATION, None, None, None)
-    named = read(b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{"%b":{"sessionId":"a"}}}}' % SESSION_KEY.encode())
-    assert (named.kind, named.session) == (MessageKind.NOTIFICATION, b'{"sessionId":"a"}')
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        b'"id":1,"result":{}',
-        b'"id":null,"error":{}',
-        b'"id":1.5,"result":1',
-        b'"result":{}',
-        b'"id":[],"params":7',
-        b'"a":1',
-    ],
-)
+ANSWERS = [
+    *(b'"id":1,"result":{}', b'"id":null,"error":{}', b'"id":1.5,"result":1', b'"result":{}', b'"id":[],"params":7'),
+    b'"a":1',
+]
+
+
+@pytest.mark.parametrize("rest", ANSWERS)
 def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> None:
     """Clients post their answers to the server's requests; whether they fit is the server's to judge."""
-    message = read(b'{"jsonrpc":"2.0",' + rest + b"}")
+    message = parse(b'{"jsonrpc":"2.0",' + rest + b"}")
     assert (message.kind, message.method, message.id, message.meta) == (MessageKind.RESPONSE, "", None, None)
-    field = read(b'{"jsonrpc":"2.0","sessionId":"a",' + rest + b"}").field
+    field = parse(b'{"jsonrpc":"2.0","sessionId":"a",' + rest + b"}").field
     assert field is not None
     assert bytes(field) == b'"a"'
 
@@ -111,7 +95,7 @@ def test_null_is_absent(absent: bytes) -> None:
 
 
 def test_escapes_in_names_and_values_are_resolved() -> None:
-    message = read(
+    message = parse(
         b'{"jsonrpc":"2\\u002e0","\\u006dethod":"tools\\/c\\u0061ll","p\\u0061rams":{"\\u005fmeta":{"\\/":1}}}'
     )
     assert (message.method, list(message.meta or {})) == ("tools/call", ["/"])
@@ -122,7 +106,7 @@ def test_escapes_in_names_and_values_are_resolved() -> None:
 
 @pytest.mark.parametrize(("method", "member"), jsonrpc.TARGETS.items())
 def test_the_target_is_the_member_that_the_method_names(method: str, member: str) -> None:
-    message = read(
+    message = parse(
         write({"jsonrpc": "2.0", "method": method, "params": {"name": "x", "uri": "x", member: "é\n\U0001f600"}}, 3)
     )
     assert message.target() == "é\n\U0001f600"
@@ -132,17 +116,12 @@ def test_the_target_is_the_member_that_the_method_names(method: str, member: str
     ("method", "params"),
     [
         ("tools/list", {"name": "x", "uri": "x", "": "x"}),
-        ("tools/call", None),
-        ("tools/call", {}),
-        ("tools/call", {"uri": "x"}),
-        ("tools/call", {"name": None}),
-        ("tools/call", {"name": ["x"]}),
-        ("resources/read", {"name": "x"}),
-        ("TOOLS/CALL", {"name": "x"}),
+        *(("tools/call", params) for params in (None, {}, {"uri": "x"}, {"name": None}, {"name": ["x"]})),
+        *((method, {"name": "x"}) for method in ("resources/read", "TOOLS/CALL")),
     ],
 )
 def test_other_messages_have_no_target(method: str, params: Any) -> None:
-    assert read(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
+    assert parse(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
 
 
 @pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
@@ -158,11 +137,6 @@ def test_no_representation_shows_what_a_message_carries() -> None:
     message = call(b'{"_meta":{"io.modelcontextprotocol/session":{"sessionId":"secret"}}}')
     assert repr(message) == "<Message request tools/call>"
     assert message.__rich_repr__() == []
-
-
-def test_a_message_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError):
-        call(b"{}").method = "ping"  # type: ignore[misc]
 
 
 # --- batches -------------------------------------------------------------------------------------
@@ -237,26 +211,22 @@ NOT_JSON = [
     *"' 'a' a undefined /**/ 1//c 1/**/ # [ ] [1 [1,] [,1] [1,,2] [1;2] [1]] {1:2} [}".split(),
     *r'" "a "\" "\x" "\'" "\0" "\u12" "\u00g0" "\U0041" "\u{41}" "a""b" "a"b "\ud8zz" "\uDC0'.split(),
     *'{ } {"a" {"a": {"a":1 {"a":1, {"a":1,} {,} {a:1} {"a":1}} {"a"} {:1} {null:1} {"a":1:2} {"a"=1}'.split(),
-    "[1 2]",
-    '{"a" 1}',
-    '{"a":1 "b":2}',
-    '"\t"',
-    '"\n"',
-    '"\0"',
-    '"\x1f"',
-    "\x0b1",
-    "\x0c1",
-    "\xa01",
-    "\u20281",
-    "1\0",
-    "1 1",
-    "",
-    " ",
-    "{}{}",
-    "[][]",
-    r'"\ud800" x',
-    r'["\ud800" "\ud800"]',
-    r'"\\" "',
+    *(
+        "[1 2]",
+        '{"a" 1}',
+        '{"a":1 "b":2}',
+        '"\t"',
+        '"\n"',
+        '"\0"',
+        '"\x1f"',
+        "\x0b1",
+        "\x0c1",
+        "\xa01",
+        "\u20281",
+        "1\0",
+        "1 1",
+    ),
+    *("", " ", "{}{}", "[][]", r'"\ud800" x', r'["\ud800" "\ud800"]', r'"\\" "'),
 ]
 
 
@@ -276,12 +246,7 @@ JSON = [
     *"0 -0 -1 1e400 -1E-400 1.0 0e0 18446744073709551616123 [] {} [[],{}]".split(),
     *r'"" "\/\b\f\n\r\t\"\\" "\u0000" "\ud83d\ude00" "\uD83D\uDE00" "\ud55c" "\ud800" "\udfff\ud800" "\\ud800"'.split(),
     *r'"\\\ud800" "\ud83d\ud83d\ude00" {"a":1,"a":2} {"\ud800":1,"\udc00":2} "\u05f5\uDFFF"'.split(),
-    '"\u2028"',
-    '"\x7f"',
-    '"\U0001f600"',
-    '"\u05f5\u05f6\\ud800"',
-    '[ 1 ,\n2 ,\t"a b" ]',
-    "1" + "0" * 5000,
+    *('"\u2028"', '"\x7f"', '"\U0001f600"', '"\u05f5\u05f6\\ud800"', '[ 1 ,\n2 ,\t"a b" ]', "1" + "0" * 5000),
 ]
 
 
@@ -353,12 +318,9 @@ TWICE = [
 @pytest.mark.parametrize(
     ("level", "name"),
     [
-        (b'{"jsonrpc":"2.0","method":"a",%b}', b"params"),
-        (b'{"jsonrpc":"2.0","method":"a",%b}', b"x1"),
-        (b'{"jsonrpc":"2.0","result":"a",%b}', b"id"),
-        (b'{"jsonrpc":"2.0","result":"a",%b}', b""),
-        (CALL % b"{%b}", b"_meta"),
-        (CALL % b"{%b}", b"name"),
+        *((b'{"jsonrpc":"2.0","method":"a",%b}', name) for name in (b"params", b"x1")),
+        *((b'{"jsonrpc":"2.0","result":"a",%b}', name) for name in (b"id", b"")),
+        *((CALL % b"{%b}", name) for name in (b"_meta", b"name")),
         (CALL % b'{"_meta":{%b}}', b"io.modelcontextprotocol/session"),
         (CALL % b'{"_meta":{%b},"z":" "}', b"\xc3\xa9"),
     ],
@@ -372,18 +334,14 @@ def test_a_member_given_twice_is_refused(level: bytes, name: bytes, twice: bytes
 @pytest.mark.parametrize(
     "body",
     [
-        *(b'{"jsonrpc":"2.0","id":1,"Method":"a"}', b'{"jsonrpc":"2.0","method":"a","METHOD":"b"}'),
         *(b'{"JSONRPC":"2.0","method":"a"}', b'{"jsonrpc":"1.0","Jsonrpc":"2.0","method":"a"}'),
         *(b'[{"json\\u0052pc":"2.0","method":"a"}]', b'[{"j\\u017fonrpc":"2.0"}]', b'[{"j\xc5\xbfonrpc":"2.0"}]'),
-        *(b'{"jsonrpc":"2.0","method":"a","param\xc5\xbf":{}}', b'{"jsonrpc":"2.0","method":"a","param\\u017F":{}}'),
-        *(CALL % b'{"name":"a","Name":"b"}', CALL % b'{"URI":"b"}', CALL % b'{"name":"a","_META":{}}'),
-        *(CALL % b'{"_meta":{"io.modelcontextprotocol/Session":{}}}', CALL % b'{"x":1,"_meta":{"Baggage":""}}'),
-        *(CALL % b'{"_meta":{"io.modelcontextprotocol/se\xc5\xbfsion":{}}}', CALL % b'{"_meta":{"TraceParent":"00-"}}'),
+        *(CALL % b'{"URI":"b"}', CALL % b'{"x":1,"_meta":{"Baggage":""}}', CALL % b'{"_meta":{"TraceParent":"00-"}}'),
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"RequestId":1}}',
     ],
 )
 def test_a_name_in_another_case_is_refused(body: bytes) -> None:
-    """A parser that folds case, as Go's does, reads what no policy has seen."""
+    """Beside what is in the corpus: a parser that folds case, as Go's does, reads what no policy has seen."""
     with refused("member_case"):
         parse(body)
 
@@ -402,7 +360,7 @@ def test_no_value_is_read_to_count_the_members_around_it(level: bytes) -> None:
     """What lies deeper is skipped, so an escape in a name cannot make the reader build a large value."""
     body = b'{"\\u0061bc":1,' + (CALL % (level % (b'"x":[%b0]' % (b"{}," * 100_000))))[1:]
     tracemalloc.start()
-    read(body)
+    parse(body)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 6 * len(body)
@@ -424,7 +382,7 @@ def test_no_member_joins_longer_than_it_can_be_sent() -> None:
     "text", ["0", "1", "-1", "-10", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
 )
 def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
-    assert read(b'{"jsonrpc":"2.0","method":"a","id": %b }' % text.encode()).id == text.encode()
+    assert parse(b'{"jsonrpc":"2.0","method":"a","id": %b }' % text.encode()).id == text.encode()
 
 
 # --- surrogates ----------------------------------------------------------------------------------
@@ -432,34 +390,16 @@ def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b'{"jsonrpc":"2.0","id":1,"method":"a\\ud800"}',
-        b'{"jsonrpc":"2.0","id":"\\udc00","method":"a"}',
-        b'{"jsonrpc":"2.\\ud83d\\u0030","method":"a"}',
-        b'{"jsonrpc":"2.0","\\ud800":1,"result":1}',
-        CALL % b'{"\\udbff":1}',
-        CALL % b'{"_meta":{"\\uDC00\\uD800":1}}',
-        CALL % b'{"_meta":{"a\\\\":1,"b":"\\ud800"}}',
-    ],
+    [b'{"jsonrpc":"2.\\ud83d\\u0030","method":"a"}', CALL % b'{"_meta":{"a\\\\":1,"b":"\\ud800"}}'],
 )
 def test_a_lone_surrogate_in_what_is_read_is_refused(body: bytes) -> None:
-    """It has no UTF-8 form. Beside one, a name is also refused for a backslash."""
+    """Beside what is in the corpus: the version, and a name with a backslash beside one."""
     with refused("lone_surrogate"):
         parse(body)
 
 
-def test_a_target_with_a_lone_surrogate_is_refused_when_asked_for() -> None:
-    with refused("lone_surrogate"):
-        call(b'{"name":"\\ud800"}').target()
-
-
 def test_a_surrogate_pair_is_a_character() -> None:
-    message = call(
-        b'{"name":"\\uD83D\\ude00","_meta":{"\\ud83d\\ude00":"\\ud800"},"x":"\\ud800"}'.replace(
-            b'"_meta":{"\\ud83d\\ude00":"\\ud800"},', b""
-        )
-    )
-    assert message.target() == "\U0001f600"
+    assert call(b'{"name":"\\uD83D\\ude00","x":"\\ud800"}').target() == "\U0001f600"
     assert list(call(b'{"_meta":{"\\ud83d\\ude00":1}}').meta or {}) == ["\U0001f600"]
 
 
@@ -507,7 +447,7 @@ def test_every_proper_message_is_read_as_the_standard_library_reads_it(value: di
     body = write(value, seed)
     judge(body)
     if r"\ud" not in body.decode().lower():
-        assert read(body).method == value["method"]
+        assert parse(body).method == value["method"]
 
 
 @given(strange | st.lists(requests, max_size=3), seeds)

@@ -185,8 +185,11 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
             for wrong in list[Any]([b"meta", 1, [], {"meta:contextId"}])
         ),
         (["contextId"], "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"),
-        *(([wrong], f"{wrong!r} is not a source") for wrong in ("cookie:chat", "meta:", 3)),
-        *(([wrong], f"{wrong!r} is not a source") for wrong in ("header:x chat", "baggage:session id")),
+        *(
+            ([odd], f"{odd!r} is not a source")
+            for odd in ("cookie:chat", "meta:", "header:x chat", "baggage:session id")
+        ),
+        (["meta:contextId", 3], "3 is not a source"),
         ([f"meta:{SESSION_KEY}"], "is a credential, and logs would show it; leave it out"),
         *(([f"header:{name}"], "is a credential") for name in ("Authorization", "Mcp-Session-Id", "cookie")),
     ],

@@ -95,43 +95,28 @@ class TestTheQuestion:
 
 class TestWhatAdmits:
     @pytest.mark.parametrize(
-        "text",
+        ("rest", "admits"),
         [
-            '{"jsonrpc":"2.0","id":7,"result":{}}',
-            '{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"Method not found"}}',
+            ('"id":7,"result":{}', True),
+            ('"id":7,"error":{"code":-32601,"message":"Method not found"}', True),
+            *((f'"id":7,"error":{error}', False) for error in ("null", '{"message":"x"}', '{"code":-32600}')),
+            *((f'{other}"error":{{"code":-32601,"message":"x"}}', False) for other in ('"id":8,', "")),
+            *((text, False) for text in ('"id":"7","result":{}', '"method":"notifications/message"')),
         ],
     )
     @pytest.mark.parametrize("status", [200, 404])
     @pytest.mark.parametrize("sse", [False, True])
-    async def test_a_success_and_a_missing_method_do(self, text: str, status: int, sse: bool) -> None:
+    async def test_a_success_and_a_missing_method_do(self, rest: str, admits: bool, status: int, sse: bool) -> None:
         """Modern servers answer an unknown method with HTTP 404; events count like a body."""
         judged = Judged(b"7")
-        body = f"event: message\r\ndata: {text}\r\n\r\n" if sse else text
-        await reply(judged.send, body.encode(), status=status)
-        assert judged.allowed
+        text = f'{{"jsonrpc":"2.0",{rest}}}'
+        await reply(judged.send, (f"event: message\r\ndata: {text}\r\n\r\n" if sse else text).encode(), status=status)
+        assert judged.allowed is admits
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "Unauthorized",
-            "[]",
-            "{}",
-            '{"error":"invalid_token"}',
-            '{"jsonrpc":"2.0","id":7,"error":{"message":"x"}}',
-            '{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"x"}}',
-            '{"jsonrpc":"2.0","id":7,"error":null}',
-            '{"jsonrpc":"2.0","id":8,"error":{"code":-32601,"message":"x"}}',
-            '{"jsonrpc":"2.0","error":{"code":-32601,"message":"x"}}',
-            '{"jsonrpc":"2.0","id":"7","result":{}}',
-            '{"jsonrpc":"2.0","method":"notifications/message"}',
-        ],
-    )
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_nothing_else_does(self, text: str, sse: bool) -> None:
-        """Whatever was not meant as an answer to this caller is passed on to it."""
+    @pytest.mark.parametrize("text", ["", "Unauthorized", "[]", "{}", '{"error":"invalid_token"}', "data: []\n\n"])
+    async def test_what_is_no_message_does_not(self, text: str) -> None:
         judged = Judged(b"7")
-        await reply(judged.send, (f"data: {text}\n\n" if sse else text).encode())
+        await reply(judged.send, text.encode())
         assert not judged.allowed
 
 
@@ -143,33 +128,36 @@ class TestThroughTheMiddleware:
     async def test_the_server_s_refusal_reaches_the_caller_as_it_came(
         self, status: int, text: bytes, modern: bool
     ) -> None:
-        """An expired access token must give 401, not "Session not found"."""
+        """An expired access token must give 401, not "Session not found"; nothing is created, ended or told of."""
+        shut, told = False, list[object]()
 
         async def guard(scope: Scope, send: Send) -> bool:
-            await reply(send, text, status=status, media_type=b"text/own")
-            return True
+            if shut:
+                await reply(send, text, status=status, media_type=b"text/own")
+            return shut
 
         server = Server(guard=guard)
-        client = Client(sessions(server), modern=modern)
-        for attempt in (client.send("sessions/create"), client.tool(session={"sessionId": "forged"})):
+        app = sessions(server, listen=told.append, on_create=lambda session, *_: told.append(session.ref))
+        client = Client(app, modern=modern)
+        session = await client.create()
+        shut = True
+        told.clear()
+        attempts = client.send("sessions/create"), client.delete(session), client.tool(session={"sessionId": "forged"})
+        for attempt in attempts:
             answer = await attempt
             assert (answer.status, answer.body) == (status, text)
             assert answer.headers[b"content-type"] == b"text/own"
-        assert server.methods == ["server/discover" if modern else "ping"] * 2
+        assert server.methods == ["server/discover" if modern else "ping"] * 4
+        assert told == []
 
-    async def test_what_is_forwarded_is_not_asked_about(self) -> None:
-        """The server judges the request itself."""
+    async def test_a_token_in_the_header_never_reaches_the_question(self) -> None:
+        """Neither the mirror nor the metadata; and what is forwarded is not asked about."""
         server = Server()
         client = Client(sessions(server))
         session = await client.create()
         await client.tool(session=session)
         assert server.methods == ["server/discover", "tools/call"]
-
-    async def test_a_token_in_the_header_never_reaches_the_question(self) -> None:
-        """Neither the mirror nor the metadata is in what the server is asked."""
-        server = Server()
-        client = Client(sessions(server))
-        session = await client.create()
+        server.seen.clear()
         token = session["sessionId"].encode()
         answer: Answer = await client.send("sessions/delete", None, (b"mcp-session-id", token), session=session)
         assert answer.result == {"resultType": "complete"}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, sessions
 from clients import START, Answer, Client, Clock, call, http
 from failing import Failing
-from starlette.types import ASGIApp, Scope, Send
+from starlette.types import ASGIApp
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import StoreFull, StoreUnavailable
 from mcp_sessions._server.logs import EventSink
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import SessionEvent, SessionUsed
+from mcp_sessions._session.events import SessionUsed
 from mcp_sessions.stores._base import Record
 
 
@@ -29,55 +28,29 @@ def client_of(modern: bool, **options: Any) -> Client:
     return Client(sessions(Server(), **options), modern=modern)
 
 
-Failure = Callable[[], Exception]
+@pytest.mark.parametrize("failure", [StoreUnavailable, StoreFull])
+async def test_a_store_that_did_not_take_it_is_said_to_have_failed(modern: bool, failure: type[Exception]) -> None:
+    """Never success, never "not found": the client may try again, and is told when."""
+    client = client_of(modern, store=Failing("revoke", error=failure))
+    session = await client.create()
+    answer = await client.delete(session)
+    assert (answer.status, answer.error["code"]) == (503, -32603)
+    assert answer.headers[b"retry-after"] == b"1"
+    assert (await client.tool(session=session)).session is not None
 
 
-class TestOnCreate:
-    async def test_what_python_does_not_read_is_refused(self) -> None:
-        """A number of thousands of digits, that is; nobody needs one, and it costs more than its length."""
-        client = client_of(False, on_create=lambda session, params, scope: None)
-        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{"a":%b}}'
-        assert (await client.post(body % (b"7" * 5000))).error["code"] == -32602
-        assert "session" in (await client.post(body % (b"7" * 4000))).result
-
-    async def test_it_runs_for_those_alone_whom_the_server_lets_in(self, modern: bool) -> None:
-        """What it makes is not to be had without a good access token."""
-        ran: list[str] = []
-
-        async def guard(scope: Scope, send: Send) -> bool:
-            await reply(send, b"who are you?", status=401)
-            return True
-
-        app = sessions(Server(guard=guard), on_create=lambda session, params, scope: ran.append(session.ref))
-        assert (await Client(app, modern=modern).send("sessions/create")).status == 401
-        assert ran == []
-
-
-class TestDelete:
-    @pytest.mark.parametrize("failure", [StoreUnavailable, StoreFull])
-    async def test_a_store_that_did_not_take_it_is_said_to_have_failed(self, modern: bool, failure: Failure) -> None:
-        """Never success, never "not found": the client may try again, and is told when."""
-        client = client_of(modern, store=Failing("revoke", error=failure))
-        session = await client.create()
-        answer = await client.delete(session)
-        assert (answer.status, answer.error["code"]) == (503, -32603)
-        assert answer.headers[b"retry-after"] == b"1"
-        assert (await client.tool(session=session)).session is not None
-
-
-class TestRefusals:
-    @pytest.mark.parametrize("over", ["expired", "ended"])
-    async def test_only_the_owner_learns_that_a_session_is_over(self, modern: bool, over: str) -> None:
-        clock, caller = Clock(), ["alice"]
-        client = client_of(modern, clock=clock, principal=lambda scope: caller[0])
-        session = await client.create()
-        if over == "ended":
-            await client.delete(session)
-        else:
-            clock.now = START + 7 * DAY
-        assert (await client.tool(session=session)).error["data"]["reason"] == over
-        caller[0] = "bob"
-        assert (await client.tool(session=session)).error["data"] == {"sessionId": session["sessionId"]}
+@pytest.mark.parametrize("over", ["expired", "ended"])
+async def test_only_the_owner_learns_that_a_session_is_over(modern: bool, over: str) -> None:
+    clock, caller = Clock(), ["alice"]
+    client = client_of(modern, clock=clock, principal=lambda scope: caller[0])
+    session = await client.create()
+    if over == "ended":
+        await client.delete(session)
+    else:
+        clock.now = START + 7 * DAY
+    assert (await client.tool(session=session)).error["data"]["reason"] == over
+    caller[0] = "bob"
+    assert (await client.tool(session=session)).error["data"] == {"sessionId": session["sessionId"]}
 
 
 class TestAnAnswerThatComesLate:
@@ -174,28 +147,6 @@ class TestWithoutABody:
         session_id = await named_by(sessions(Server()))
         answer = await bodyless(sessions(Server(), transport="off"), method, session_id)
         assert (answer.status, answer.error["code"]) == (400, -32020)
-
-
-class TestAdmission:
-    @pytest.mark.parametrize("method", ["sessions/create", "sessions/delete", "tools/call"])
-    async def test_whom_the_server_turns_away_gets_no_answer_of_ours(self, modern: bool, method: str) -> None:
-        """Created, deleted or refused: the server's own answer comes first."""
-        shut = False
-
-        async def guard(scope: Scope, send: Send) -> bool:
-            if shut:
-                await reply(send, b"who are you?", status=401)
-            return shut
-
-        facts: list[SessionEvent] = []
-        client = Client(sessions(Server(guard=guard), listen=facts.append), modern=modern)
-        session = None if method == "sessions/create" else await client.create()
-        facts.clear()
-        shut = True
-        bad = {"sessionId": "x"} if method == "tools/call" else session
-        answer = await client.send(method, session=bad)
-        assert (answer.status, answer.body) == (401, b"who are you?")
-        assert facts == []
 
 
 class TestTheLog:

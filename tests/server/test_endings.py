@@ -11,6 +11,7 @@ import anyio
 import pytest
 from clients import START
 from openstreams import OpenStream
+from sniffio import current_async_library
 from sources import claims
 
 from mcp_sessions._errors import StoreUnavailable
@@ -129,13 +130,6 @@ async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
     assert sum(len(worker.facts) for worker in workers) == 1
 
 
-async def test_without_a_hook_the_data_is_forgotten_all_the_same() -> None:
-    worker = Worker(Store())
-    await worker.data(CLAIMS.ref, END).set("a", 1)
-    await worker.end()
-    assert await worker.data(CLAIMS.ref, END).get("a") is None
-
-
 async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
     """The request is cancelled while the hook runs, and the hook runs to its end."""
     inside, go, ran = anyio.Event(), anyio.Event(), []
@@ -168,30 +162,49 @@ async def test_what_the_store_did_not_take_has_not_ended() -> None:
     assert (ran, stream.is_cut) == (["logout"], True)
 
 
+async def fails(session: EndedSession, reason: str) -> None:
+    raise LookupError
+
+
+async def takes_long(session: EndedSession, reason: str) -> None:
+    await anyio.sleep_forever()
+
+
+async def cancels_what_it_awaits(session: EndedSession, reason: str) -> None:
+    """On asyncio the task's cancellation comes back to who awaits it; it must not cancel the ending."""
+    if current_async_library() == "asyncio":
+        task = asyncio.create_task(anyio.sleep_forever())
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        await task
+
+
+@pytest.mark.parametrize(
+    ("on_end", "line"),
+    [
+        (fails, "raised LookupError"),
+        (takes_long, "cancelled after 0.05 s"),
+        (cancels_what_it_awaits, None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_whatever_the_hook_does_the_session_has_ended(
+    on_end: Callable[..., Any] | None, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its data is forgotten, before another worker could take over and run the hook a second time."""
+    worker = Worker(Store(), on_end, timeout=0.05)
+    await worker.data(CLAIMS.ref, END).set("a", 1)
+    await worker.end()
+    assert worker.store.finished == [CLAIMS.ref]
+    assert await worker.data(CLAIMS.ref, END).get("a") is None
+    assert [text for text in caplog.messages if line is not None] == [f"on_end of session {CLAIMS.ref} {line}"] * bool(
+        line
+    )
+    assert room.HOOK_TIMEOUT < room.LEASE
+
+
 class TestAHookThat:
-    async def test_raises_has_run(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The session has ended all the same, and the log says what was raised."""
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            raise LookupError
-
-        worker = Worker(Store(), on_end)
-        await worker.end()
-        assert worker.store.finished == [CLAIMS.ref]
-        assert caplog.messages == [f"on_end of session {CLAIMS.ref} raised LookupError"]
-
-    async def test_takes_too_long_is_stopped(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Before another worker could take over and run it a second time."""
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            await anyio.sleep_forever()
-
-        worker = Worker(Store(), on_end, timeout=0.01)
-        await worker.end()
-        assert worker.store.finished == [CLAIMS.ref]
-        assert caplog.messages == [f"on_end of session {CLAIMS.ref} cancelled after 0.01 s"]
-        assert room.HOOK_TIMEOUT < room.LEASE
-
     async def test_is_cancelled_with_its_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         """Without a word about patience; the next worker runs it."""
         worker = Worker(Store(), lambda session, reason: anyio.sleep_forever())
@@ -201,20 +214,6 @@ class TestAHookThat:
                 await anyio.wait_all_tasks_blocked()
                 group.cancel_scope.cancel()
         assert (caplog.messages, worker.store.finished) == ([], [])
-
-    @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-    async def test_awaits_what_it_has_cancelled_has_run(self) -> None:
-        """On asyncio the task's cancellation comes back to who awaits it; it must not cancel the ending."""
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            task = asyncio.create_task(anyio.sleep_forever())
-            await anyio.wait_all_tasks_blocked()
-            task.cancel()
-            await task
-
-        worker = Worker(Store(), on_end)
-        await worker.end()
-        assert worker.store.finished == [CLAIMS.ref]
 
 
 class TestForgetting:
@@ -235,17 +234,11 @@ class TestForgetting:
         assert caplog.messages == [f"data of ended session {CLAIMS.ref} not deleted yet: store unavailable"]
 
     async def test_it_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By then its lease has run out, and another worker has it."""
+        """By then its lease has run out, and another worker has it; a record that is left is freed when it expires."""
         monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
         worker = Worker(Store())
-        worker.store.away = 3
-        await worker.terminator._retry(partial(worker.store.purge, CLAIMS.ref))
-        assert (worker.store.away, worker.store.finished) == (1, [])
-
-    async def test_nor_is_an_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A record that is left is freed when it expires."""
-        monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
-        worker = Worker(Store())
-        worker.store.away = 3
-        await worker.terminator._retry(partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted"))
-        assert worker.store.away == 1
+        ends = partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted")
+        for attempt in (partial(worker.store.purge, CLAIMS.ref), ends):
+            worker.store.away = 3
+            await worker.terminator._retry(attempt)
+            assert (worker.store.away, worker.store.finished) == (1, [])

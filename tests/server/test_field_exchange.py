@@ -8,12 +8,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 from apps import Server, sessions
-from clients import SESSION_KEY, Answer, Header
+from clients import Answer, Header
 from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
 
 from mcp_sessions import EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._errors import DataGone
+from mcp_sessions._server import principal
 from mcp_sessions.stores._memory import MemoryStore
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
@@ -27,17 +28,10 @@ async def capabilities(session: Session | None, arguments: dict[str, Any]) -> An
     return await session.client_capabilities()
 
 
-async def tally(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """Count in the session's state, of which nothing reaches the client."""
-    assert session is not None
-    session.state["n"] = session.state.get("n", 0) + 1
-    return session.state["n"]
-
-
 @pytest.fixture
 def server(anyio_backend: str) -> Server:
     """It answers in JSON on the one event loop, and with events on the other: that is every pair that matters."""
-    return Server(sse=anyio_backend == "trio", capabilities=capabilities, tally=tally)
+    return Server(sse=anyio_backend == "trio", capabilities=capabilities)
 
 
 def first(server: Any, *, required: bool = False, **options: Any) -> Speaker:
@@ -120,12 +114,7 @@ class TestTheHeader:
 
 
 class TestTwoAtOnce:
-    async def test_metadata_and_field_that_disagree_are_refused(self, server: Server) -> None:
-        client = first(server)
-        meta = {SESSION_KEY: await client.client.create()}
-        refused = await client.say("tools/call", {"name": "whoami", "_meta": meta}, sessionId=await client.create())
-        assert refused.error["code"] == INVALID
-        assert "tools/call" not in server.methods
+    """In metadata and field: see `test_decision`."""
 
     async def test_params_and_field_that_disagree_are_refused(self, server: Server) -> None:
         """Where a method has the session in its params."""
@@ -161,20 +150,6 @@ class TestAlternative1:
         assert "result" in (await client.say("session/create", {"capabilities": {"roots": {}}})).json
         answer = await client.say("session/create", {"capabilities": {"roots": {}}})
         assert answer.error["message"].startswith("Too much data in your sessions")
-
-    async def test_capabilities_have_the_room_of_a_session_s_data(self) -> None:
-        options: dict[str, Any] = {"limits.data_bytes": 20}
-        params: dict[str, Any] = {"capabilities": {"roots": {"listChanged": True}}}
-        assert (await first(Server(), **options).say("session/create", params)).error["code"] == INVALID
-
-    async def test_a_session_whose_client_is_not_told_of_it_ends(self, server: Server) -> None:
-        """The application is not asked to fill it, so nothing has to be freed."""
-        lives = Lives()
-        refused = await first(server, store=Failing("write"), **lives.options).say(
-            "session/create", {"capabilities": {}}
-        )
-        assert refused.error["message"] == "Session store unavailable"
-        assert lives.made == []
 
     async def test_a_session_whose_client_has_left_meanwhile_ends(self, server: Server) -> None:
         lives, request = Lives(), anyio.CancelScope()
@@ -212,10 +187,15 @@ class TestAlternative2:
         assert (await client.tool("whoami", session)).error["code"] == NOT_FOUND
         assert (await client.say("terminate", {"sessionId": session})).error["code"] == NOT_FOUND
 
-    async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server) -> None:
-        """The server must respond with a new session, or with an error."""
+    @pytest.mark.parametrize("alternative", [1, 2])
+    async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server, alternative: int) -> None:
+        """With an error; the application is not asked to fill it, so nothing has to be freed."""
         lives = Lives()
-        refused = await second(server, store=Failing("write"), **lives.options).initialize()
+        options: dict[str, Any] = {"store": Failing("write"), **lives.options}
+        if alternative == 1:
+            refused = await first(server, **options).say("session/create", {"capabilities": {}})
+        else:
+            refused = await second(server, **options).initialize()
         assert refused.error == {"code": -32603, "message": "Session store unavailable"}
         assert b"mcp-session-id" not in refused.headers
         assert lives.made == []
@@ -249,7 +229,7 @@ class TestAlternative2OnAStatefulServer:
         answer = await client.initialize()
         assert answer.headers[b"mcp-session-id"] == OWN.encode()
         session = answer.json["sessionId"]
-        counted = [said(await client.tool("tally", session, BESIDE, mirrored=False)) for _ in range(2)]
+        counted = [said(await client.tool("count", session, BESIDE, mirrored=False)) for _ in range(2)]
         assert counted == [1, 2]
         assert server.last.headers[b"mcp-session-id"] == OWN.encode()
 
@@ -322,3 +302,12 @@ class TestInFrontOfABridge:
         assert b"mcp-session-id" not in refused.headers
         assert lives.made == []
         assert stateful.ended == [OWN]
+
+
+def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of clients that never came back is bounded."""
+    monkeypatch.setattr(principal, "MAX_WAITING", 1)
+    pending = principal.PendingInitialized()
+    pending.add("first")
+    pending.add("second")
+    assert [transport in pending for transport in ("first", "second")] == [False, True]

@@ -1,113 +1,186 @@
-"""The life of a session: opened, written back, idle, expired, ended."""
+"""The life of a session: made and filled, written back, idle, ended; and what comes to nothing leaves nothing."""
 
 from __future__ import annotations
 
-import json
+from datetime import datetime
+from functools import partial
+from typing import Any
 
+import anyio
 import pytest
-from clients import START, Clock
+from anyio.lowlevel import checkpoint
+from apps import Server, sessions
+from clients import START, Answer, Client, Clock
 from failing import Failing
-from living import SCOPE, mint, named, options_of, reopen
+from starlette.types import Scope
 
-from mcp_sessions._errors import (
-    SessionEnded,
-    SessionExpired,
-    SessionNotFound,
-    StoreUnavailable,
-)
-from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import minting
+from mcp_sessions import CreateRefused, Principal, Session, SessionEvent
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.options import HOUR
-from mcp_sessions._session.claims import TRANSPORT, utc
+from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions._session.events import RequestRefused
+from mcp_sessions._session.session import EndedSession
+from mcp_sessions.stores import MemoryStore
+
+Params = dict[str, Any]
 
 
-class TestExpiry:
-    async def test_a_session_ends_at_its_time(self) -> None:
-        """The last second before is alive; the second itself is not, and its owner is told why."""
-        clock = Clock()
-        options = options_of(clock)
-        sent = named(await mint(options))
-        clock.now = START + 10 * HOUR - 1
-        await reopen(sent, options)
-        clock.now = START + 10 * HOUR
-        with pytest.raises(SessionExpired):
-            await reopen(sent, options)
+def expires_in(answer: Answer) -> float:
+    """Seconds from the start to the end that a session's metadata tells."""
+    assert answer.session is not None
+    return datetime.fromisoformat(answer.session["expiresAt"].replace("Z", "+00:00")).timestamp() - START
 
-    async def test_idleness_ends_it_sooner(self) -> None:
-        """Counted from the last request whose state the client carries."""
-        clock = Clock()
-        options = options_of(clock, idle_timeout=HOUR)
-        sent = named(await mint(options))
+
+def held(answer: Answer) -> dict[str, str]:
+    """The session as its client holds it after an answer."""
+    assert answer.session is not None
+    return {name: value for name, value in answer.session.items() if name != "expiresAt"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def idling(clock: Clock, hours: int) -> Client:
+    return Client(sessions(Server(), clock=clock, lifetime=10 * HOUR, idle_timeout=hours * HOUR))
+
+
+class TestIdleness:
+    """Where the client carries the state, with when it was last seen."""
+
+    async def test_it_ends_a_session_sooner(self, clock: Clock) -> None:
+        """Counted from the last request; nothing of the state is lost when only the time is renewed."""
+        client = idling(clock, 1)
+        sent = held(await client.tool("remember", session=await client.create(), n=1))
         for _ in range(3):
             clock.now += HOUR - 1
-            sent = named(await reopen(sent, options))
+            sent = held(await client.tool(session=sent))
+        assert (await client.tool("remember", session=sent)).result["content"] == {"n": 1}
         clock.now += HOUR
-        with pytest.raises(SessionExpired):
-            await reopen(sent, options)
+        assert (await client.tool(session=sent)).error["data"]["reason"] == "expired"
 
-    async def test_use_never_prolongs_the_absolute_end(self) -> None:
-        clock = Clock()
-        options = options_of(clock, idle_timeout=6 * HOUR)
-        live = await mint(options)
-        assert live.session.expires_at == utc(START + 6 * HOUR)
-        assert json.loads(live.encode_metadata())["expiresAt"] == utc(START + 6 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
+    async def test_use_never_prolongs_the_absolute_end(self, clock: Clock) -> None:
+        client = idling(clock, 6)
+        first = await client.tool(session=await client.create())
         clock.now += 5 * HOUR
-        later = await reopen(named(live), options)
-        assert json.loads(later.encode_metadata())["expiresAt"] == utc(START + 10 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert [expires_in(first), expires_in(await client.tool(session=held(first)))] == [6 * HOUR, 10 * HOUR]
 
-    @pytest.mark.parametrize("withheld", [True, False])
-    async def test_a_withheld_or_replayed_state_only_shortens(self, withheld: bool) -> None:
+    async def test_a_withheld_or_replayed_state_only_shortens(self, clock: Clock) -> None:
         """A client that sends no state, or its first one again, is idle since its creation."""
-        clock = Clock()
-        options = options_of(clock, idle_timeout=HOUR)
-        first = named(await mint(options))
+        client = idling(clock, 1)
+        first = await client.create()
         clock.now += HOUR - 1
-        newest = named(await reopen(first, options))
+        newest = await client.tool(session=first)
         clock.now += 1
-        assert (await reopen(newest, options)).session.expires_at == utc(START + 2 * HOUR - 1)
-        with pytest.raises(SessionExpired):
-            await reopen(SessionMetadata(first.session_id, None if withheld else first.state), options)
-
-    async def test_an_unread_state_is_kept_when_only_the_time_is_renewed(self) -> None:
-        """Renewing says when the session was seen and loses nothing of what it held."""
-        clock = Clock()
-        options = options_of(clock, idle_timeout=HOUR)
-        live = await mint(options)
-        live.session.state["n"] = 1
-        renewed = named(await reopen(named(live), options))
-        assert (await reopen(renewed, options)).session.state == {"n": 1}
+        assert expires_in(newest) == 2 * HOUR - 1
+        assert (await client.tool(session=held(newest))).session is not None
+        for sent in (first, {"sessionId": first["sessionId"]}):
+            assert (await client.tool(session=sent)).error["data"]["reason"] == "expired"
 
 
-async def test_the_request_that_ends_it_outlives_it() -> None:
-    """And is a request like any other again where the store did not take the end."""
+@pytest.mark.parametrize("by_header", [False, True])
+async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
+    """And is a request like any other again where the store did not take the end; what it wrote goes with it."""
     store = Failing("revoke")
-    live = await mint(options_of(Clock(), store=store))
-    with pytest.raises(StoreUnavailable):
-        await live.session.end()
-    before = live.ended_by_own_request
+
+    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        session.state["n"] = 1
+        with pytest.raises(StoreUnavailable):
+            await session.end()
+        before = session._active.ended_by_own_request  # type: ignore[attr-defined]
+        store.failing.clear()
+        await session.end()
+        return [before, session._active.ended_by_own_request]  # type: ignore[attr-defined]
+
+    client = Client(sessions(Server(leave=leave), store=store), modern=False)
+    header = [(b"mcp-session-id", (await client.send("initialize")).headers[b"mcp-session-id"])] if by_header else []
+    session = None if by_header else await client.create()
+    assert (await client.tool("leave", *header, session=session)).result["content"] == [False, True]
+    assert (await client.tool("leave", *header, session=session)).error["code"] == -32043
+
+
+async def test_one_without_a_record_is_lost() -> None:
+    """What another store recorded, or none, is not found where sessions are tracked."""
+    facts: list[SessionEvent] = []
+    refused = await Client(sessions(Server(), tracked=True, listen=facts.append)).tool(
+        session=await Client(sessions(Server())).create()
+    )
+    assert (refused.error["code"], set(refused.error["data"])) == (-32043, {"sessionId"})
+    assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["store_lost"]
+
+
+async def test_what_cannot_be_recorded_is_not_made() -> None:
+    """Nothing that the hook would have made has to be freed, since it did not run."""
+    ran, store = list[str](), Failing("register")
+    client = Client(
+        sessions(Server(), store=store, tracked=True, on_create=lambda session, *_: ran.append(session.ref))
+    )
+    assert (await client.send("sessions/create")).status == 503
+    assert ran == []
     store.failing.clear()
-    await live.session.end()
-    assert (before, live.ended_by_own_request) == (False, True)
-    with pytest.raises(SessionEnded):
-        await reopen(named(live), options_of(Clock(), store=store))
+    assert [(await client.tool(session=await client.create())).result["content"]] == ran
 
 
-class TestTracked:
-    async def test_one_without_a_record_is_lost(self) -> None:
-        """What another store recorded, or none, is not found here."""
-        clock = Clock()
-        live = await mint(options_of(clock))
-        with pytest.raises(SessionNotFound) as refused:
-            await reopen(named(live), options_of(clock, tracked=True))
-        assert (type(refused.value), refused.value.reason) == (SessionNotFound, "store_lost")
+class TestOnCreate:
+    async def test_it_may_be_any_object_that_is_called_and_awaited(self) -> None:
+        """It is told whose session it is, what the caller asked for, and the request that asks."""
 
+        class Hook:
+            ran: list[Any]
 
-class TestATransportSession:
-    """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
+            async def __call__(self, session: Session, params: Params, scope: Scope) -> None:
+                await checkpoint()
+                self.ran = [session.ref, session.principal, params, scope["path"]]
 
-    async def test_what_its_last_request_wrote_goes_with_it(self) -> None:
-        """A request that ends its own session is answered all the same."""
-        live = await minting.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
-        live.session.state["n"] = 1
-        await live.session.end()
-        await live.save()
+        hook = Hook()
+        for on_create in (hook, partial(hook)):
+            client = Client(sessions(Server(), on_create=on_create, principal=lambda scope: "alice"))
+            created = (await client.send("sessions/create", {"plan": "free"})).result["session"]
+            ref = (await client.tool(session={"sessionId": created["sessionId"]})).result["content"]
+            assert hook.ran == [ref, Principal(subject="alice"), {"plan": "free"}, "/mcp"]
+
+    @pytest.mark.parametrize("tracked", [True, False])
+    @pytest.mark.parametrize("error", [CreateRefused("no more"), StoreUnavailable(), LookupError()])
+    async def test_what_it_refuses_was_never_there(
+        self, tracked: bool, error: Exception, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No data, no record and no fact is left, and `on_end` has nothing to free. A bug stands in the log."""
+        told, refused, store = list[object](), list[Session](), MemoryStore(clock=clock)
+
+        async def on_create(session: Session, params: Params, scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            refused.append(session)
+            raise error
+
+        def on_end(session: EndedSession, reason: str) -> None:
+            told.append(reason)
+
+        hooks = {"on_create": on_create, "on_end": on_end, "listen": told.append}
+        client = Client(sessions(Server(), clock=clock, store=store, tracked=tracked, **hooks))
+        code = {CreateRefused: -31045}.get(type(error), -32603)
+        assert (await client.send("sessions/create")).error["code"] == code
+        is_bug = isinstance(error, LookupError)
+        assert (f"on_create of session {refused[0].ref} raised LookupError" in caplog.text) is is_bug
+        assert await refused[0].data.get("browser") is None
+        assert await store.get(refused[0].ref) is None
+        clock.now += 8 * 24 * HOUR
+        assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
+        assert [fact for fact in told if not isinstance(fact, RequestRefused)] == []
+
+    async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:
+        """What was kept is forgotten, even though the request is being cancelled."""
+        inside, made = anyio.Event(), list[Session]()
+
+        async def on_create(session: Session, params: Params, scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            made.append(session)
+            inside.set()
+            await anyio.sleep_forever()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(Client(sessions(Server(), on_create=on_create)).create)
+            await inside.wait()
+            group.cancel_scope.cancel()
+        assert await made[0].data.get("browser") is None

@@ -9,10 +9,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from apps import Server, sessions
-from clients import Answer, Incoming, http
+from clients import Answer, Client, Incoming, http
 from failing import Failing
 from sources import claims
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
@@ -20,7 +20,6 @@ from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close
 from mcp_sessions._server.resumption import StreamRequest, Streams
-from mcp_sessions.stores._base import Record
 
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -68,8 +67,12 @@ class TestJSON:
         assert answer.headers == {b"Content-Type": JSON[1], b"vary": b"origin", b"content-length": b"17"}
 
     async def test_the_start_waits_for_the_body(self) -> None:
-        """The length is not known before the last byte."""
-        assert (await respond_with(start(JSON), body(b'{"hel', more=True))).messages == []
+        """The length is not known before the last byte; nothing of what is held can be printed by accident."""
+        responder = shouting(answer := Answer())
+        for message in (start(JSON), body(b'{"hel', more=True)):
+            await responder.send(message)
+        assert answer.messages == []
+        assert repr(responder) == "<Response>"
 
     async def test_the_application_s_own_header_list_is_not_changed(self) -> None:
         """Others may hold the list that was handed over."""
@@ -83,15 +86,6 @@ class TestJSON:
         answer = await respond_with({**start(JSON), "trailers": True}, body(b'{"hello":1}'), trailers)
         assert answer.start["trailers"] is True
         assert answer.messages[-1] is trailers
-
-
-class TestRepr:
-    async def test_it_shows_nothing_of_what_passes(self) -> None:
-        """Answers hold credentials, and tracebacks are logged."""
-        responder = shouting(Answer())
-        await responder.send(start(JSON))
-        await responder.send(body(b"secret", more=True))
-        assert repr(responder) == "<Response>"
 
 
 class TestEvents:
@@ -141,10 +135,6 @@ class Open:
         self.closed = True
 
 
-class Quiet(Rewrite):
-    """Changes nothing."""
-
-
 class Watch:
     """A response of a session, and the streams of its process."""
 
@@ -172,14 +162,6 @@ class Watch:
 
 
 class TestASessionThatEnds:
-    async def test_its_open_stream_says_so_and_ends(self) -> None:
-        """The client that waits gets an error for its request; a bare end would leave it waiting."""
-        watch = Watch()
-        await watch.say(start(EVENTS), body(b"data: a\n\n", more=True))
-        await watch.end()
-        assert watch.answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
-        assert not watch.is_open
-
     @pytest.mark.parametrize(
         ("said", "is_settled"),
         [
@@ -197,6 +179,7 @@ class TestASessionThatEnds:
         await watch.say(start(EVENTS), body(b"data: %b\n\n" % said, more=True))
         await watch.end()
         assert watch.answer.messages[2:] == [body(b"" if is_settled else TOLD)]
+        assert not watch.is_open
 
     async def test_what_the_application_goes_on_to_say_is_dropped(self) -> None:
         """It need not know; even one that waits for nothing else lets others run."""
@@ -257,25 +240,13 @@ class TestASessionThatEnds:
             go.set()
         assert watch.answer.messages[1:] == [body(TOLD)]
 
-    async def test_half_an_event_is_not_taken_for_the_beginning_of_ours(self) -> None:
+    @pytest.mark.parametrize(("limit", "sent"), [(100, 0), (5, 1)])
+    async def test_half_an_event_is_not_taken_for_the_beginning_of_ours(self, limit: int, sent: int) -> None:
         """What was held goes nowhere; what was too large to be held and is half sent ends before ours."""
-        held = Watch()
-        await held.say(start(EVENTS), body(b"data: half", more=True))
-        await held.end()
-        assert held.answer.messages[1:] == [body(TOLD)]
-        large = Watch(limit=5)
-        await large.say(start(EVENTS), body(b"data: too large", more=True))
-        await large.end()
-        assert large.answer.messages[2:] == [body(TOLD)]
-
-    async def test_the_stream_of_the_request_that_ended_it_goes_on(self) -> None:
-        watch = Watch()
-        watch.session.ended_by_own_request = True
-        await watch.say(start(EVENTS))
+        watch = Watch(limit=limit)
+        await watch.say(start(EVENTS), body(b"data: half an event", more=True))
         await watch.end()
-        await watch.say(body(b"data: a\n\n"))
-        assert watch.answer.messages[1:] == [body(b"data: a\n\n")]
-        assert not watch.is_open
+        assert watch.answer.messages[1 + sent :] == [body(TOLD)]
 
     @pytest.mark.parametrize("kind", [JSON, (b"content-type", b"text/plain")])
     async def test_only_streams_are_ended(self, kind: tuple[bytes, bytes]) -> None:
@@ -286,41 +257,9 @@ class TestASessionThatEnds:
         close(watch.responder, cast(ActiveSession, Open()))
         assert watch.answer.body == b"{}"
 
-    @pytest.mark.parametrize(
-        ("kind", "recheck_at", "status", "said"),
-        [
-            (JSON, 0, 200, ERROR),
-            (EVENTS, 0, 200, TOLD),  # which opens after the end
-            (JSON, 1, 200, b"{}"),
-            (JSON, 0, 500, b"{}"),
-        ],
-    )
-    async def test_a_late_result_says_so_too(
-        self, kind: tuple[bytes, bytes], recheck_at: float, status: int, said: bytes
-    ) -> None:
-        """In place of the body; what was no result, or came in time, stays as it is."""
-        watch = Watch(recheck_at=recheck_at)
-        await watch.runtime.store.revoke(Record.of(CLAIMS), reason="deleted", lease=60)
-        await watch.say(start(kind, (b"content-length", b"2"), status=status), body(b"{}"))
-        assert (watch.answer.status, watch.answer.body) == (status, said)
-        assert not watch.is_open
-
     @pytest.mark.parametrize("survives", [False, True])
     async def test_an_answer_waits_for_no_store_that_is_away(self, survives: bool) -> None:
-        """In an open stream notes go on, and the answer does not, since its session may have ended."""
-        watch = Watch(rewrite=Quiet())
-        watch.runtime.store = Failing("statuses")
-        watch.runtime.streams = Streams(watch.runtime.store)
-        watch.session.ended_by_own_request = survives
-        note, answer = b'data: {"method":"n"}\n\n', b'data: {"id":1,"result":{}}\n\n'
-        await watch.say(start(EVENTS))
-        await watch.runtime.streams._check_once()
-        await watch.say(body(note, more=True), body(answer, more=True))
-        last = body(answer, more=True) if survives else body(TOLD_AWAY)
-        assert watch.answer.messages[1:] == [body(note, more=True), last]
-
-    async def test_an_answer_that_does_not_leave_is_not_rewritten(self) -> None:
-        """Its session ended while the store was away: nothing may be kept or echoed for it."""
+        """In an open stream notes go on; the answer does not, since its session may have ended, nor is it rewritten."""
         rewritten: list[bytes] = []
 
         class Keep(Rewrite):
@@ -331,11 +270,14 @@ class TestASessionThatEnds:
         watch = Watch(rewrite=Keep())
         watch.runtime.store = Failing("statuses")
         watch.runtime.streams = Streams(watch.runtime.store)
+        watch.session.ended_by_own_request = survives
+        note, answer = b'{"method":"n"}', b'{"id":1,"result":{}}'
+        sent = [body(b"data: %b\n\n" % text, more=True) for text in (note, answer)]
         await watch.say(start(EVENTS))
         await watch.runtime.streams._check_once()
-        await watch.say(body(b'data: {"id":1,"result":{}}\n\n', more=True))
-        assert rewritten == []
-        assert watch.answer.messages[1:] == [body(TOLD_AWAY)]
+        await watch.say(*sent)
+        assert watch.answer.messages[1:] == (sent if survives else [sent[0], body(TOLD_AWAY)])
+        assert rewritten == [note, answer][: 1 + survives]
 
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(
@@ -371,16 +313,6 @@ class TestASessionThatEnds:
         await watch.end()
         assert answer.messages[1:] == [body(TOLD)]
 
-    async def test_events_with_an_id_are_remembered_by_their_request(self) -> None:
-        """A client that resumes the stream names the last that it saw."""
-        watch = Watch()
-        await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
-        assert [watch.runtime.events.request_of("t", number) for number in "123"] == [
-            watch.request,
-            watch.request,
-            None,
-        ]
-
 
 class TestEverythingElse:
     async def test_what_follows_a_whole_body_passes(self) -> None:
@@ -403,19 +335,28 @@ class TestEverythingElse:
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         assert "put compression outside MCPSessionMiddleware" in caplog.text
 
-    async def test_identity_is_no_compression(self) -> None:
-        """A response that says so is read as any other."""
-        answer = await respond_with(start(JSON, (b"content-encoding", b"Identity")), body(b'{"hello":1}'))
-        assert answer.body == b'{"HELLO":"there"}'
-
     @pytest.mark.parametrize("kind", ["http.response.early_hint", "http.response.debug", "later.extension"])
     async def test_messages_of_other_types_pass(self, kind: str) -> None:
         """Early hints, and what ASGI may invent, go out at once, before and after the start."""
         hint: Message = {"type": kind, "links": []}
         answer = await respond_with(hint, start(JSON), hint, body(b"{}"))
-        assert [message["type"] for message in answer.messages] == [
-            kind,
-            kind,
-            "http.response.start",
-            "http.response.body",
-        ]
+        kinds = [message["type"] for message in answer.messages]
+        assert kinds == [kind, kind, "http.response.start", "http.response.body"]
+
+
+async def test_a_stream_whose_start_waits_can_be_cut() -> None:
+    """The session of an `initialize` ends before the server has answered: the start goes out, and the error."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        session = scope["mcp_session"]
+        await send(start(EVENTS))
+        await send(body(b": hello\n\n", more=True))
+        await middleware._runtime.terminator.end(session._active.claims, "over")
+        await send(body(b"data: {}\n\n"))
+
+    middleware = sessions(app, admission="own")
+    client = Client(middleware, modern=False)
+    answer = await client.send("initialize", session=await client.create())
+    assert [message["type"] for message in answer.messages] == ["http.response.start", *["http.response.body"] * 2]
+    assert b"mcp-session-id" not in answer.headers
+    assert answer.error["code"] == -32043

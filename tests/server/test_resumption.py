@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -54,27 +55,24 @@ class Broken:
             return await call(self.app, http(method, headers=[*headers, (b"last-event-id", last)]))
 
 
-async def test_one_that_was_deleted_gets_nothing() -> None:
+@pytest.mark.parametrize(
+    ("options", "later", "reason"),
+    [({}, 0, "ended"), ({}, 7 * DAY, "expired"), ({"tracked": True, "idle_timeout": HOUR}, 2 * HOUR, "expired")],
+    ids=["deleted", "expired", "idle"],
+)
+async def test_one_that_is_over_gets_nothing(options: dict[str, Any], later: int, reason: str) -> None:
     """As a stream that the server does not have; the log is told of whose request it was."""
-    broken = Broken()
+    broken = Broken(**options)
     session = await broken.happen()
-    await broken.client.delete(session)
+    if not later:
+        await broken.client.delete(session)
+    broken.clock.now = START + later
     answer = await broken.resume()
     assert (answer.status, answer.json["id"]) == (404, None)
     assert answer.error == {"code": -32043, "message": "Session not found"}
     assert not broken.server.resumed.is_set()
-    (fact,) = broken.facts
-    assert isinstance(fact, RequestRefused)
-    assert (fact.reason, fact.method) == ("ended", "tools/call")
-
-
-@pytest.mark.parametrize(("options", "later"), [({}, 7 * DAY), ({"tracked": True, "idle_timeout": HOUR}, 2 * HOUR)])
-async def test_nor_does_one_that_expired_or_stood_idle(options: dict[str, Any], later: int) -> None:
-    broken = Broken(**options)
-    await broken.happen()
-    broken.clock.now = START + later
-    assert (await broken.resume()).status == 404
-    assert [fact.reason for fact in broken.facts if isinstance(fact, RequestRefused)] == ["expired"]
+    refusals = [(fact.reason, fact.method) for fact in broken.facts if isinstance(fact, RequestRefused)]
+    assert refusals == [(reason, "tools/call")]
 
 
 async def test_while_nobody_knows_it_waits() -> None:
@@ -228,68 +226,62 @@ class TestACallThatGoesOn:
 class TestACallThatIsCancelled:
     """Its client expects nothing more, and takes an error for a fault."""
 
+    async def answered(
+        self, broken: Broken, meanwhile: Callable[[], Awaitable[None]], *headers: Header, **of: Any
+    ) -> bytes:
+        """What a call is answered during which something happens."""
+        answers: list[Answer] = []
+
+        async def work() -> None:
+            answers.append(await broken.client.tool("work", *headers, **of))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await broken.server.began.wait()
+                await meanwhile()
+                broken.server.go.set()
+        return answers[0].body
+
     @pytest.mark.parametrize(
         ("named", "params", "is_settled"),
         [
             ("session", {"requestId": 1}, True),
             ("transport", {"requestId": 1}, True),
             ("nothing", {"requestId": 1}, False),  # it could be any client's
-            ("session", {"requestId": 2}, False),
-            ("session", {"requestId": "1"}, False),
-            ("session", {}, False),
+            *(("session", params, False) for params in ({"requestId": 2}, {"requestId": "1"}, {})),
         ],
     )
     async def test_the_end_of_its_session_writes_no_error(
         self, named: str, params: dict[str, Any], is_settled: bool
     ) -> None:
-        broken, answers = Broken(), list[Answer]()
+        broken = Broken()
         headers = [TRANSPORT] if named == "transport" else []
         session = await broken.client.create()
 
-        async def work() -> None:
-            answers.append(await broken.client.tool("work", *headers, session=session))
+        async def cancel() -> None:
+            carried = session if named == "session" else None
+            await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
+            await broken.client.delete(session)
 
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await broken.server.began.wait()
-                carried = session if named == "session" else None
-                await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
-                await broken.client.delete(session)
-                broken.server.go.set()
-        assert (b"error" not in answers[0].body) is is_settled
+        assert (b"error" not in await self.answered(broken, cancel, *headers, session=session)) is is_settled
 
     async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
         """Clients of the SDK 1.x leave without cancelling their calls."""
-        broken, answers = Broken(), list[Answer]()
+        broken = Broken()
         header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
 
-        async def work() -> None:
-            answers.append(await broken.client.tool("work", header))
+        async def leave() -> None:
+            assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
 
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await broken.server.began.wait()
-                assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
-                broken.server.go.set()
-        assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
+        body = await self.answered(broken, leave, header)
+        assert (b"notifications/message" in body, b"-32043" in body) == (True, False)
 
 
 CLAIMS = claims()
 
 
 class TestEvents:
-    def test_the_request_behind_an_event_is_remembered(self) -> None:
-        """Within its transport session: elsewhere the same id is another event."""
-        events = Events()
-        one, two, three = (StreamRequest(CLAIMS, b"1", "tools/call", transport) for transport in ("one", "two", None))
-        for origin in (one, one, two, three):
-            events.remember("7", origin)
-        assert [events.request_of(transport, "7") for transport in ("one", "two", None)] == [one, two, three]
-        assert not any(events.request_of(*place) for place in [("three", "7"), ("one", "8"), ("one", None)])
-        assert [events.is_known(event_id) for event_id in ("7", "8", None)] == [True, False, False]
-
     def test_memory_is_bounded(self) -> None:
         events, origin, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
         for request, number in ((origin, "0"), (other, "0"), (origin, "1"), (origin, "2")):

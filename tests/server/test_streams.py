@@ -44,30 +44,22 @@ class Store(MemoryStore):
 
 class TestEndedHere:
     async def test_all_streams_of_the_session_are_cut_but_that_of_the_request_that_ends_it(self) -> None:
-        """Also where there are none."""
+        """Side by side: a client that reads slowly does not keep the others waiting. Also where there are none."""
         streams = Streams(Store())
         await streams.end(A.ref)
-        one, two, other = OpenStream(streams, A), OpenStream(streams, A), OpenStream(streams, B)
-        spared = OpenStream(streams, A, ended_by_this_request=True)
-        await streams.end(A.ref)
-        assert [one.is_cut, two.is_cut, other.is_cut, spared.is_cut] == [True, True, False, False]
-        assert {ref: [*of_session.values()] for ref, of_session in streams._open.items()} == {
-            A.ref: [spared.request],
-            B.ref: [other.request],
-        }
-
-    async def test_they_are_cut_side_by_side(self) -> None:
-        """A client that reads slowly does not keep the others waiting: the first waits here for the second."""
-        streams = Streams(Store())
 
         class Slow(OpenStream):
             async def terminate(self) -> None:
-                await second.cut.wait()
+                await one.cut.wait()
 
         Slow(streams, A)
-        second = OpenStream(streams, A)
+        one, other = OpenStream(streams, A), OpenStream(streams, B)
+        spared = OpenStream(streams, A, ended_by_this_request=True)
         with anyio.fail_after(DEADLINE):
             await streams.end(A.ref)
+        assert [one.is_cut, other.is_cut, spared.is_cut] == [True, False, False]
+        left = {ref: [*of_session.values()] for ref, of_session in streams._open.items()}
+        assert left == {A.ref: [spared.request], B.ref: [other.request]}
 
 
 class TestEndedElsewhere:
@@ -114,8 +106,7 @@ async def test_a_stream_that_closes_is_forgotten() -> None:
     """Also twice, and without the others of its session."""
     streams = Streams(Store())
     one, two = OpenStream(streams, A), OpenStream(streams, A)
-    for _ in range(2):
-        streams.remove(one.request, one.terminate)
-        assert [*streams._open[A.ref].values()] == [two.request]
-    streams.remove(two.request, two.terminate)
+    for stream, left in ((one, [two.request]), (one, [two.request]), (two, [])):
+        streams.remove(stream.request, stream.terminate)
+        assert [request for of_session in streams._open.values() for request in of_session.values()] == left
     assert streams._open == {}

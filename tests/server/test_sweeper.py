@@ -47,14 +47,7 @@ def record(ref: str, lifetime: int = HOUR) -> Record:
 
 
 class Worker:
-    """One worker that sweeps.
-
-    Args:
-        clock: What it tells the time by.
-        on_end: The hook; by default it writes down whose end it was and why.
-        idle_timeout: Seconds.
-        interval: Seconds between two looks.
-    """
+    """One worker that sweeps; by default its hook writes down whose end it was and why."""
 
     def __init__(
         self,
@@ -64,6 +57,7 @@ class Worker:
         idle_timeout: int | None = None,
         interval: float = 0.001,
     ) -> None:
+        self.clock = clock
         self.ran: list[tuple[str, str]] = []
         self.facts: list[SessionEvent] = []
         self.fails = False
@@ -89,6 +83,12 @@ class Worker:
 
     async def record(self, ref: str, lifetime: int = HOUR) -> None:
         await self.store.register(record(ref, lifetime))
+
+    async def expire(self, count: int = 1) -> None:
+        """Record that many sessions, and let their time pass."""
+        for number in range(count):
+            await self.record(f"session {number}")
+        self.clock.now += HOUR
 
     async def looks(self, times: int = 2) -> None:
         """Wait until the store was asked so many times more."""
@@ -147,40 +147,16 @@ class TestOneLook:
 
         worker = Worker(clock, on_end=on_end)
         others = [Sweeper(worker.store, worker.sweeper.terminator, AUDIENCE, None, HOUR) for _ in range(3)]
-        for number in range(3 * BATCH_SIZE):
-            await worker.record(f"session {number}")
-        clock.now += HOUR
+        await worker.expire(3 * BATCH_SIZE)
         async with anyio.create_task_group() as group:
             for sweeper in (worker.sweeper, *others):
                 group.start_soon(sweeper.sweep)
         assert [len(ran), len(set(ran))] == [3 * BATCH_SIZE, 3 * BATCH_SIZE]
 
-    async def test_many_are_taken_in_parts(self) -> None:
-        """So that each is begun well within its lease, side by side with the others of its part."""
-        clock, inside, full = Clock(), [], anyio.Event()
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            inside.append(session.ref)
-            if len(inside) == SWEEP_BATCH:
-                full.set()
-            await full.wait()
-
-        worker = Worker(clock, on_end=on_end)
-        for number in range(SWEEP_BATCH + 1):
-            await worker.record(f"session {number}")
-        clock.now += HOUR
-        with anyio.fail_after(DEADLINE):
-            assert await worker.sweeper.sweep()
-            assert not await worker.sweeper.sweep()
-        assert len(set(inside)) == SWEEP_BATCH + 1
-
     async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:
         """Or its `on_end` would wait for the lease to run out."""
-        clock = Clock()
-        worker = Worker(clock)
-        for number in range(2 * BATCH_SIZE):
-            await worker.record(f"session {number}")
-        clock.now += HOUR
+        worker = Worker(Clock())
+        await worker.expire(2 * BATCH_SIZE)
         worker.store.claims = 1
         await worker.sweeper.sweep()
         assert len(worker.ran) == BATCH_SIZE
@@ -190,9 +166,9 @@ class TestOneLook:
 
 class TestBesideTheServer:
     async def test_it_sweeps_until_it_is_stopped(self) -> None:
-        """Started twice it runs once, and when it has stopped it can be started again."""
-        clock = Clock()
-        worker = Worker(clock)
+        """Started twice it runs once, and when it has stopped, or never ran, it can be stopped and started."""
+        worker = Worker(clock := Clock())
+        await worker.sweeper.stop()
         for name in ("first", "second"):
             await worker.record(name, HOUR if name == "first" else 2 * HOUR)
             worker.sweeper.start()
@@ -207,26 +183,28 @@ class TestBesideTheServer:
         assert worker.ran == [("first", "expired"), ("second", "expired")]
 
     async def test_a_full_part_is_followed_by_the_next_at_once(self) -> None:
-        """And the pause comes when there is nothing more."""
-        clock, ran, all_ran = Clock(), list[str](), anyio.Event()
+        """Each is begun well within its lease, side by side with its part; the pause comes when there is no more."""
+        clock, inside, full, all_ran = Clock(), [], anyio.Event(), anyio.Event()
 
-        def on_end(session: EndedSession, reason: str) -> None:
-            ran.append(session.ref)
-            if len(ran) == 2 * SWEEP_BATCH:
+        async def on_end(session: EndedSession, reason: str) -> None:
+            inside.append(session.ref)
+            if len(inside) == SWEEP_BATCH:
+                full.set()
+            await full.wait()
+            if len(inside) == SWEEP_BATCH + 1:
                 all_ran.set()
 
         worker = Worker(clock, on_end=on_end, interval=3600)
-        for number in range(2 * SWEEP_BATCH):
-            await worker.record(f"session {number}")
-        clock.now += HOUR
+        await worker.expire(SWEEP_BATCH + 1)
         worker.sweeper.start()
         with anyio.fail_after(DEADLINE):
             await all_ran.wait()
             await worker.sweeper.stop()
+        assert len(set(inside)) == SWEEP_BATCH + 1
 
     async def test_a_hook_that_runs_is_waited_for_when_it_is_stopped(self) -> None:
         """Cut off, it would run a second time on another worker."""
-        clock, inside, go, ended = Clock(), anyio.Event(), anyio.Event(), []
+        inside, go, ended = anyio.Event(), anyio.Event(), []
 
         async def on_end(session: EndedSession, reason: str) -> None:
             inside.set()
@@ -237,9 +215,8 @@ class TestBesideTheServer:
             await worker.sweeper.stop()
             ended.append("sweeper")
 
-        worker = Worker(clock, on_end=on_end)
-        await worker.record("a")
-        clock.now += HOUR
+        worker = Worker(Clock(), on_end=on_end)
+        await worker.expire()
         worker.sweeper.start()
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group:
@@ -250,16 +227,10 @@ class TestBesideTheServer:
                 go.set()
         assert ended == ["hook", "sweeper"]
 
-    async def test_what_never_ran_need_not_be_stopped(self) -> None:
-        """A server may stop before it has served anything."""
-        await Worker(Clock()).sweeper.stop()
-
     async def test_it_goes_on_when_the_store_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
         """While the store is away the log says once a minute that ended sessions wait."""
-        clock = Clock()
-        worker = Worker(clock)
-        await worker.record("a")
-        clock.now += HOUR
+        worker = Worker(Clock())
+        await worker.expire()
         worker.store.is_away = True
         worker.sweeper.start()
         await worker.looks(5)
@@ -267,22 +238,20 @@ class TestBesideTheServer:
         worker.store.is_away = False
         await worker.looks()
         await worker.sweeper.stop()
-        assert worker.ran == [("a", "expired")]
+        assert worker.ran == [("session 0", "expired")]
         assert caplog.messages == ["sweep postponed: store unavailable (store_unavailable)"]
 
     async def test_it_goes_on_after_a_listener_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         """The session is taken again when its lease is over: its hook runs late, and is not lost."""
-        clock = Clock()
-        worker = Worker(clock)
-        await worker.record("a")
+        worker = Worker(clock := Clock())
+        await worker.expire()
         worker.fails = True
-        clock.now += HOUR
         worker.sweeper.start()
         await worker.looks()
         assert worker.ran == []
         clock.now += LEASE
         await worker.looks()
         await worker.sweeper.stop()
-        assert worker.ran == [("a", "expired")]
+        assert worker.ran == [("session 0", "expired")]
         (line,) = caplog.messages
         assert line.startswith("sweep postponed: ")
