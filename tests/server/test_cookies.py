@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, http
+from clients import SESSION_KEY, Answer, Client, Clock, Header, call, http
 from failing import Failing
 
-from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
-from mcp_sessions._protocol.cookies import cookie_name, is_cross_site, pop_session_cookie
-from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions import SEP1364Create, Session, TransportSessions
+from mcp_sessions._protocol.cookies import cookie_name, pop_session_cookie
 from mcp_sessions._refusals import REFUSALS
 
 DISCOVER = "server/discover"
@@ -23,12 +22,6 @@ CLIENT = "io.modelcontextprotocol/clientCapabilities"
 
 def set_cookies(answer: Answer) -> list[bytes]:
     return [value for name, value in answer.start["headers"] if name == b"set-cookie"]
-
-
-def cookie_of(answer: Answer) -> Header:
-    """The `Cookie` header with which a client goes on after an answer that sets one cookie."""
-    (header,) = set_cookies(answer)
-    return b"cookie", header.partition(b";")[0]
 
 
 def error_of(answer: Answer) -> tuple[int, str]:
@@ -62,30 +55,12 @@ def test_our_cookie_is_taken_out_and_no_other(cookie: bytes, value: str | None, 
     assert pop_session_cookie([(b"cookie", cookie)], b"mcp-session-x", path="/mcp", secure=False) == (value, kept)
 
 
-@pytest.mark.parametrize(
-    ("origin", "host", "is_other"),
-    [
-        ("http://shop", "shop:80", False),
-        ("https://SHOP:443", "shop", False),
-        ("http://shop", "80:shop", True),
-        ("http://shop:443", "shop", True),
-        ("null", "shop", True),
-        ("http://shop", None, True),
-        ("http://a://shop", "shop", True),
-    ],
-)
-def test_a_page_is_of_another_site_unless_its_origin_is_the_host(origin: str, host: str | None, is_other: bool) -> None:
-    """By its authority, to which the usual port belongs in any case."""
-    headers = [(b"origin", origin.encode()), *([] if host is None else [(b"host", host.encode())])]
-    assert is_cross_site(RequestHeaders(headers)) is is_other
-
-
 @pytest.mark.parametrize("sse", [False, True])
 async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
     """The answer to `server/discover` sets the cookie; later requests are in its session, and nothing is echoed."""
     app = Server(sse=sse)
     client = Client(sessions(app))
-    cookie = cookie_of(await client.send(DISCOVER))
+    cookie = (await client.send(DISCOVER)).cookie
     assert [await counted(client, cookie) for _ in range(3)] == [1, 2, 3]
     called = await client.tool("count", cookie)
     assert called.session is None
@@ -120,7 +95,7 @@ async def test_at_the_root_of_a_host_no_other_host_of_the_site_can_plant_one() -
     """Under https the name begins with `__Host-`; what another host could set is neither read nor passed on."""
     app = Server()
     client = Client(sessions(app, path="/"), path="/", scheme="https")
-    own = cookie_of(answer := await client.send(DISCOVER))
+    own = (answer := await client.send(DISCOVER)).cookie
     assert own[1].startswith(b"__Host-mcp-session-")
     assert set_cookies(answer)[0].endswith(b"; Path=/; HttpOnly; SameSite=Strict; Secure")
     assert [await counted(client, own) for _ in range(2)] == [1, 2]
@@ -129,46 +104,39 @@ async def test_at_the_root_of_a_host_no_other_host_of_the_site_can_plant_one() -
         assert b"cookie" not in app.last.headers
 
 
-# --- who gets none -------------------------------------------------------------------------------
+# --- a cookie that is not a live session of this caller -------------------------------------------
+
+
+async def refuses(scope: Any, send: Any) -> bool:
+    await reply(send, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}')
+    return True
+
+
+DRAFT = {"_meta": {CLIENT: {"experimental": {"sessions": {}}}}}
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"keys": None}, {"transport": "off"}, {"transport": TransportSessions(cookie=False)}],
-    ids=["mortal keys", "off", "no cookie"],
+    ("options", "modern", "method", "params"),
+    [
+        ({"keys": None}, True, DISCOVER, {}),
+        ({"transport": "off"}, True, DISCOVER, {}),
+        ({"transport": TransportSessions(cookie=False)}, True, DISCOVER, {}),
+        ({}, True, DISCOVER, DRAFT),
+        *(({}, False, method, {}) for method in (DISCOVER, "initialize")),
+        ({"app": Server(guard=refuses)}, True, DISCOVER, {}),
+    ],
+    ids=["mortal keys", "off", "no cookie", "the draft", "legacy", "legacy handshake", "failed"],
 )
-async def test_a_deployment_that_sets_none(options: dict[str, Any]) -> None:
-    app = MCPSessionMiddleware(Server(), **{"keys": SECRET, "clock": Clock(), **options})
-    assert set_cookies(await Client(app).send(DISCOVER)) == []
-
-
-async def test_a_client_that_speaks_the_draft_gets_none() -> None:
-    client = server()
-    message = client.message(DISCOVER)
-    message["params"]["_meta"][CLIENT] = {"experimental": {"sessions": {}}}
-    assert set_cookies(await client.post(message, method=DISCOVER)) == []
-
-
-async def test_a_client_of_the_legacy_era_gets_none() -> None:
-    client = Client(sessions(Server()), modern=False)
-    assert set_cookies(await client.send(DISCOVER)) == []
-    assert set_cookies(await client.send("initialize")) == []
-
-
-async def test_a_failed_discover_sets_none() -> None:
-    async def refuses(scope: Any, send: Any) -> bool:
-        await reply(send, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}')
-        return True
-
-    assert set_cookies(await Client(sessions(Server(guard=refuses))).send(DISCOVER)) == []
-
-
-# --- a cookie that is not a live session of this caller -------------------------------------------
+async def test_some_get_none(options: dict[str, Any], modern: bool, method: str, params: Any) -> None:
+    client = Client(sessions(**{"app": Server(), **options}), modern=modern)
+    message = client.message(method, params)
+    message["params"]["_meta"] |= params.get("_meta", {})
+    assert set_cookies(await client.post(message, method=method)) == []
 
 
 async def alive(client: Client) -> tuple[Header, bytes]:
     """A live cookie, and its name."""
-    cookie = cookie_of(await client.send(DISCOVER))
+    cookie = (await client.send(DISCOVER)).cookie
     return cookie, cookie[1].partition(b"=")[0]
 
 
@@ -191,7 +159,10 @@ async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
     }
     answer = await client.tool("count", (b"cookie", name + b"=" + values[kind]))
     assert error_of(answer) == DEAD
-    assert await counted(client, cookie_of(answer)) == 1
+    assert await counted(client, answer.cookie) == 1
+    answer = await client.send(DISCOVER, None, (b"cookie", name + b"=" + values[kind]))
+    assert "result" in answer.json
+    assert await counted(client, answer.cookie) == 1
 
 
 @pytest.mark.parametrize("kind", ["expired", "deleted", "foreign"])
@@ -213,15 +184,7 @@ async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
         await client.tool("leave", cookie)
     answer = await client.tool("count", cookie)
     assert error_of(answer) == DEAD
-    assert await counted(client, cookie_of(answer)) == 1
-
-
-async def test_a_dead_cookie_at_discover_begins_anew() -> None:
-    client = server()
-    _, name = await alive(client)
-    answer = await client.send(DISCOVER, None, (b"cookie", name + b"=dead"))
-    assert "result" in answer.json
-    assert await counted(client, cookie_of(answer)) == 1
+    assert await counted(client, answer.cookie) == 1
 
 
 async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -> None:
@@ -240,9 +203,6 @@ async def test_its_token_is_good_for_nothing_else() -> None:
     assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
     legacy = Client(client.app, modern=False)
     assert (await legacy.tool("count", (b"mcp-session-id", token.encode()))).status in {400, 404}
-
-
-# --- beside other names --------------------------------------------------------------------------
 
 
 async def test_what_the_body_names_wins() -> None:
@@ -280,27 +240,34 @@ async def test_other_cookies_pass_both_ways() -> None:
     assert seen[1:] == [[b"a=1; b=2; c", b"d=4"], [b"a=1;b=2 ;c"]]
 
 
+HOST: Header = (b"host", b"mcp.example")
+OTHER_SITES = [
+    "https://evil.example",
+    "null",
+    "https://mcp.example:8443",
+    "http://mcp.example:443",
+    "http://a://mcp.example",
+]
+
+
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "counts"),
     [
-        [(b"sec-fetch-site", b"cross-site")],
-        [(b"origin", b"https://evil.example"), (b"host", b"mcp.example")],
-        [(b"origin", b"null"), (b"host", b"mcp.example")],
-        [(b"origin", b"https://mcp.example:8443"), (b"host", b"mcp.example")],
+        ([(b"sec-fetch-site", b"cross-site")], False),
+        *(([(b"origin", origin.encode()), HOST], False) for origin in OTHER_SITES),
+        ([(b"origin", b"http://mcp.example"), (b"host", b"80:mcp.example")], False),
+        ([(b"origin", b"http://mcp.example")], False),
+        *(([(b"origin", b"https://" + name), HOST], True) for name in (b"mcp.example", b"MCP.example:443")),
+        ([(b"origin", b"http://mcp.example:80"), HOST], True),
+        ([(b"origin", b"http://mcp.example"), (b"host", b"mcp.example:80")], True),
     ],
 )
-async def test_requests_from_other_sites_count_as_without(headers: list[Header]) -> None:
+async def test_requests_from_pages_of_other_sites_count_as_without(headers: list[Header], counts: bool) -> None:
+    """A page is of the host that its origin names, by its authority, to which the usual port belongs in any case."""
     client = server()
     cookie, _ = await alive(client)
-    assert await counted(client, cookie, *headers) == 0
-    assert set_cookies(await client.send(DISCOVER, None, *headers)) == []
-
-
-@pytest.mark.parametrize("origin", [b"https://mcp.example", b"https://MCP.example:443", b"http://mcp.example:80"])
-async def test_requests_from_the_own_site_count(origin: bytes) -> None:
-    client = server()
-    cookie, _ = await alive(client)
-    assert await counted(client, cookie, (b"origin", origin), (b"host", b"mcp.example")) == 1
+    assert await counted(client, cookie, *headers) == int(counts)
+    assert bool(set_cookies(await client.send(DISCOVER, None, *headers))) is counts
 
 
 async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
@@ -312,16 +279,13 @@ async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
     assert b"cookie" not in app.last.headers
 
 
-# --- a shared jar --------------------------------------------------------------------------------
-
-
 async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCaptureFixture) -> None:
     """The second begins with the live cookie of the first: from there on neither has a session, and the log says so."""
     client = server()
     cookie, _ = await alive(client)
     assert await counted(client, cookie) == 1
     answer = await client.send(DISCOVER, None, cookie)
-    shared = cookie_of(answer)
+    shared = answer.cookie
     assert await counted(client, shared) == 0
     assert set_cookies(await client.send(DISCOVER, None, shared)) == []
     assert "two MCP clients share one cookie jar" in caplog.text
@@ -330,7 +294,7 @@ async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCa
 async def test_a_policy_says_what_to_do_about_a_shared_jar() -> None:
     client = server(require="always")
     cookie, _ = await alive(client)
-    shared = cookie_of(await client.send(DISCOVER, None, cookie))
+    shared = (await client.send(DISCOVER, None, cookie)).cookie
     assert error_of(await client.tool("count", shared)) == (-31044, REFUSALS["cookie_jar_shared"].message)
     assert error_of(await client.tool("count")) == (-31044, "Session required")
 
@@ -345,15 +309,12 @@ async def test_a_jar_may_be_one_conversation() -> None:
     assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
 
 
-# --- what `on_create` leaves ---------------------------------------------------------------------
-
-
 def welcome(session: Session, params: dict[str, Any], scope: Any) -> None:
     session.state["n"] = 10
 
 
 async def by_cookie(client: Client) -> Any:
-    return await counted(client, cookie_of(await client.send(DISCOVER)))
+    return await counted(client, (await client.send(DISCOVER)).cookie)
 
 
 async def by_header(client: Client) -> Any:
@@ -380,9 +341,6 @@ async def test_the_state_that_on_create_writes_is_in_the_first_request(named: An
     assert await named(server(on_create=welcome, dialects=dialects)) == 11
 
 
-# --- caches --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["resources/read", "tools/list"])
 async def test_an_answer_of_a_session_is_not_kept_for_others(method: str) -> None:
     """Its cache hints become private and stale wherever the session was attached."""
@@ -407,4 +365,4 @@ async def test_a_cookie_of_which_the_store_cannot_say_anything_is_taken_for_a_li
     client = server(store=store)
     cookie, name = await alive(client)
     store.failing.add("status")
-    assert cookie_of(await client.send(DISCOVER, None, cookie))[1] == name + b"=shared"
+    assert (await client.send(DISCOVER, None, cookie)).cookie[1] == name + b"=shared"

@@ -54,14 +54,8 @@ def server(clock: Clock | None = None, **options: Any) -> Client:
     """A client of one worker, whose session is that of its principal."""
     app = Server(count=count, leave=leave, about=about)
     clock = clock or Clock()
-    given = {
-        "transport.principal": True,
-        "principal": user,
-        "clock": clock,
-        "store": MemoryStore(clock=clock),
-        **options,
-    }
-    return Client(sessions(app, **given))
+    given = {"transport.principal": True, "principal": user, "clock": clock, "store": MemoryStore(clock=clock)}
+    return Client(sessions(app, **{**given, **options}))
 
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
@@ -109,8 +103,8 @@ async def test_it_gives_way_to_every_session_that_is_named() -> None:
     created = (await client.send("sessions/create", None, by("ann"))).result["session"]
     held = [await ref_of(client, by("ann"), session={"sessionId": created["sessionId"]})]
     answer = await client.send("server/discover", None, by("ann"))
-    [cookie] = [value for name, value in answer.start["headers"] if name == b"set-cookie"]
-    held.append(await ref_of(client, by("ann"), (b"cookie", cookie.partition(b";")[0])))
+    _, cookie = answer.cookie
+    held.append(await ref_of(client, by("ann"), answer.cookie))
     legacy = Client(client.app, modern=False)
     answer = await legacy.send("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}, by("ann"))
     header = (b"mcp-session-id", answer.headers[b"mcp-session-id"])
@@ -129,12 +123,8 @@ async def test_handshakes_pings_notifications_and_stable_lists_begin_none() -> N
     off: dict[str, Any] = {"transport.cookie": False}
     client = server(store=store, tracked=True, **off)
     legacy = Client(client.app, modern=False)
-    for one, method in (
-        (client, "server/discover"),
-        (legacy, "ping"),
-        (client, "tools/list"),
-        (client, "sessions/list"),
-    ):
+    unused = (client, "server/discover"), (legacy, "ping"), (client, "tools/list"), (client, "sessions/list")
+    for one, method in unused:
         assert "result" in (await one.send(method, None, by("ann"))).json
     assert (await legacy.send("notifications/initialized", None, by("ann"), id=None)).status == 202
     assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
@@ -215,12 +205,13 @@ class Racing(MemoryStore):
     """Lets another worker begin a session just before one takes its place."""
 
     rival: Client | None = None
+    swaps = True
 
     async def compare_and_swap(self, *args: Any) -> bool:
         rival, self.rival = self.rival, None
         if rival is not None:
             await rival.tool("count", by("ann"))
-        return await super().compare_and_swap(*args)
+        return self.swaps and await super().compare_and_swap(*args)
 
 
 @pytest.mark.parametrize("tracked", [False, True])
@@ -228,31 +219,12 @@ async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) ->
     """Its own session ends as one that never began: `on_end` learns it, and events report neither."""
     clock, ended, events = Clock(), list[str](), list[SessionEvent]()
     store = Racing(clock=clock)
-    one, other = (
-        server(
-            clock,
-            store=store,
-            tracked=tracked,
-            on_end=lambda session, reason: ended.append(reason),
-            listen=events.append,
-        )
-        for _ in range(2)
-    )
+    hooks = {"on_end": lambda session, reason: ended.append(reason), "listen": events.append}
+    one, other = (server(clock, store=store, tracked=tracked, **hooks) for _ in range(2))
     store.rival = other
     assert [await counted(client, by("ann")) for client in (one, other, one)] == [2, 3, 4]
     assert ended == ["superseded"]
     assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
-
-
-class Refusing(MemoryStore):
-    async def compare_and_swap(self, *args: Any) -> bool:
-        return False
-
-
-async def test_without_a_place_there_is_none() -> None:
-    """A store that never swaps cannot hold them, so the client tries again later."""
-    refused = await server(store=Refusing(clock=Clock())).tool("count", by("ann"))
-    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
 
 
 async def test_requests_that_come_at_once_begin_one_session() -> None:
@@ -276,16 +248,6 @@ async def test_requests_that_come_at_once_begin_one_session() -> None:
             tasks.start_soon(call)
     assert (len(begun), len(answers)) == (1, 5)
     assert await counted(client, by("ann")) == 11
-
-
-async def test_what_refuses_a_new_session_refuses_the_request() -> None:
-    """`on_create` knows the caller by the scope, and its words are the answer."""
-
-    def on_create(session: Session, params: Any, scope: Scope) -> None:
-        raise CreateRefused(f"not for {user(scope)}")
-
-    refused = await server(on_create=on_create).tool("count", by("ann"))
-    assert refused.error == {"code": -31045, "message": "not for ann"}
 
 
 async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
@@ -329,21 +291,28 @@ async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
     assert "a request goes without its principal's session: store unavailable (store_unavailable)" in caplog.messages
 
 
-async def test_a_policy_is_met_by_it() -> None:
-    """An authenticated caller has one wherever one is required; an anonymous one is refused."""
-    client = server(require="always")
-    assert await counted(client, by("ann")) == 1
-    assert "result" in (await client.send("tools/list", None, by("ann"))).json
-    assert (await client.tool("count")).error["code"] == -31044
-
-
-async def test_keys_that_die_with_the_process_give_none() -> None:
-    assert await counted(server(keys=None), by("ann")) is None
-
-
 def test_what_is_remembered_has_a_bound() -> None:
     """What was forgotten is read from the store again."""
     remembered = PrincipalSessions(max_callers=2)
     for subject in ("a", "b", "c"):
         remembered.put(subject, subject.encode())
     assert [remembered.get(subject) for subject in ("a", "b", "c")] == [None, None, b"c"]
+
+
+async def test_who_gets_none_is_answered_why() -> None:
+    """By a policy, `on_create`, a store that never swaps, or not at all, where keys die with the process."""
+
+    def on_create(session: Session, params: Any, scope: Scope) -> None:
+        raise CreateRefused(f"not for {user(scope)}")
+
+    client = server(require="always")
+    assert await counted(client, by("ann")) == 1
+    assert "result" in (await client.send("tools/list", None, by("ann"))).json
+    assert (await client.tool("count")).error["code"] == -31044
+    refused = await server(on_create=on_create).tool("count", by("ann"))
+    assert refused.error == {"code": -31045, "message": "not for ann"}
+    store = Racing(clock=Clock())
+    store.swaps = False
+    refused = await server(store=store).tool("count", by("ann"))
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
+    assert await counted(server(keys=None), by("ann")) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -64,9 +63,6 @@ def deployment() -> Deployment:
     return Deployment([SECRET, OLD, PUBLIC])
 
 
-# --- of ------------------------------------------------------------------------------------------
-
-
 async def test_a_check_asks_the_store(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """It returns where the store answers, whatever it holds, and else raises what a request would."""
     await deployment.sessions.check()
@@ -119,23 +115,14 @@ async def test_what_is_not_recorded_ended_or_expired_is_not_listed(deployment: D
     assert await deployment.sessions.of(ALICE) == []
 
 
-# --- end -----------------------------------------------------------------------------------------
-
-
 async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deployment) -> None:
-    """Others stay; a server runs its `on_end` at once, with the reason that was given."""
+    """Others stay; a server runs its `on_end` at once, with the reason that was given. What is not there says so."""
     one, other = await deployment.mint("a", ALICE), await deployment.mint("b", ALICE)
-    assert await deployment.sessions.end(one.ref, reason="support")
-    assert await deployment.live(one, other) == [False, True]
+    unrecorded = await deployment.mint("c", record=False)
+    ended = [await deployment.sessions.end(held.ref, reason="support") for held in (one, one, unrecorded)]
+    assert ended == [True, False, False]
+    assert await deployment.live(one, other, unrecorded) == [False, True, True]
     assert await deployment.taken() == [(one.ref, "support")]
-
-
-async def test_ending_what_is_not_there_says_so(deployment: Deployment) -> None:
-    unrecorded, one = await deployment.mint("a", record=False), await deployment.mint("b")
-    assert not await deployment.sessions.end(unrecorded.ref)
-    assert await deployment.live(unrecorded) == [True]
-    assert await deployment.sessions.end(one.ref)
-    assert not await deployment.sessions.end(one.ref)
 
 
 async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
@@ -150,17 +137,17 @@ async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment
     assert [record.ref for record in await deployment.sessions.of(ALICE)] == [one.ref]
 
 
-# --- end_all -------------------------------------------------------------------------------------
-
-
 async def test_all_sessions_of_a_principal_are_ended(deployment: Deployment) -> None:
-    """Recorded or not, under every key, in this millisecond or long ago; nobody else's."""
+    """Recorded or not, under every key, in this millisecond or long ago; a server runs `on_end` of recorded ones."""
     deployment.clock.now -= DAY
     long_ago = await deployment.mint("a", ALICE, secret=OLD, record=False)
     deployment.clock.now += DAY
-    now, bob, nobody = await deployment.mint("b", ALICE), await deployment.mint("c", BOB), await deployment.mint("d")
+    old, new = await deployment.mint("b", ALICE, secret=OLD), await deployment.mint("c", ALICE)
+    bob, nobody = await deployment.mint("d", BOB), await deployment.mint("e")
     await deployment.sessions.end_all(ALICE)
-    assert await deployment.live(long_ago, now, bob, nobody) == [False, False, True, True]
+    assert await deployment.live(long_ago, old, new, bob, nobody) == [False, False, False, True, True]
+    assert await deployment.taken() == sorted([(old.ref, "ended_all"), (new.ref, "ended_all")])
+    assert await deployment.sessions.of(ALICE) == []
 
 
 async def test_what_is_created_a_millisecond_later_lives(deployment: Deployment) -> None:
@@ -172,14 +159,6 @@ async def test_what_is_created_a_millisecond_later_lives(deployment: Deployment)
     deployment.clock.now = START + 0.2513
     later = await deployment.mint("c", ALICE)
     assert await deployment.live(before, same, later) == [False, False, True]
-
-
-async def test_on_end_of_recorded_ones_is_handed_to_a_server(deployment: Deployment) -> None:
-    old, new = await deployment.mint("a", ALICE, secret=OLD), await deployment.mint("b", ALICE)
-    await deployment.mint("c", BOB)
-    await deployment.sessions.end_all(ALICE)
-    assert await deployment.taken() == sorted([(old.ref, "ended_all"), (new.ref, "ended_all")])
-    assert await deployment.sessions.of(ALICE) == []
 
 
 async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) -> None:
@@ -206,25 +185,17 @@ async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) ->
     assert kept == [(START, START + 7 * DAY + 60)]
 
 
-# --- end_all_before ------------------------------------------------------------------------------
-
-
 async def test_everybody_s_sessions_before_a_moment_are_ended(deployment: Deployment) -> None:
-    """Of named and of anonymous callers; later ones stay."""
+    """Of named and of anonymous callers; later ones stay. It may be now: the present millisecond counts as a whole."""
     early = [await deployment.mint("a", ALICE), await deployment.mint("b", BOB), await deployment.mint("c")]
     deployment.clock.now += 9.75
     late = await deployment.mint("d", ALICE)
     await deployment.sessions.end_all_before(datetime(2027, 1, 15, 8, 0, 10, tzinfo=timezone.utc))
     assert await deployment.live(*early, late) == [False, False, False, True]
-
-
-async def test_the_moment_may_be_now(deployment: Deployment) -> None:
-    """The present millisecond counts as a whole."""
-    one = await deployment.mint("a")
     deployment.clock.now += 0.0005
     await deployment.sessions.end_all_before(datetime.fromtimestamp(deployment.clock.now, timezone.utc))
     deployment.clock.now += 0.001
-    assert await deployment.live(one, await deployment.mint("b")) == [False, True]
+    assert await deployment.live(late, await deployment.mint("e")) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -244,9 +215,6 @@ async def test_a_moment_that_means_something_else_is_refused(
     assert await deployment.live(one) == [True]
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("principal", [Principal(), "alice"])
 async def test_a_principal_that_names_nobody_is_refused(principal: Any, deployment: Deployment) -> None:
     """Anonymous sessions belong to nobody, so nobody's can be told from another's; a bare name is no principal."""
@@ -255,24 +223,20 @@ async def test_a_principal_that_names_nobody_is_refused(principal: Any, deployme
             await call
 
 
-OWN: Callable[[], Store] = MemoryStore
-
-
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        ({"keys": SECRET, "store": "memory:"}, "pass the object that the middleware was given"),
-        ({"keys": SECRET, "store": "redis"}, "does not name a store"),
-        ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime=0 must be from 1"),
-        ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime=nan must be"),
-        ({"keys": SECRET, "store": OWN(), "audience": ""}, "audience='' must be printable ASCII"),
-        ({"keys": SECRET, "store": OWN(), "audience": None}, "audience=None must be printable ASCII"),
+        ({"store": "memory:"}, "pass the object that the middleware was given"),
+        ({"store": "redis"}, "does not name a store"),
+        ({"lifetime": 0}, "lifetime=0 must be from 1"),
+        ({"lifetime": float("nan")}, "lifetime=nan must be"),
+        *(({"audience": wrong}, f"audience={wrong!r} must be printable ASCII") for wrong in ("", None)),
     ],
 )
 def test_options_that_would_end_nothing_are_refused(options: dict[str, Any], remedy: str) -> None:
     """A new memory knows none of the servers' sessions."""
     with pytest.raises(ConfigurationError, match=remedy):
-        Sessions(**options)
+        Sessions(**{"keys": SECRET, "store": MemoryStore(), **options})
 
 
 async def test_without_keys_a_session_can_be_ended_and_no_principal_told(deployment: Deployment) -> None:
@@ -285,26 +249,11 @@ async def test_without_keys_a_session_can_be_ended_and_no_principal_told(deploym
 
 
 async def test_it_opens_and_closes_what_it_was_given_by_name(tmp_path: Path) -> None:
-    """A file that a server wrote to is seen, and let go of at the end."""
+    """A file that a server wrote to is seen, and let go of at the end; an object stays open."""
     path = tmp_path / "sessions.db"
-    key = KeyRing([SECRET]).signing
     server = SQLiteStore(path, clock=Clock())
-    await server.register(Record("ses_one", key.subject(ALICE), START, START + DAY, START))
+    await server.register(Record("ses_one", KeyRing([SECRET]).signing.subject(ALICE), START, START + DAY, START))
+    for store in (server, f"sqlite:{path}", server):
+        async with Sessions(store=store, keys=SECRET, clock=Clock()) as sessions:
+            assert [record.ref for record in await sessions.of(ALICE)] == ["ses_one"]
     await server.close()
-    async with Sessions(store=f"sqlite:{path}", keys=SECRET, clock=Clock()) as sessions:
-        assert [record.ref for record in await sessions.of(ALICE)] == ["ses_one"]
-
-
-async def test_an_object_stays_open() -> None:
-    closed: list[bool] = []
-
-    class Closing(MemoryStore):
-        async def close(self) -> None:
-            closed.append(True)
-
-    store = Closing(clock=Clock())
-    async with Sessions(store=store, keys=SECRET, clock=Clock()):
-        assert not closed
-    assert not closed
-    await store.close()
-    assert closed

@@ -99,6 +99,12 @@ class Answer:
         return self.json["error"]
 
     @property
+    def cookie(self) -> Header:
+        """The `Cookie` header with which a client goes on after an answer that sets one cookie."""
+        (header,) = [value for name, value in self.start["headers"] if name == b"set-cookie"]
+        return b"cookie", header.partition(b";")[0]
+
+    @property
     def session(self) -> dict[str, str] | None:
         """The session that was written into the result, or None."""
         found: dict[str, str] | None = self.result.get("_meta", {}).get(SESSION_KEY)
