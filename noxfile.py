@@ -31,7 +31,6 @@ SLOW = (
     "tests/integration/test_handle_types.py",
     "tests/integration/test_javascript_clients.py",
     "tests/integration/test_lifecycle.py",
-    "tests/integration/test_typescript_sessions.py",
     "tests/server/test_workers.py",
     "tests/stores/test_loss.py",
     "tests/stores/test_tenants.py",
@@ -56,7 +55,7 @@ FRAMEWORKS = (
     "tests/telemetry/test_server_spans.py",
     "tests/telemetry/test_tracing_page.py",
 )
-JAVASCRIPT = ("tests/integration/test_javascript_clients.py", "tests/integration/test_typescript_sessions.py")
+JAVASCRIPT = ("tests/integration/test_javascript_clients.py",)
 
 nox.options.default_venv_backend = "uv|venv"
 nox.options.download_python = "never"

@@ -11,13 +11,13 @@ from typing import Any
 
 import anyio
 from apps import Server, sessions
+from clients import SESSION_KEY
 from environments import INSTALLED
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration import serving
 from integration.servers import DEADLINE, Cell, wrapped
 from integration.serving import Peer
-from integration.wire import SESSION_KEY
 from mcp_sessions import Session
 from mcp_sessions.client import ClientSessions, SessionStorage, fastmcp_transport, with_sessions
 

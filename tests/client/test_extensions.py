@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import SESSION_KEY
 
-from integration.wire import SESSION_KEY
 from mcp_sessions.client import (
     ListedSession,
     MemoryStorage,

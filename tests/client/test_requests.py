@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import SESSION_KEY
 
-from integration.wire import SESSION_KEY
 from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, SessionMetadata
 from mcp_sessions.client import _router as router
 

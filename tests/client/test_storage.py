@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import SESSION_KEY
 
-from integration.wire import SESSION_KEY
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import (
     ClientError,

@@ -14,10 +14,11 @@ from typing import Any, Final, cast
 
 import anyio
 import uvicorn
+from clients import SESSION_KEY
 from starlette.types import ASGIApp
 
 from .servers import Cell
-from .wire import SESSION_KEY, Held
+from .wire import Held
 
 Progress = Callable[[float], Awaitable[None]]
 

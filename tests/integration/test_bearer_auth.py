@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from clients import SESSION_KEY
 
 from integration.servers import FRAMEWORKS
-from integration.wire import SESSION_KEY, Client, Held, Reply, StartRefused, lifespan
+from integration.wire import Client, Held, Reply, StartRefused, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 
 from .bearers import CELLS, KEYS, STATEFUL, Cell, bearer, made

@@ -9,6 +9,7 @@ from environments import require
 
 require("mcp>=2")
 
+from clients import SESSION_KEY
 from mcp import Client
 from mcp.client.caching import CacheConfig
 from mcp.server.caching import CacheHint
@@ -20,8 +21,8 @@ from mcp_sessions.client import with_sessions
 
 from .servers import DEADLINE, KEYS, ref
 from .serving import serving
-from .wire import SESSION_KEY, Held
 from .wire import Client as Wire
+from .wire import Held
 
 FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
 

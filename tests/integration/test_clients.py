@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from clients import OFFERED
+from clients import MODERN, OFFERED, SESSION_KEY
 
 from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, Running, bare, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import MODERN, SESSION_KEY, Client, Reply, lifespan
+from .wire import Client, Reply, lifespan
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
@@ -127,8 +127,6 @@ WITHOUT_SESSION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "prompt": ("prompts/get", {"name": "who"}),
     "method-that-is-unknown": ("nothing/at-all", {}),
 }
-
-every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 
 
 @every_cell

@@ -1,8 +1,9 @@
-"""The official TypeScript clients and the MCP Inspector's command line, unchanged, over real HTTP."""
+"""The official TypeScript clients, unchanged and with the example `sessions.ts`, and the MCP Inspector."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 import anyio
 import pytest
 from starlette.types import ASGIApp
+
+from mcp_sessions import EndedSession
 
 from . import javascript
 from .event_store import keeping_events, with_events
@@ -41,12 +44,12 @@ class Served:
     packages: Path
     home: Path
 
-    async def visits(self, clients: tuple[str, ...], *steps: Any) -> list[Visit]:
+    async def visits(self, clients: tuple[str, ...], *steps: Any, wrapper: Path | None = None) -> list[Visit]:
         """Let all clients visit at once, and return what each saw."""
         seen: dict[str, Visit] = {}
 
         async def visit(client: str) -> None:
-            seen[client] = await javascript.visit(self.packages, self.home, client, self.url, *steps)
+            seen[client] = await javascript.visit(self.packages, self.home, client, self.url, *steps, wrapper=wrapper)
 
         async with anyio.create_task_group() as tasks:
             for client in clients:
@@ -203,3 +206,56 @@ async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> 
     async with served(as_shipped(STREAMING), tmp_path) as server:
         refs = [await server.whoami() for _ in range(2)]
     assert len({*refs, "nobody"}) == 3
+
+
+# --- with sessions by the draft ----------------------------------------------------------------------
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sessions.ts"
+
+
+async def with_the_example(app: ASGIApp, home: Path, *steps: Any) -> list[Visit]:
+    """Let all clients visit a server at once with sessions of their own, and return what each saw."""
+    async with served(app, home) as server:
+        return await server.visits(EVERY, *steps, wrapper=EXAMPLE)
+
+
+@pytest.mark.parametrize("cell", [*STATELESS[:2], STATEFUL[0]], ids=str)
+async def test_all_calls_go_in_one_session_which_is_deleted_at_the_end(cell: Cell, tmp_path: Path) -> None:
+    """The parallel first calls share the session, state goes back and forth, and closing the client ends it."""
+    ended: list[str] = []
+
+    def note(session: EndedSession, reason: str) -> None:
+        ended.append(f"{session.ref} {reason}")
+
+    app = as_shipped(cell, on_end=note)
+    seen = await with_the_example(app, tmp_path, ["list"], ["together", "whoami"], ["call", "count"], ["call", "count"])
+    refs = [visit.results[1][0] for visit in seen]
+    assert len({*refs, "nobody"}) == 1 + len(EVERY)
+    for visit, ref in zip(seen, refs, strict=True):
+        assert "whoami" in visit.results[0]
+        assert visit.results[1:] == [[ref] * 3, "1", "2"]
+        assert visit.troubles == []
+    assert sorted(ended) == sorted(f"{ref} deleted" for ref in refs)
+
+
+async def test_a_lost_session_is_an_error_and_then_a_new_one(tmp_path: Path) -> None:
+    steps = (["call", "count"], ["call", "leave"], ["call", "count"], ["call", "count"], ["call", "count"])
+    for visit in await with_the_example(as_shipped(STREAMING), tmp_path, *steps):
+        first, left, lost, *others = visit.results
+        assert (first, left.endswith(" left"), others) == ("1", True, ["1", "2"])
+        assert isinstance(lost, Failed)
+        assert "Session not found" in lost.why
+
+
+async def test_a_server_without_sessions_works_as_before(tmp_path: Path) -> None:
+    for visit in await with_the_example(bare(STREAMING), tmp_path, ["list"], ["together", "whoami"]):
+        assert visit.results[1] == ["nobody"] * 3
+        assert visit.troubles == []
+
+
+async def test_a_refusal_to_create_a_session_is_the_error_of_the_call(tmp_path: Path) -> None:
+    now = time.time()  # and stays so: a minute that begins has room for one more
+    app = as_shipped(STREAMING, create_limit=1, clock=lambda: now)
+    seen = await with_the_example(app, tmp_path, ["call", "whoami"])
+    results = [visit.results[0] for visit in seen]
+    assert sorted(isinstance(result, Failed) for result in results) == [False, True, True]

@@ -13,12 +13,13 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import SESSION_KEY
 from starlette.types import ASGIApp
 
 from .event_store import KEPT, with_events
 from .servers import DEADLINE, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import SESSION_KEY, Held
+from .wire import Held
 
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 

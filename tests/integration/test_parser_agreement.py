@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from clients import SESSION_KEY
 from json_corpus import CASES, EXPLAINED, GROUPS, Case
 
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
@@ -24,7 +25,7 @@ from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
-from .wire import SESSION_KEY, Client, Reply, lifespan
+from .wire import Client, Reply, lifespan
 
 SDK: Final = FRAMEWORKS[0]
 ERAS: Final = {"sdk1": ["legacy"], "sdk2": ["legacy", "modern"]}[SDK]

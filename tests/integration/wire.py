@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import anyio
-from starlette.types import ASGIApp, Message
+from clients import LEGACY, MODERN, SESSION_KEY, chunks, http
+from starlette.types import ASGIApp, Message, Scope
 
-SESSION_KEY: Final = "io.modelcontextprotocol/session"
-MODERN: Final = "2026-07-28"
-LEGACY: Final = "2025-11-25"
 ENVELOPE: Final = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 INITIALIZE: Final = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -93,7 +91,7 @@ class Reply:
 class Exchange:
     """One request under way, whose response arrives here piece by piece."""
 
-    scope: dict[str, Any]
+    scope: Scope
     body: bytes
     _gone: anyio.Event = field(default_factory=anyio.Event)
     _asked: bool = False
@@ -108,7 +106,7 @@ class Exchange:
     async def _receive(self) -> Message:
         if not self._asked:
             self._asked = True
-            return {"type": "http.request", "body": self.body, "more_body": False}
+            return chunks(self.body)[0]
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
@@ -236,7 +234,7 @@ class Client:
             yield exchange
             exchange.leave()
 
-    def _scope(self, http_method: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    def _scope(self, http_method: str, body: bytes, headers: Mapping[str, str]) -> Scope:
         everything = {
             "host": "127.0.0.1:8000",
             "accept": "application/json, text/event-stream",
@@ -246,21 +244,18 @@ class Client:
             **self.headers,
             **headers,
         }
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1",
-            "method": http_method,
-            "scheme": "http",
-            "path": self.path,
-            "raw_path": self.path.encode(),
-            "root_path": self.root_path,
-            "query_string": b"",
-            "headers": [(name.encode(), value.encode()) for name, value in everything.items()],
-            "client": ("127.0.0.1", 50000),
-            "server": ("127.0.0.1", 8000),
-            "state": {},
-        }
+        return http(
+            http_method,
+            self.path,
+            [(name.encode(), value.encode()) for name, value in everything.items()],
+            http_version="1.1",
+            scheme="http",
+            raw_path=self.path.encode(),
+            root_path=self.root_path,
+            query_string=b"",
+            client=("127.0.0.1", 50000),
+            server=("127.0.0.1", 8000),
+        )
 
 
 class StartRefused(Exception):

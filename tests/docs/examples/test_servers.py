@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import Clock
+from clients import SESSION_KEY, Clock
 from example_servers import Failed, running, use
 
-from integration.wire import SESSION_KEY, Client, Held
+from integration.wire import Client, Held
 
 Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of its `Failed.text`
 
