@@ -44,7 +44,6 @@ def carried(server: Server) -> list[str | None]:
 
 
 async def test_a_storage_returns_what_it_was_given(storage: SessionStorage) -> None:
-    """By server and name."""
     await storage.save(URL, "", FULL)
     await storage.save(URL, "thread", TWO)
     for session in (TWO, None):

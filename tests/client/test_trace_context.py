@@ -52,7 +52,6 @@ async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool)
 
 
 async def test_without_a_span_there_is_no_trace_context() -> None:
-    """And nothing is sent in its place."""
     server = offering()
     async with talk(server) as (_, caller):
         await caller.ask("tools/call")

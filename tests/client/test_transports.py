@@ -52,7 +52,6 @@ async def test_a_url_goes_with_a_client_of_the_programs_own(cell: Cell) -> None:
 
 @fastmcp_cells
 async def test_fastmcps_client_takes_sessions_as_its_transport(cell: Cell) -> None:
-    """It connects as often as it likes."""
     async with served(cell) as server:
         transport = fastmcp_transport(with_sessions(server.url))
         assert repr(transport) == "<SessionTransport of <ClientSessions, not connected>>"

@@ -102,7 +102,6 @@ async def test_fastmcp_s_own_request_comes_before_the_context_variable() -> None
 @needs("mcp<2")
 @pytest.mark.usefixtures("stuck")
 async def test_the_older_sdk_s_own_request_comes_before_the_context_variable() -> None:
-    """SDK 1.x keeps the request of a call in a variable of its own."""
     variable: Any = vars(sdk_server)["request_ctx"]
     assert await scope_in(variable, SimpleNamespace(request=Request(SCOPE))) == "of the request"
     assert await scope_in(variable, SimpleNamespace(request=None)) == "stuck"

@@ -41,7 +41,6 @@ PROMISED = [
 
 @pytest.mark.parametrize(("case", "modern", "expected"), PROMISED)
 async def test_a_refusal_is_what_the_table_says(case: Case, modern: bool, expected: int) -> None:
-    """HTTP status, code and text, from the first byte of the request to the last of the answer."""
     answer = await case.run(modern=modern)
     assert (answer.status, answer.error["code"]) == (expected, case.code)
     assert answer.error["message"] == case.client_message

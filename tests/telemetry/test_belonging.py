@@ -152,7 +152,6 @@ async def test_an_id_that_the_server_has_not_named_is_not_a_session(spans: list[
 async def test_the_sessions_of_the_server_that_are_known_are_bounded(
     spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one used longest ago goes first."""
     monkeypatch.setattr(_attributes, "_MAX_SESSIONS", 2)
     client = Client(sessions(Stateful()), modern=False)
 

@@ -185,7 +185,6 @@ def said(span: Received, *names: str) -> list[Any]:
 
 
 def test_the_replicas_of_each_kind_share_a_session(one: Visit) -> None:
-    """Each names itself, and each has handled messages of the session."""
     within = [span.resource for span in one.sent.spans if said(span, "session.id") == [one.ref]]
     assert {resource["service.name"] for resource in within} == {"shop"}
     assert len({resource["service.instance.id"] for resource in within}) == 2
@@ -273,7 +272,6 @@ def test_nothing_of_our_own_plumbing_is_sent(one: Visit) -> None:
 
 
 def test_every_span_says_who_sent_the_request(one: Visit) -> None:
-    """Ours and the server's, also those of a session's start and end, however it ends."""
     spans = [span for span in one.sent.spans if span.scope == OURS or (span.kind == "SERVER" and span.name != LISTS)]
     for span in spans:
         user, client = ("bob", None) if span in one.trace("stolen") else ("ann", "kitchen 2")

@@ -280,7 +280,6 @@ async def test_an_answer_that_a_client_posts_is_not_a_call() -> None:
 
 
 async def test_it_may_be_an_application_of_its_own() -> None:
-    """Whose server then asks it to start and to stop."""
     messages = [{"type": f"lifespan.{word}"} for word in WORDS]
     answer = await call(Inspector(), {"type": "lifespan"}, Incoming(*messages))
     assert [message["type"] for message in answer.messages] == [

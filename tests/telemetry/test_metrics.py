@@ -177,7 +177,6 @@ def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
 
 
 def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: Meter) -> None:
-    """And how it was spoken with, as the conventions recommend."""
     SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
     (point,) = meter.points("mcp.server.session.duration").values()
     assert point.sum == 90

@@ -202,7 +202,6 @@ SIDES = ("input.value", "output.value", "gen_ai.tool.call.arguments", "gen_ai.to
 
 
 async def test_both_sides_of_a_call_are_on_the_outermost_span(spans: list[ReadableSpan]) -> None:
-    """Where Phoenix and MLflow look; by the conventions they are on the message's own."""
     client = Client(instrumented(sessions(Server(), redact=whole)))
     await client.tool(card="4111")
     await Client(sessions(Server(), redact=whole)).tool(card="4111")

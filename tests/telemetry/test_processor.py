@@ -259,5 +259,4 @@ def test_a_ratio_is_a_share(ratio: float) -> None:
 
 
 def test_it_describes_itself() -> None:
-    """As samplers do, for the SDK's log."""
     assert SessionSampler(0.1, fallback=ALWAYS_OFF).get_description() == "SessionSampler{0.1,AlwaysOffSampler}"

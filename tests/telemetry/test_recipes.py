@@ -147,7 +147,6 @@ def test_the_page_has_a_recipe_for_each_tool_and_says_which_were_run() -> None:
 def test_each_sessions_spans_have_the_attribute_by_which_the_tool_groups(
     recipe: Recipe, received: dict[str, Receiver]
 ) -> None:
-    """Those of the middleware and those of the tool, in both sessions, which differ."""
     spans = received[recipe.name].spans
     groups = {span.attributes[recipe.groups] for span in spans}
     assert len(groups) == 2
@@ -173,7 +172,6 @@ def test_where_the_recipe_has_it_so_a_session_is_one_trace(recipe: Recipe, recei
 
 
 def test_each_recipe_names_the_service_and_the_worker(received: dict[str, Receiver]) -> None:
-    """Each is run by a worker of its own."""
     resources = [[span.resource for span in receiver.spans] for receiver in received.values()]
     workers = [{(one["service.name"], one["service.instance.id"]) for one in resource} for resource in resources]
     assert [len(found) for found in workers] == [1] * len(received)

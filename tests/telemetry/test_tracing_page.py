@@ -40,7 +40,6 @@ def root() -> Iterator[logging.Logger]:
 
 
 async def test_sampling() -> None:
-    """Whole sessions are kept or dropped; a root of no session is kept."""
     provider = run(SAMPLING)["provider"]
     assert isinstance(provider, TracerProvider)
     tracer = provider.get_tracer("tests")
@@ -57,7 +56,6 @@ async def test_sampling() -> None:
 
 
 async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lines of a session's request name it; the page shows one as it is."""
     run(LOGS)
     (shown,) = re.findall(r"```\n(INFO \[ses_.*)\n```", PAGE)
     name, text = re.fullmatch(r"INFO \[ses_[a-z2-7]{24} [0-9a-f]{32}] (\w+): (.*)", shown).groups()  # type: ignore[union-attr]
@@ -89,7 +87,6 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_metrics() -> None:
-    """The page's table is all that there are, each in its unit and with its attributes."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     middleware = sessions(Server(), metrics=(metrics := SessionMetrics(provider)), tracked=True)

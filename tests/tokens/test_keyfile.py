@@ -65,7 +65,6 @@ def test_one_secret_is_one_key(keys: str | bytes | Sequence[str | bytes]) -> Non
 
 
 def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
-    """The first one signs."""
     path.write_text(f"{TWO}\n", "utf-8")
     assert read([f"file:{path}", "env:KEYS", ED_PEM], KEYS=ONE) == [kid(TWO), kid(ONE), kid(ED_PEM)]
 

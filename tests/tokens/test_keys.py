@@ -46,7 +46,6 @@ def test_only_the_canonical_text_is_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "A", "AB", "AAB", "AA==", "A+/A", "AAAA\n", "AA A"])
 def test_other_texts_are_refused(text: str) -> None:
-    """Empty, too short, unused bits set, padded, of another alphabet, or with white space."""
     with pytest.raises(ValueError, match="canonical"):
         from_base64url(text)
 
@@ -96,7 +95,6 @@ def test_the_same_secret_gives_the_same_keys_everywhere() -> None:
     ],
 )
 def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint: str) -> None:
-    """The message names the place and a command that makes a good one, and does not repeat the secret."""
     with pytest.raises(ConfigurationError, match=complaint) as refused:
         KeyRing([OTHER, secret])
     assert "keys[1]" in str(refused.value)
@@ -155,7 +153,6 @@ def test_an_asymmetric_key_is_never_an_hmac_secret(secret: str | bytes) -> None:
     ],
 )
 def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None:
-    """What looks like PEM is a key or an error, never a secret."""
     with pytest.raises(ConfigurationError, match="openssl genpkey") as refused:
         KeyRing([OTHER, pem])
     assert str(refused.value).startswith("keys[1] ")
@@ -174,7 +171,6 @@ def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None
     ],
 )
 def test_a_damaged_pem_is_no_secret_either(damaged: str) -> None:
-    """What a copy or an editor does to a PEM does not make it secret."""
     with pytest.raises(ConfigurationError, match="not a secret"):
         KeyRing([damaged])
 

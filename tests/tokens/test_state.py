@@ -152,7 +152,6 @@ KID = RING.signing.kid
     ],
 )
 def test_what_is_no_state_token_is_refused(token: Any, why: str) -> None:
-    """Of another version, cut, padded, of other characters, of an unknown key, or no text."""
     assert reason(token) == why
 
 

@@ -170,7 +170,6 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
 
 @pytest.mark.parametrize("option", ["issuer", "audience"])
 def test_wrong_options_are_refused(option: str) -> None:
-    """With the option's name, before any token is minted."""
     with pytest.raises(ConfigurationError, match=r"^issuer and audience must be non-empty strings$"):
         tokens(**{option: ""})
 
@@ -234,7 +233,6 @@ def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
 
 
 def test_issuer_and_audience_are_equal_or_the_token_is_anothers() -> None:
-    """No prefix, no list, no other case."""
     token = TOKENS.mint(HS256, claims())
     for other in ("mcp-session", "mcp-sessions2", "MCP-SESSIONS"):
         assert reason(token, by=tokens(issuer=other)) == "token_issuer"
@@ -314,13 +312,11 @@ HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
     ],
 )
 def test_what_has_not_the_shape_of_a_token_gets_nowhere(token: Any, why: str) -> None:
-    """Too long, padded, of other characters, of fewer or more segments, or no text at all."""
     assert reason(token) == why
 
 
 @every_ring
 def test_one_changed_character_is_refused_everywhere(ring: KeyRing) -> None:
-    """Each place, several characters each; every character at the ends, where a decoder drops bits."""
     token = TOKENS.mint(ring, claims(ring))
     ends = {len(token) - 1, len(token.rpartition(".")[0]) - 1, len(token.partition(".")[0]) - 1}
     for place, character in enumerate(token):
@@ -406,12 +402,10 @@ def test_the_right_header_in_any_order_and_spacing_verifies() -> None:
     ],
 )
 def test_a_header_that_is_not_exactly_ours_is_refused_though_signed_well(header: Any, why: str) -> None:
-    """Another algorithm, another or a strange kid, another type, one member too many, one given twice."""
     assert reason(signed(header, GOOD_PAYLOAD)) == why
 
 
 def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
-    """The signature is checked with the key that the header names, and with no other."""
     ring = KeyRing([SECRET, NEW])
     assert reason(signed({**GOOD_HEADER, "kid": KeyRing([NEW]).signing.kid}, GOOD_PAYLOAD), ring=ring) == (
         "token_signature"
@@ -430,7 +424,6 @@ ACCEPTED = {("iat", 0), ("iat", 1.5), ("iat", float(NOW)), ("cli", ""), ("cli", 
 @pytest.mark.parametrize("value", STRANGE, ids=repr)
 @pytest.mark.parametrize("name", REQUIRED + OPTIONAL)
 def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str, value: Any) -> None:
-    """Null, booleans, floats, numbers as texts, lists, lone surrogates: each claim, each of them."""
     token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, name: value})
     if (name, value) in [pair for pair in ACCEPTED if type(pair[1]) is type(value)]:
         assert TOKENS.verify(HS256, token, now=NOW, principal=None).claims.jti == JTI
