@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from . import capacity, instructions, page, races, stores
+from . import instructions, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
@@ -18,7 +18,6 @@ SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
     "sdk-json": races.sdk_json,
     "sdk-sse": races.sdk_sse,
     "stores": stores.stores,
-    "capacity": capacity.capacity,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; all of these where none is named")
     parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
-    parser.add_argument("--write-docs", action="store_true", help="put the summary and the plot into the documentation")
     parser.add_argument("--check", action="store_true", help="count instructions, and fail above the budgets")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.section if name not in SECTIONS]:
@@ -43,11 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     size = SIZES[options.size]
     if options.check:
         return instructions.gate(size)
-    figures: dict[str, float] = {}
     for name in options.section or SECTIONS:
-        report = SECTIONS[name](size)
-        print(report.text(), end="\n\n", flush=True)
-        figures |= report.figures
-    if options.write_docs:
-        page.write(figures, f"size {options.size}")
+        print(SECTIONS[name](size).text(), end="\n\n", flush=True)
     return 0

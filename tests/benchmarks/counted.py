@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from . import apps, ours
 from .apps import PassThrough
-from .budgets import BUDGETS
+from .instructions import BUDGETS
 from .kinds import kinds
 from .timing import Row
 from .traffic import Visits, message

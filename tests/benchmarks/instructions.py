@@ -15,9 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from .budgets import BUDGETS
 from .timing import Report, Size
 
+BUDGETS: Final = {
+    "ours, no session": 79_000,
+    "ours, session": 231_000,
+    "ours, session, state changed": 333_000,
+    "ours, forged session refused": 331_000,
+    "ours, session, traced": 620_000,
+}
+"""Instructions per request beyond a pass-through that serves the same body, in pure Python."""
 ROOT: Final = Path(__file__).parents[2]
 NOISE: Final = 0.02  # by which the counts of two runs differ at most
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
@@ -63,19 +70,20 @@ def over_budget(counts: Mapping[str, float]) -> list[str]:
 def instructions(size: Size) -> Report:
     """Count, or report why not."""
     counts = count(size)
-    if counts is None:
-        return Report(MISSING, ("",), (), {})
+    return Report(MISSING, ("",), ()) if counts is None else _table(counts)
+
+
+def _table(counts: Mapping[str, float]) -> Report:
     rows = [(name, f"{number:,.0f}", f"{BUDGETS[name]:,}") for name, number in counts.items()]
-    figures = {f"instructions/{name}": number for name, number in counts.items()}
-    return Report("Instructions per request beyond a pass-through", ("", "counted", "budget"), rows, figures)
+    return Report("Instructions per request beyond a pass-through", ("", "counted", "budget"), rows)
 
 
 def gate(size: Size) -> int:
     """Print the counts and those over their budgets; return the exit code, which in CI is 1 without valgrind."""
-    report = instructions(size)
-    print(report.text())
-    if not report.figures:
+    counts = count(size)
+    if counts is None:
+        print(MISSING)
         return int(bool(os.environ.get("CI")))
-    faults = over_budget({name: report.figures[f"instructions/{name}"] for name in BUDGETS})
-    print(*faults, sep="\n")
+    faults = over_budget(counts)
+    print(_table(counts).text(), *faults, sep="\n")
     return int(bool(faults))

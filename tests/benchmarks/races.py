@@ -37,20 +37,20 @@ async def _trivial(size: Size) -> Report:
         *(Row(name, Visits.of(make(app), named)) for name, make in PEERS.items()),
     ]
     title = "Around a trivial application, in process"
-    return await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests)
+    return await run(title, rows, rounds=size.rounds, requests=size.requests)
 
 
 def sdk_json(size: Size) -> Report:
     """Race around the SDK's server: the modern era, answers in JSON."""
-    return anyio.run(partial(_sdk, size, "sdk-json", modern=True))
+    return anyio.run(partial(_sdk, size, modern=True))
 
 
 def sdk_sse(size: Size) -> Report:
     """Race around the SDK's server: the legacy era, answers as event streams."""
-    return anyio.run(partial(_sdk, size, "sdk-sse", modern=False))
+    return anyio.run(partial(_sdk, size, modern=False))
 
 
-async def _sdk(size: Size, prefix: str, *, modern: bool) -> Report:
+async def _sdk(size: Size, *, modern: bool) -> Report:
     async with apps.started(apps.sdk(json_response=modern)) as server:
         app, plain = ours.wrap(server), message(modern=modern)
         named = message(session=await ours.created(app, modern=modern), modern=modern)
@@ -66,7 +66,7 @@ async def _sdk(size: Size, prefix: str, *, modern: bool) -> Report:
             *(Row(name, Visits.of(make(server), named, modern=modern), base=NONE) for name, make in PEERS.items()),
         ]
         title = f"Around the official SDK's server, {'modern era, JSON' if modern else 'legacy era, SSE'}"
-        return await run(title, prefix, rows, rounds=size.rounds, requests=size.sdk_requests)
+        return await run(title, rows, rounds=size.rounds, requests=size.sdk_requests)
 
 
 def _around(server: ASGIApp, body: bytes, *, modern: bool = True) -> list[Row]:
@@ -97,13 +97,14 @@ async def _traced(size: Size) -> Report:
                 Row(kind, with_sessions, ECHOED, f"{kind}, instrumented"),
             ]
         title = "With recorded spans and HTTP instrumentation"
-        report = await run(title, "traced", rows, rounds=size.rounds, requests=size.sdk_requests)
+        report = await run(title, rows, rounds=size.rounds, requests=size.sdk_requests)
         exported = InMemorySpanExporter()
         provider.add_span_processor(SimpleSpanProcessor(exported))
+        sizes = []
         for row in rows:
             exported.clear()
             await row.visits.answer()
             spans = exported.get_finished_spans()
-            report.figures[f"traced/{row.name}/spans"] = len(spans)
-            report.figures[f"traced/{row.name}/bytes"] = encode_spans(spans).ByteSize()
-    return report
+            sizes.append((f"{len(spans)}", f"{encode_spans(spans).ByteSize():,}"))
+    cells = [(*row, *more) for row, more in zip(report.rows, sizes, strict=True)]
+    return Report(report.title, (*report.columns, "spans", "bytes"), cells)

@@ -61,14 +61,11 @@ STORES: Final[dict[str, Callable[[], AbstractContextManager[str]]]] = {
 def stores(size: Size) -> Report:
     """Measure every store."""
     rows: list[tuple[str, ...]] = []
-    figures: dict[str, float] = {}
     for name, place in STORES.items():
         with place() as url:
             times = anyio.run(_measured, url, size.store_requests)
         rows.append((name, *(f"{value:,.0f}" for pair in times.values() for value in pair)))
-        for kind, (middle, high) in times.items():
-            figures |= {f"stores/{name}/{kind}/p50": middle, f"stores/{name}/{kind}/p99": high}
-    return Report("A request in a session with each store, µs of wall time", COLUMNS, rows, figures)
+    return Report("A request in a session with each store, µs of wall time", COLUMNS, rows)
 
 
 async def _measured(url: str, requests: int) -> dict[str, tuple[float, float]]:

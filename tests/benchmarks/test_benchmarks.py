@@ -8,7 +8,7 @@ from environments import require
 require("mcp>=2")
 
 from benchmarks import apps, command, instructions, timing
-from benchmarks.budgets import BUDGETS
+from benchmarks.instructions import BUDGETS
 from benchmarks.timing import Row
 from benchmarks.traffic import Visits, message
 
@@ -19,9 +19,8 @@ def test_the_trivial_race_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ours, session, tracked" in capsys.readouterr().out
 
 
-def test_the_capacity_of_each_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Sessions are created in each, and take room there."""
-    assert command.main(["--size", "tiny", "capacity"]) == 0
+def test_each_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--size", "tiny", "stores"]) == 0
     assert "postgresql://" in capsys.readouterr().out
 
 
@@ -29,7 +28,7 @@ async def test_a_contestant_that_does_something_else_is_not_timed() -> None:
     """Errors are fast, so each answer must hold what no other answer does."""
     impostor = Row("impostor", Visits.of(apps.trivial, message()), timing.ECHOED)
     with pytest.raises(AssertionError, match="impostor does not do what it is measured for"):
-        await timing.run("", "", [impostor], rounds=1, requests=1)
+        await timing.run("", [impostor], rounds=1, requests=1)
 
 
 @pytest.mark.parametrize(("part", "code"), [(1.0, 0), (1.1, 1)])

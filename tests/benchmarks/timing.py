@@ -42,12 +42,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Report:
-    """A table, whose first column names the row, and named figures."""
+    """A table, whose first column names the row."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    figures: dict[str, float]
 
     def text(self) -> str:
         """Return the table as a terminal shows it."""
@@ -92,23 +91,17 @@ class Times:
         return median(other / own for own, other in zip(self.rounds, base.rounds, strict=True))
 
 
-async def run(title: str, prefix: str, rows: Sequence[Row], *, rounds: int, requests: int) -> Report:
-    """Prove that each row does what it is measured for, race them, and report.
-
-    The names of the figures are `prefix/name/us`, `/adds` and `/throughput`.
-    """
+async def run(title: str, rows: Sequence[Row], *, rounds: int, requests: int) -> Report:
+    """Prove that each row does what it is measured for, race them, and report."""
     for row in rows:
         prove(row.name, (await row.visits.answer()).body, row.proof)
     times = await race({row.name: row.visits for row in rows}, rounds=rounds, requests=requests)
     table: list[Sequence[str]] = []
-    figures: dict[str, float] = {}
     for row in rows:
         own, base = times[row.name], times[row.base]
-        found = {"us": own.median, "adds": own.over(base), "throughput": own.throughput(base)}
         spread = (f"{min(own.rounds):.1f}", f"{own.spread:.0%}")
-        table.append((row.name, f"{own.median:.1f}", *spread, f"{found['adds']:+.1f}", f"{found['throughput']:.2f}"))
-        figures |= {f"{prefix}/{row.name}/{kind}": value for kind, value in found.items()}
-    return Report(title, ("", "µs", "least", "spread", "adds", "throughput"), table, figures)
+        table.append((row.name, f"{own.median:.1f}", *spread, f"{own.over(base):+.1f}", f"{own.throughput(base):.2f}"))
+    return Report(title, ("", "µs", "least", "spread", "adds", "throughput"), table)
 
 
 def prove(name: str, answer: bytes, proof: bytes) -> None:

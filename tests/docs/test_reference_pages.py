@@ -6,11 +6,11 @@ import re
 import xml.etree.ElementTree as ET
 from importlib import import_module
 from importlib.metadata import requires
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from environments import needs
-from generated import DOCS
 from packaging.requirements import Requirement
 
 from mcp_sessions._session.events import SessionEvent
@@ -20,6 +20,7 @@ from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
 MODULES = {
     "mcp_sessions": "mcp-sessions",
