@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -167,11 +166,6 @@ class Runtime:
         """Make the store, and what ends and counts the sessions in it."""
         store = stores.make(options.store, clock=self.clock, timeout=as_seconds(options.limits.store_timeout))
         self.store = store
-        # A subclass may answer otherwise, and where sessions are tracked each request is recorded.
-        answers = "status_nowait" in vars(type(store)) and not self.tracked
-        self.status_nowait: Callable[[Claims], SessionStatus | None] | None = (
-            getattr(store, "status_nowait", None) if answers else None
-        )
         memory = store if isinstance(options.store, str) else options.store
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None

@@ -84,9 +84,6 @@ async def open_session(
 
 async def status_of(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
     """Return the status of a session, recording its use where sessions are tracked."""
-    status = None if runtime.status_nowait is None else runtime.status_nowait(claims)
-    if status is not None:
-        return status
     try:
         return await runtime.status(claims)
     except StoreUnavailable as error:

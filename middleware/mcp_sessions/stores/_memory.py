@@ -194,15 +194,11 @@ class MemoryStore:
         seen_at = None if entry is None else entry.seen_at
         return Facts(self._has_ended(claims.ref), cutoff_time, 0, registered=False, seen_at=seen_at)
 
-    def status_nowait(self, claims: Claims) -> SessionStatus:
-        """Return the same as `status`, for which nothing here has to be awaited."""
+    async def status(self, claims: Claims) -> SessionStatus:
         return base.status_of(claims.issued_at, self._facts(claims))
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        return self.status_nowait(claims)
-
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        return [self.status_nowait(one) for one in claims]
+        return [base.status_of(one.issued_at, self._facts(one)) for one in claims]
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         facts, now, entry = self._facts(claims), self._clock(), self._entries.get(claims.ref)
