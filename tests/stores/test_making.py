@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,9 @@ from mcp_sessions import stores
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions.stores._base import Store, StoreScope
 from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._timeout import TimeoutStore
 
 CLOCK = Clock()
@@ -36,6 +43,7 @@ async def test_sqlite_is_a_file_of_one_machine(tmp_path: Path) -> None:
     """Within a timeout; the path is taken as it stands."""
     store = make(f"sqlite:{tmp_path}/a b?.db")
     assert isinstance(store, TimeoutStore)
+    assert repr(store._store) == f"<SQLiteStore {tmp_path}/a b?.db>"  # no secret
     assert store.scope is StoreScope.MACHINE
     await store.open()
     await store.close()
@@ -105,6 +113,44 @@ def test_what_is_not_a_store_is_refused_and_not_repeated(store: object, remedy: 
     with pytest.raises(ConfigurationError, match=remedy) as caught:
         make(store)
     assert PASSWORD not in str(caught.value)
+
+
+SQLITE = partial(SQLiteStore, "sessions.db")
+REDIS, POSTGRES = partial(RedisStore, "redis://host"), partial(PostgresStore, "postgresql://host/db")
+WRONG: list[tuple[Callable[..., Store], str, Any, str]] = [
+    *((SQLITE, "leeway", value, f"{value!r} must be a number of seconds, 0 or more") for value in (-1, math.nan)),
+    *((SQLITE, "busy_timeout", value, "must be a number of seconds, more than 0") for value in (0, math.inf)),
+    (SQLITE, "max_bytes", 1000, "max_bytes=1000 must be 262144 or more"),
+    (SQLITE, "forgotten", "ignore", "forgotten='ignore' must be 'refuse' or 'accept'"),
+    *((REDIS, "prefix", value, "prefix= must be text without braces") for value in ("", "a{b}:")),
+    *((REDIS, "timeout", value, "timeout= must be a number of seconds above 0") for value in (0, math.nan)),
+    (POSTGRES, "schema", "a b", "schema= must be lower-case letters"),
+    *((kind, "connections", 0, "connections= must be at least 1") for kind in (REDIS, POSTGRES)),
+    *((kind, "durability", "no", "must be one of 'warn', 'refuse', 'ignore'") for kind in (REDIS, POSTGRES)),
+    *((kind, "forgotten", "no", "must be one of 'refuse', 'accept'") for kind in (REDIS, POSTGRES)),
+]
+
+
+@pytest.mark.parametrize(("kind", "option", "value", "remedy"), WRONG)
+def test_a_wrong_option_is_refused_with_the_remedy(
+    kind: Callable[..., Store], option: str, value: Any, remedy: str
+) -> None:
+    """At construction, before anything is made or connected to."""
+    with pytest.raises(ConfigurationError, match=f"{option}=.*{re.escape(remedy.removeprefix(f'{option}='))}"):
+        kind(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver", "command"),
+    [(REDIS, "redis.asyncio.retry", "redis>=5.2"), (POSTGRES, "psycopg", "psycopg[binary,pool]>=3.2")],
+)
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(
+    kind: Callable[..., Store], driver: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At construction."""
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ConfigurationError, match=re.escape(f'pip install "{command}"')):
+        kind()
 
 
 def test_drivers_are_imported_only_where_they_are_asked_for() -> None:

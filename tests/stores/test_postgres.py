@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import os
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -68,34 +67,12 @@ async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
 # --- options -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ({"schema": "a b"}, "schema= must be lower-case"),
-        ({"durability": "no"}, "durability= must be one of 'warn', 'refuse', 'ignore'"),
-        ({"forgotten": "no"}, "forgotten= must be one of 'refuse', 'accept'"),
-        ({"connections": 0}, "connections= must be at least 1"),
-    ],
-)
-def test_a_wrong_option_is_refused_with_the_remedy(option: dict[str, Any], said: str) -> None:
-    """When the store is made."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
-        PostgresStore("postgresql://host/database", **option)
-
-
 def test_a_url_that_cannot_be_read_is_refused_and_not_repeated() -> None:
     """Nor does a store's `repr` say more than the place; both spellings of the scheme name it."""
     with pytest.raises(ConfigurationError, match="not a valid PostgreSQL URL") as caught:
         make(f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", clock=Clock(), timeout=1)
     assert PASSWORD not in str(caught.value)
     assert repr(PostgresStore(f"postgres://me:{PASSWORD}@host:99/db")) == "<PostgresStore host:99/db>"
-
-
-def test_without_the_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install."""
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=re.escape('pip install "psycopg[binary,pool]>=3.2"')):
-        PostgresStore("postgresql://host/database")
 
 
 # --- tables --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import anyio.to_thread
 import pytest
 from sqlite_worker import SHELF
 
-from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
+from mcp_sessions._errors import DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
@@ -73,28 +73,6 @@ def delete(path: Path) -> None:
 
 def worker(*args: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(WORKER), *map(str, args)], stdout=subprocess.PIPE, text=True)
-
-
-# --- options -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("leeway", -1, "number of seconds, 0 or more"),
-        ("leeway", float("nan"), "number of seconds, 0 or more"),
-        ("busy_timeout", 0, "number of seconds, more than 0"),
-        ("busy_timeout", float("inf"), "number of seconds, more than 0"),
-        ("max_bytes", 1000, "262144 or more"),
-        ("forgotten", "ignore", "'refuse' or 'accept'"),
-    ],
-)
-def test_a_wrong_option_is_refused(path: Path, option: str, value: Any, message: str) -> None:
-    """At construction, before any file is made. A path is no secret, and names the store."""
-    assert repr(SQLiteStore(path)) == f"<SQLiteStore {path}>"
-    with pytest.raises(ConfigurationError, match=f"{option}={value!r} must be .*{message}$"):
-        SQLiteStore(path, **{option: value})
-    assert not path.exists()
 
 
 # --- what came before ----------------------------------------------------------------------------
