@@ -1,10 +1,11 @@
-"""What a store lost is never vouched for, and what begins after the loss is, within one second as well."""
+"""What a store lost is never vouched for, and what begins after the loss is; an answer that was lost is known again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import postgres_servers
@@ -12,6 +13,7 @@ import pytest
 import redis_servers
 from clients import Clock
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions.stores._base import SessionStatus, Store
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
@@ -79,3 +81,29 @@ async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(
             await fresh.register_at_epoch(new)
             assert await fresh.statuses([deleted, new]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
             await fresh.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [redis, sqlite, postgres])
+async def test_a_revocation_without_an_answer_knows_itself_again(
+    kind: Callable[..., AbstractContextManager[Place]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been the first, whose caller runs `on_end`: asked again, it is. Of many, the oldest is forgotten."""
+    monkeypatch.setattr("mcp_sessions.stores._base.MAX_UNSURE", 1)
+    with kind(Clock(), tmp_path) as (make, _):
+        store: Any = make()
+        await store.open()
+        caller, name = (store._client, "run") if isinstance(store, RedisStore) else (store, "_change")
+        call = getattr(caller, name)
+
+        async def lose_answer(*args: Any, **options: Any) -> None:
+            await call(*args, **options)
+            raise StoreUnavailable("store_timeout")
+
+        with monkeypatch.context() as fault:
+            fault.setattr(caller, name, lose_answer)
+            for one in "ab":
+                with pytest.raises(StoreUnavailable):
+                    await revoke(store, session(one))
+        assert [await revoke(store, session(one)) for one in "abb"] == [False, True, False]
+        await store.close()

@@ -604,25 +604,6 @@ async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore
         assert await store.touch(one, idle_timeout=idle_timeout) is expected
 
 
-async def test_a_revocation_without_an_answer_knows_itself_again(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may have been the first, whose caller runs `on_end`: asked again, it is. Of many, the oldest is forgotten."""
-    monkeypatch.setattr("mcp_sessions.stores._base.MAX_UNSURE", 1)
-    run = store._client.run
-
-    async def lose_answer(*args: Any, **options: Any) -> Any:
-        await run(*args, **options)
-        raise StoreUnavailable("store_timeout")
-
-    with monkeypatch.context() as fault:
-        fault.setattr(store._client, "run", lose_answer)
-        for name in ("one", "two"):
-            with pytest.raises(StoreUnavailable):
-                await revoke(store, session(name))
-    assert [await revoke(store, session(name)) for name in ("one", "two", "two")] == [False, True, False]
-
-
 async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     store: RedisStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

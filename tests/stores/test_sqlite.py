@@ -361,23 +361,6 @@ async def test_what_a_fork_inherits_is_not_touched(
     before.shutdown()
 
 
-async def test_a_revocation_without_an_answer_knows_itself_again(
-    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may have been the first, whose caller runs `on_end`: asked again, it is."""
-    change = store._change
-
-    async def lose_answer(*args: Any, **options: Any) -> Any:
-        await change(*args, **options)
-        raise StoreUnavailable("store_timeout")
-
-    with monkeypatch.context() as fault:
-        fault.setattr(store, "_change", lose_answer)
-        with pytest.raises(StoreUnavailable):
-            await revoke(store, session())
-    assert [await revoke(store, session()) for _ in range(2)] == [True, False]
-
-
 # --- several processes ---------------------------------------------------------------------------
 
 
