@@ -112,7 +112,7 @@ async def refuses(scope: Any, send: Any) -> bool:
     return True
 
 
-DRAFT = {"_meta": {CLIENT: {"experimental": {"sessions": {}}}}}
+DRAFT: dict[str, Any] = {"_meta": {CLIENT: {"experimental": {"sessions": {}}}}}
 
 
 @pytest.mark.parametrize(

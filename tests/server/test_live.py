@@ -159,7 +159,7 @@ class TestOnCreate:
 
         hooks = {"on_create": on_create, "on_end": on_end, "listen": told.append}
         client = Client(sessions(Server(), clock=clock, store=store, tracked=tracked, **hooks))
-        code = {CreateRefused: -31045}.get(type(error), -32603)
+        code = -31045 if isinstance(error, CreateRefused) else -32603
         assert (await client.send("sessions/create")).error["code"] == code
         is_bug = isinstance(error, LookupError)
         assert (f"on_create of session {refused[0].ref} raised LookupError" in caplog.text) is is_bug

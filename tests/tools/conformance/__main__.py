@@ -24,11 +24,12 @@ warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")  # th
 
 import anyio
 from apps import grouped, read
+from clients import SESSION_KEY
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration import javascript
 from integration.serving import serving
-from integration.wire import SESSION_KEY, Client
+from integration.wire import Client
 from mcp_sessions import MCPSessionMiddleware
 
 from .server import Everything
