@@ -3,7 +3,7 @@
 A comment before a block names its needs, as in `<!-- run: mcp>=2; keeps -->`. Its words are a distribution that must be
 installed, `counts` and `keeps` (its `app` counts the calls of each session, or keeps its cart), `serves` (the README's
 app is at the address that the block calls), `prints` (its output) and `seen` (added to the README's server, it shows
-each session). A block after `<!-- client -->` needs another project's client, and does not run.
+each session). `<!-- client: ... -->` is for `python -m tests.tools.frameworks`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGES = (
 )
 EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
-FENCE = re.compile(r"(?:<!-- (run|client):? ?(.*?)-->\n)?```python\n(.*?)```", re.DOTALL)
+FENCE = re.compile(r"(?:<!-- (run|client): (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 ITEMS = ("bread", "milk", "tea")
 WORDS = {"counts", "keeps", "serves", "prints", "seen"}
@@ -78,7 +78,7 @@ def blocks(page: str) -> list[Block]:
     """Return the blocks of a page, in their order."""
     found = enumerate(FENCE.findall((ROOT / page).read_text("utf-8")), 1)
     return [
-        Block(Path(page).stem, number, tuple(filter(None, words.strip().split("; "))), code)
+        Block(Path(page).stem, number, tuple(filter(None, words.split("; "))), code)
         for number, (kind, words, code) in found
         if kind != "client"
     ]

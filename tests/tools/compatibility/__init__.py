@@ -1,0 +1,1 @@
+"""The clients that have sessions with each server: every pair is tried, across environments."""

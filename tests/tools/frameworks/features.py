@@ -1,0 +1,100 @@
+"""What `Wire(era="auto")` costs: the features of clients that it leads to the legacy era, bare against wrapped.
+
+`python -m tests.tools.frameworks --features` tries the clients of Node, which keep no cookies, with a server that has
+every feature, and writes the table into the page of clients. A question to the client counts where the server may ask
+in either era's way. A server that keeps transport sessions is wrapped with the bridge.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import generated
+from conformance.content import Json, result, text
+from starlette.types import ASGIApp
+
+import mcp_sessions
+from conformance import server
+
+from . import trial
+
+COMMAND: Final = f"{trial.COMMAND} --features"
+CLIENTS: Final = {
+    "ts": "@modelcontextprotocol/client",
+    "ai": "@ai-sdk/mcp",
+    "mastra": "@mastra/mcp",
+    "agents": "@openai/agents",
+}
+COLUMNS: Final = {
+    "bare": "bare",
+    "wrapped, the server keeps transport sessions": "stateful",
+    "wrapped, the server is stateless": "stateless",
+}
+FEATURES: Final = (
+    *("tools", "resources", "prompts", "elicitation"),
+    *("sampling", "progress", "cancellation", "resumption"),
+)
+
+
+def bare(*, stateless_http: bool = False) -> ASGIApp:
+    """Serve every feature; `cancelled` says how many of the calls of `sleep` were."""
+    cancelled = 0
+
+    async def sleep(_context: server.Context, _params: Any) -> Json:
+        nonlocal cancelled
+        try:
+            await anyio.sleep(trial.DEADLINE)
+        except anyio.get_cancelled_exc_class():
+            cancelled += 1
+            raise
+        return result(text("slept"))
+
+    async def count(_context: server.Context, _params: Any) -> Json:
+        return result(text(str(cancelled)))
+
+    return server.Everything(sleep=sleep, cancelled=count).app(stateless_http=stateless_http)
+
+
+def stateful() -> ASGIApp:
+    return _wrapped(bare(), bridge=True)
+
+
+def stateless() -> ASGIApp:
+    return _wrapped(bare(stateless_http=True), bridge=False)
+
+
+def _wrapped(app: ASGIApp, *, bridge: bool) -> ASGIApp:
+    transport = mcp_sessions.TransportSessions(bridge=bridge)
+    wire = mcp_sessions.Wire(era="auto")
+    return mcp_sessions.MCPSessionMiddleware(
+        app, keys="clients and their features: a key", transport=transport, wire=wire
+    )
+
+
+def seen(client: str, factory: str, cache: Path) -> dict[str, bool]:
+    """Return which of its features a client has with a server."""
+    application = f"frameworks.features:{factory}"
+    with trial.uvicorn("--factory", application, PYTHONPATH=":".join(sys.path)) as url:
+        command = [*trial.node_command(cache, "features"), client, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=trial.DEADLINE, check=True)
+    lines = (line.split() for line in done.stdout.splitlines())
+    return {line[0]: line[1] == "true" for line in lines if line and line[0] in FEATURES}
+
+
+def table(cache: Path, versions: dict[str, str]) -> str:
+    """Try all clients with all servers, and return the table: what a client lacks of its features."""
+    rows = []
+    for client, package in CLIENTS.items():
+        cells = [_cell(seen(client, factory, cache)) for factory in COLUMNS.values()]
+        print(package, *cells, sep=" | ", flush=True)
+        rows.append((f"`{package}` {versions[package]}", *cells))
+    return generated.table(("client", *COLUMNS), rows)
+
+
+def _cell(features: dict[str, bool]) -> str:
+    missing = [feature for feature in FEATURES if not features.get(feature, True)]
+    return f"no {', '.join(missing)}" if missing else "all"
