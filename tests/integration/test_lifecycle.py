@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -50,13 +52,18 @@ async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held],
     return errors[0]
 
 
+@pytest.mark.parametrize("workers", [1, 2], ids=["here", "elsewhere"])
 @streaming
-async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
-    """A client's call raises when its session is deleted while the tool runs; another session goes on."""
+async def test_a_waiting_call_ends_with_its_session(cell: Cell, workers: int, tmp_path: Path) -> None:
+    """It raises when its session is deleted while the tool runs, on any worker; another session goes on."""
     hall = Hall()
-    async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
-        assert await waits_until_deleted(client, hall, client.delete)
-        assert await client.tool("whoami", await client.create()) != "nobody"
+    options: dict[str, Any] = {"store": f"sqlite:{tmp_path}/sessions.db", "store_timeout": 60}  # on a slow machine
+    async with AsyncExitStack() as stack:
+        apps = [wrapped(cell, hall, **options) for _ in range(workers)]
+        urls = [await stack.enter_async_context(serving(app)) for app in apps]
+        clients = [await stack.enter_async_context(peer(cell, url)) for url in urls]
+        assert await waits_until_deleted(clients[0], hall, clients[-1].delete)
+        assert await clients[0].tool("whoami", await clients[0].create()) != "nobody"
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
