@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import add_sessions, current_session
 
+from .servers import KEYS
 from .serving import serving
 
 require("mcp>=2")
 
-KEYS = "a secret of the integration tests, at least 32 bytes long"
 Count = Callable[[], Awaitable[Any]]
 
 

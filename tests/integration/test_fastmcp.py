@@ -19,8 +19,6 @@ from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, requir
 
 from .bearers import ERAS, FASTMCP, KEYS, bearer, connected
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-
 
 @pytest.fixture(params=ERAS, ids=lambda modern: "modern" if modern else "legacy")
 def modern(request: pytest.FixtureRequest) -> bool:

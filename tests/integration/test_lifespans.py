@@ -29,8 +29,6 @@ from mcp_sessions.stores._memory import MemoryStore
 from .bearers import SDK, made
 from .test_starlette import StreamableHTTPASGIApp
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-
 
 @asynccontextmanager
 async def database(app: object) -> AsyncIterator[dict[str, str]]:

@@ -14,8 +14,6 @@ from mcp_sessions import Session, current_session, require_session
 
 from .bearers import SDK, connected, made
 
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-
 
 async def called(word: str) -> str:
     return f"{word} {require_session().ref}"
