@@ -101,8 +101,7 @@ MUTANTS: Final = {
     "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", "server/test_limits.py"),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", BODY_TESTS),
     "mirror": Mutant(
-        *("_protocol/draft.py", " and header == metadata.session_id:", ":"),
-        f"{DECISIONS} server/test_exchange.py",
+        *("_protocol/draft.py", " and header == metadata.session_id:", ":"), f"{DECISIONS} server/test_exchange.py"
     ),
     "envelope-version": Mutant(DECISION, "if stated != version:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
     "envelope-method": Mutant(DECISION, "if methods != [message.method]:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
@@ -186,8 +185,7 @@ MUTANTS: Final = {
     "fork-of-ended": Mutant(MINTING, "            raise refusal_of(status, origin)\n", "            pass\n", FORKS),
     # limits and secrecy
     "event-bytes": Mutant(
-        *("_server/resumption.py", " or self._bytes > self._max_bytes", ""),
-        "server/test_resumption.py",
+        *("_server/resumption.py", " or self._bytes > self._max_bytes", ""), "server/test_resumption.py"
     ),
     "create-limit": Mutant(
         "_server/principal.py",
@@ -200,8 +198,7 @@ MUTANTS: Final = {
     ),
     "log-forgery": Mutant("_server/logs.py", "ascii(event.method[:_MAX_METHOD])", "event.method", ANSWER_TESTS),
     "client-name-size": Mutant(
-        *("_protocol/labels.py", "return text[:MAX_CLIENT_CHARS] if", "return text if"),
-        "protocol/test_labels.py",
+        *("_protocol/labels.py", "return text[:MAX_CLIENT_CHARS] if", "return text if"), "protocol/test_labels.py"
     ),
     "value-size": Mutant(
         *(

@@ -1,15 +1,14 @@
 """A test for every published flaw of a neighbour (PyJWT, MCP SDKs and servers, FastMCP, Starlette) that could be ours.
 
-Where possible, a naive variant shows the flaw before our code refuses it; where the flaw cannot concern us, the test
-asserts the fact that makes it so. Each docstring describes what was published; where only an identifier was found it
-says so, and the test takes the kind of flaw that this neighbour could bring us.
+Where the flaw cannot concern us, the test asserts the fact that makes it so. Each docstring describes what was
+published; where only an identifier was found it says so, and the test takes the kind of flaw that this neighbour could
+bring us.
 """
 
 from __future__ import annotations
 
 import ast
 import base64
-import hashlib
 import hmac
 import itertools
 import json
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import anyio
 import jwt
@@ -28,9 +26,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from sources import claims
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 import mcp_sessions
@@ -100,20 +95,6 @@ def minted(ring: KeyRing = SYMMETRIC) -> str:
     return TOKENS.mint(ring, claims(jti=jti, issued_at=NOW, expires_at=NOW + 3600))
 
 
-def naive_verify(token: str, key: bytes, algorithms: tuple[str, ...] = ("ES256", "HS256")) -> dict[str, Any]:
-    """Verify naively: the token chooses the algorithm, any bytes are an HMAC secret, and base64 is read leniently."""
-    text, _, signature = token.rpartition(".")
-    head, payload = (json.loads(naive_base64(part)) for part in text.split("."))
-    assert head["alg"] in algorithms
-    assert hmac.compare_digest(hmac.digest(key, text.encode(), "sha256"), naive_base64(signature))
-    claims: dict[str, Any] = payload
-    return claims
-
-
-def naive_base64(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "==")
-
-
 def verify(ring: KeyRing, token: str) -> Claims:
     return TOKENS.verify(ring, token, now=NOW, principal=None).claims
 
@@ -128,16 +109,6 @@ def refused(ring: KeyRing, token: str) -> str:
 def body(params: str, more: str = "") -> bytes:
     """Return a legacy call from JSON text."""
     return f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}{more}}}'.encode()
-
-
-def naive_tool(text: bytes, fold: Callable[[str], str]) -> str:
-    """Return the tool that a parser finds which folds spellings of member names, the last one counting."""
-
-    def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {fold(name): value for name, value in pairs}
-
-    tool: str = json.loads(text, object_pairs_hook=last)["params"]["name"]
-    return tool
 
 
 async def guarded(session: Session | None, arguments: dict[str, Any]) -> str:
@@ -163,10 +134,9 @@ def user(name: str) -> tuple[bytes, bytes]:
 
 
 def public_keys_are_not_secrets(*forms: bytes) -> None:
-    """The naive verifier accepts HMACs under each public text; we refuse the signatures, and the text as a key."""
+    """We refuse HMACs under each public text, and the text as a key."""
     for form in forms:
         token = forged_with(form, header(EC_RING, alg="HS256"))
-        assert naive_verify(token, form) == CLAIMS
         assert refused(EC_RING, token) == "token_algorithm"
         assert refused(SYMMETRIC, forged_with(form, header(SYMMETRIC))) == "token_signature"
         with pytest.raises(ConfigurationError):
@@ -218,7 +188,6 @@ def test_cve_2026_102273_a_nested_jwk() -> None:
 def test_cve_2026_102266_an_empty_secret() -> None:
     """PyJWT before 2.14.0 refused an empty HMAC secret, but not one in a JWK."""
     token = forged_with(b"", header(SYMMETRIC))
-    assert naive_verify(token, b"") == CLAIMS
     assert refused(SYMMETRIC, token) == "token_signature"
     for nothing in (
         "",
@@ -238,7 +207,6 @@ def test_cve_2026_102266_an_empty_secret() -> None:
 def test_cve_2026_32597_unknown_critical_extensions() -> None:
     """PyJWT before 2.12.0 ignored `crit`, which lists extensions that must be understood (RFC 7515, 4.1.11)."""
     token = signed(SYMMETRIC, header(SYMMETRIC, crit=["only-on-tuesdays"], **{"only-on-tuesdays": True}))
-    assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
     assert refused(SYMMETRIC, token) == "token_header"
 
 
@@ -246,7 +214,6 @@ def test_cve_2026_32597_unknown_critical_extensions() -> None:
 def test_ghsa_75c5_xw7c_p5pm_critical_extensions_again(crit: object) -> None:
     """No text was found of this flaw in PyJWT before 2.12.0; the test tries every form of `crit`, valid or not."""
     token = signed(SYMMETRIC, header(SYMMETRIC, crit=crit, b64=True, exp=0))
-    assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
     assert refused(SYMMETRIC, token) == "token_header"
 
 
@@ -254,8 +221,6 @@ def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
     """PyJWT 2.9.0 to 2.12.1 compared the header's `alg` with the allowed ones but verified by the key's algorithm."""
     token = signed(ED_RING, header(ED_RING, alg="ES256"))
     text, _, signature = token.rpartition(".")
-    named = json.loads(naive_base64(text.split(".")[0]))["alg"]
-    assert named == "ES256"
     assert ED_RING.signing.verify(text.encode(), from_base64url(signature))
     assert refused(ED_RING, token) == "token_algorithm"
 
@@ -272,8 +237,6 @@ def test_cve_2026_101918_a_payload_nested_to_exhaustion() -> None:
 
 def nested_to_exhaustion(token: Callable[[bytes], str], why: str) -> None:
     """Nested and oversized input raises our one error, though RecursionError is not a ValueError."""
-    with pytest.raises(RecursionError):
-        json.loads(b"[" * 200_000)
     assert refused(SYMMETRIC, token(b"[" * 200_000)) == "token_size"
     assert refused(SYMMETRIC, token(b"[" * 1_300)) == why
 
@@ -283,7 +246,6 @@ def test_ghsa_w7vc_732c_9m39_work_before_the_signature() -> None:
     we measure before we decode, and refuse that header.
     """
     detached = header(SYMMETRIC, b64=False, crit=["b64"])
-    assert len(naive_base64(signed(SYMMETRIC, detached, b"x" * 1_000_000).split(".")[1])) == 1_000_000
     assert refused(SYMMETRIC, signed(SYMMETRIC, detached, b"x" * 1_000_000)) == "token_size"
     assert refused(SYMMETRIC, signed(SYMMETRIC, detached)) == "token_header"
     assert refused(SYMMETRIC, f"{base64url(json.dumps(detached).encode())}..AA") == "token_shape"
@@ -298,10 +260,6 @@ async def test_cve_2026_102269_a_second_spelling_of_a_revoked_token() -> None:
     """
     token = minted()
     others = [token + "!!!!", token + "=", token[:-1] + chr(ord(token[-1]) + 1), token.replace(".", ".\n")]
-    revoked = {hashlib.sha256(token.encode()).digest()}
-    twin = others[0]
-    assert naive_base64(twin.rpartition(".")[2]) == naive_base64(token.rpartition(".")[2])
-    assert hashlib.sha256(twin.encode()).digest() not in revoked
     assert [refused(SYMMETRIC, other) for other in others] == ["token_shape"] * 4
     client = Client(sessions(Server(), keys=pem(P256).decode()))
     session = await client.create()
@@ -482,19 +440,14 @@ async def test_cve_2026_27896_names_in_another_case(texts: tuple[str, str]) -> N
         smuggled = body(*split(texts, names))
         client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
         assert (await client.post(smuggled)).error["message"] == REFUSALS["member_case"].message
-    assert naive_tool(body(*split(texts, ("free", "guarded"))), str.casefold) == "guarded"
 
 
 @pytest.mark.parametrize("texts", NAMES_WITH_NUL.values(), ids=NAMES_WITH_NUL)
 async def test_ghsa_q382_vc8q_7jhj_names_with_nul(texts: tuple[str, str]) -> None:
-    """The Go SDK before 1.4.1 took a name that ends in NUL characters for the name without them."""
-    await only_exact_names_count(texts, lambda name: name.rstrip("\0"))
-
-
-async def only_exact_names_count(texts: tuple[str, str], fold: Callable[[str], str]) -> None:
-    """The naive parser runs what its gateway did not see; ours guards and runs the exact name."""
+    """The Go SDK before 1.4.1 took a name that ends in NUL characters for the name without them; we guard and run the
+    exact name.
+    """
     smuggled, hidden = (body(*split(texts, names)) for names in (("free", "guarded"), ("guarded", "free")))
-    assert naive_tool(smuggled, fold) == "guarded"
     client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
     assert (await client.post(smuggled)).result == {"content": "free"}
     assert (await client.post(hidden)).error["code"] == REQUIRED
@@ -583,8 +536,6 @@ async def test_cve_2026_48710_a_host_header_that_reaches_into_the_path(host: str
     """Starlette before 1.0.1 built `request.url` from an unchecked Host header, so a check of `request.url.path` saw
     another path than the router; we use the scope's path, as the router does.
     """
-    if host.startswith("a/elsewhere"):
-        assert urlsplit(f"http://{host}/mcp").path == "/elsewhere"  # which is not guarded
     server = Server(guarded=guarded)
     client = Client(sessions(server, require=GATED), modern=False)
     answer = await client.tool("guarded", (b"host", host.encode()))
@@ -601,21 +552,11 @@ async def sets_a_variable(scope: Scope, receive: Receive, send: Send) -> None:
     await reply(send, b"{}")
 
 
-class Naive(BaseHTTPMiddleware):
-    """A `BaseHTTPMiddleware` that does nothing."""
-
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        return await call_next(request)
-
-
 async def test_context_changes_of_the_application_are_kept() -> None:
     """`BaseHTTPMiddleware` runs the application in another task and loses its context; we run it in the same."""
     text = json.dumps(Client(None).message("ping")).encode()  # type: ignore[arg-type]  # only its words are wanted
-    for wrap, left in ((Naive, "nothing"), (sessions, "something")):
-        token = seen_inside.set("nothing")
-        await call(wrap(sets_a_variable), http(), text)
-        assert seen_inside.get() == left
-        seen_inside.reset(token)
+    await call(sessions(sets_a_variable), http(), text)
+    assert seen_inside.get() == "something"
 
 
 async def test_events_and_disconnects_are_passed_on_at_once() -> None:

@@ -255,11 +255,6 @@ def test_json_on_a_page_is_json(page: Path) -> None:
             json.loads(message)
 
 
-def test_every_page_has_code() -> None:
-    """Blocks are found on every page, so the pattern matches."""
-    assert {block.page for block in ALL} == {Path(page).stem for page in PAGES}
-
-
 def test_every_example_is_named() -> None:
     """The README of `examples/` names every file and folder there, and nothing that does not exist."""
     page = (ROOT / "examples" / "README.md").read_text("utf-8")

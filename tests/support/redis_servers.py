@@ -16,18 +16,12 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import datetime, timedelta, timezone
 from functools import cache
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from environments import go_without
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -264,66 +258,20 @@ def _until_exit(server: AbstractContextManager[Server]) -> Server:
     return entered
 
 
-_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
-
-
 class Certificates:
-    """A private certificate authority, and its certificate of this machine."""
+    """This machine's certificate, which is its own authority."""
 
     def __init__(self, folder: Path) -> None:
-        self.authority = folder / "ca.pem"
-        key, name = ec.generate_private_key(ec.SECP256R1()), _name("authority")
-        ca = (
-            _unsigned(name, name, key, by=key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_SIGNS_CERTIFICATES, critical=True)
-        )
-        self.authority.write_bytes(ca.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-        own = ec.generate_private_key(ec.SECP256R1())
-        host = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
-        server = _unsigned(_name("server"), name, own, by=key).add_extension(host, critical=False)
-        (folder / "server.pem").write_bytes(
-            server.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-            + own.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        file = folder / "server.pem"
+        self.authority, file = folder / "ca.pem", folder / "server.pem"
+        extensions = f"subjectAltName=IP:{HOST}", "keyUsage=critical,keyCertSign,digitalSignature"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=tests"]
+        command += [word for extension in extensions for word in ("-addext", extension)]
+        command += ["-keyout", str(file), "-out", str(self.authority)]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+        file.write_bytes(self.authority.read_bytes() + file.read_bytes())
         self.options: dict[str, object] = {
             "tls_cert_file": file,
             "tls_key_file": file,
             "tls_ca_cert_file": self.authority,
             "tls_auth_clients": "no",
         }
-
-
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _unsigned(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, by: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    """Build a certificate with all extensions of RFC 5280, which Python 3.13 requires."""
-    now = datetime.now(timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
-    )

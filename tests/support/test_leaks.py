@@ -1,11 +1,6 @@
-"""`leaks`: the search finds secrets in every form, and only its owner's bodies hold a session's credentials."""
+"""`leaks` listens wherever secrets are made or could leave; only its owner's bodies hold a session's credentials."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from apps import Server, sessions
@@ -28,37 +23,6 @@ async def test_every_credential_and_text_is_recorded() -> None:
     sources = set(RECORDER.texts.values())
     assert {"log", "repr of claims", "repr of a key", "repr of a session", "repr of a message"} <= sources
     assert RECORDER.texts["<SessionMetadata>"] == "repr of what is named"
-
-
-LEAKING = """
-import logging, pytest, warnings
-from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions._tokens.jwt import Claims, Tokens
-
-@pytest.mark.parametrize("act", {acts})
-def test_leak(act):
-    ring = KeyRing(["{secret}"])
-    claims = Claims(kind="session", issuer="i", audience="a", jti="A" * 22, issued_at=1, expires_at=2)
-    token = Tokens(issuer="i", audience="a").mint(ring, claims)
-    exec(act)
-"""
-LEAKS = {
-    "log": "logging.getLogger('mcp_sessions').info('%s', token)",
-    "log of else": "logging.getLogger('else').error('session ' + token)",
-    "warning": "warnings.warn(token.rsplit('.', 1)[1])",
-}
-
-
-def test_a_leak_fails_the_run(tmp_path: Path) -> None:
-    """Though its tests pass, and in whichever process it was."""
-    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=[*LEAKS.values(), "ring"]), "utf-8")
-    options = ["-q", "-n2", "-p", "leaks", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "test_it.py"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert f"{len(LEAKS) + 1} passed" in run.stdout, run.stdout + run.stderr
-    assert run.returncode == 1
-    assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == [*LEAKS]
 
 
 # --- two users -----------------------------------------------------------------------------------
