@@ -12,14 +12,11 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from mcp_sessions import MCPSessionMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -132,45 +129,14 @@ async def started(app: Any) -> AsyncIterator[ASGIApp]:
         yield app
 
 
-class Alive:
-    """An application with a lifespan, which one that only answers requests lacks."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self.app(scope, receive, send)
-            return
-        for step in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{step}.complete"})
-
-
-@asynccontextmanager
-async def running(app: MCPSessionMiddleware) -> AsyncIterator[None]:
-    """Run an application's lifespan around the block, as a server does."""
-    ends, up = anyio.Event(), anyio.Event()
-    events = iter([_at_once, ends.wait])
-
-    async def receive() -> Message:
-        await next(events)()
-        return {"type": "lifespan.shutdown" if ends.is_set() else "lifespan.startup"}
-
-    async def send(message: Message) -> None:
-        assert message["type"].endswith(".complete"), message
-        up.set()
-
-    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app, scope, receive, send)
-        await up.wait()
-        yield
-        ends.set()
-
-
-async def _at_once() -> None:
-    """Wait for nothing."""
+async def alive(scope: Scope, receive: Receive, send: Send) -> None:
+    """As `trivial`, with a lifespan."""
+    if scope["type"] == "http":
+        await trivial(scope, receive, send)
+        return
+    for step in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{step}.complete"})
 
 
 @cache

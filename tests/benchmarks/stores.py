@@ -18,6 +18,8 @@ import anyio
 import postgres_servers
 import redis_servers
 
+from integration.wire import lifespan
+
 from . import apps, ours
 from .timing import CREATED, ECHOED, MICROSECONDS, Report, Size, prove
 from .traffic import Answer, Visits, message
@@ -72,8 +74,8 @@ async def _measured(url: str, requests: int) -> dict[str, tuple[float, float]]:
     """Return the median and the 99th percentile of each kind of request, in microseconds."""
     found = {}
     for kind in ("request", "tracked"):
-        app = ours.wrap(apps.Alive(apps.trivial), store=url, tracked=kind == "tracked")
-        async with apps.running(app):
+        app = ours.wrap(apps.alive, store=url, tracked=kind == "tracked")
+        async with lifespan(app):
             visits = Visits.of(app, message(session=await ours.created(app)))
             found[kind] = await _times(requests, visits.answer, ECHOED)
             if kind == "request":

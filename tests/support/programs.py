@@ -145,23 +145,6 @@ class Program:
             await self.end()
 
 
-class Redis(Program):
-    """A Redis server that has a change on disk before it answers."""
-
-    is_ready = b"Ready to accept connections"
-
-    def __init__(self, program: Path, folder: Path) -> None:
-        port = free_port()
-        command: list[str | Path] = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
-        command += ["--appendonly", "yes", "--appendfsync", "always"]
-        super().__init__("redis", folder, command, port)
-
-    @property
-    def url(self) -> str:
-        """The `store=` option of the servers."""
-        return f"redis://127.0.0.1:{self.port}/0"
-
-
 class Nginx(Program):
     """nginx with the site of the deployment recipe, in `site.conf` of a folder, in front of programs."""
 

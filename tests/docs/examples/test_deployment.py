@@ -19,7 +19,8 @@ from clients import LEGACY, SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
-from programs import Nginx, Program, Redis, free_port
+from programs import Nginx, Program, free_port
+from redis_servers import serving
 
 from integration.wire import INITIALIZE
 
@@ -65,10 +66,8 @@ async def test_servers_of_the_recipe_serve_and_tell_their_health(
 ) -> None:
     """A client counts through nginx and two workers; without the store the server is alive and not ready."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # which a killed worker cannot save
-    redis = Redis(program("redis-server"), tmp_path)
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
-        await redis.launch()
-        await redis.ready()
+        redis = stack.enter_context(serving(appendonly="yes", appendfsync="always"))
         server = Server(tmp_path, command, redis.url)
         await stack.enter_async_context(server.running())
         await server.ready()
@@ -81,7 +80,7 @@ async def test_servers_of_the_recipe_serve_and_tell_their_health(
                 assert notes == {"result": ["x"] * number}
         base = f"http://127.0.0.1:{server.port}"
         before = [(await http.get(f"{base}/{path}")).status_code for path in ("health", "ready")]
-        await redis.end()
+        redis.kill9()
         after = [await http.get(f"{base}/{path}") for path in ("health", "ready")]
     assert before == [200, 200]
     assert [answer.status_code for answer in after] == [200, 503]
