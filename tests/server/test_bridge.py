@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,6 @@ from mcp_sessions._server.active import Bridged as Crossing
 from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 DEADLINE = 30  # seconds after which a test that hangs fails
-
-both = pytest.mark.parametrize("sse", [False, True], ids=["json", "sse"])
 
 
 def by_user(scope: Scope) -> Principal | None:
@@ -70,9 +68,6 @@ def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
     return Bridged(server, app, facts)
 
 
-# --- both ways -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
 async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
     """The server's own sessions die with the process, too."""
@@ -113,31 +108,21 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
     assert found == [ours.encode() for _ in seen]
 
 
-# --- begun, or not -------------------------------------------------------------------------------
-
-
-async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps() -> None:
-    """Servers with transport sessions keep the request that began one."""
-    world = bridged()
-    client = Client(world.app, modern=False)
-    created = await client.send("sessions/create", {}, (HEADER, (await world.opens()).encode()))
-    held = {"sessionId": created.result["session"]["sessionId"]}
-    assert (await client.send("initialize", session=held)).status == 200
-    kept = world.server.seen[-1].scope
-    assert kept["mcp_session"] is kept["state"]["mcp_session"] is None
-
-
-async def test_nor_does_it_where_the_server_fails() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps(fails: bool) -> None:
+    """Servers with transport sessions keep the request that began one, also where they fail."""
     kept: list[Any] = []
 
-    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         kept.append(scope)
-        raise LookupError
+        if fails:
+            raise LookupError
+        await Stateful()(scope, receive, send)
 
-    client = Client(sessions(fails, bridge=True, admission="own"), modern=False)
+    client = Client(sessions(app, bridge=True, admission="own"), modern=False)
     held = await client.create()
-    with pytest.raises(LookupError):
-        await client.send("initialize", session=held)
+    with pytest.raises(LookupError) if fails else nullcontext():
+        assert (await client.send("initialize", session=held)).status == 200
     (scope,) = kept
     assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
 
@@ -166,9 +151,6 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
     assert "not visible ASCII, or too long" in caplog.text
 
 
-# --- refused -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 async def test_the_servers_guards_come_first(method: str) -> None:
     """An expired access token is a 401, whatever became of the session."""
@@ -192,9 +174,6 @@ async def test_what_the_server_has_forgotten_is_a_404() -> None:
     assert (await world.send("tools/call", ours)).result == {"content": 1}
 
 
-# --- ended ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
 async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: int) -> None:
     """A server that ends nothing, or has forgotten, keeps nobody from leaving; one that forbids it does."""
@@ -203,9 +182,6 @@ async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: i
     assert (await world.bodyless("DELETE", ours)).status == answered
     lives = (await world.send("tools/call", ours)).status == 200
     assert lives is (answered != 200)
-
-
-# --- streams -------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -266,9 +242,6 @@ async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     ours = await world.opens()
     for method in ("GET", "DELETE"):
         assert (await world.bodyless(method, ours)).status == 503
-
-
-# --- its place -----------------------------------------------------------------------------------
 
 
 async def test_the_server_sees_nothing_of_the_bridge() -> None:

@@ -27,31 +27,27 @@ def mirror(session: dict[str, str]) -> Header:
     return (b"mcp-session-id", session["sessionId"].encode())
 
 
-class TestWithoutASession:
-    async def test_a_session_around_is_not_its_own(self, modern: bool) -> None:
-        """A middleware may stand within a handler of another, whose session is current there."""
-        seen: list[Session | None] = []
+async def test_a_session_around_is_not_its_own(modern: bool) -> None:
+    """A middleware may stand within a handler of another, whose session is current there."""
+    seen: list[Session | None] = []
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await read(receive)
-            seen.append(current_session())
-            await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(current_session())
+        await Server()(scope, receive, send)
 
-        inner = sessions(app)
+    inner = Client(sessions(app), modern=modern)
 
-        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
-            body = json.dumps(Client(inner, modern=modern).message("tools/call")).encode()
-            headers = Client(inner, modern=modern).headers("tools/call")
-            seen.append(current_session())
-            await inner(http(headers=headers), Incoming(*chunks(body)), Answer())
-            seen.append(current_session())
-            await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(current_session())
+        await inner.tool()
+        seen.append(current_session())
+        await Server()(scope, receive, send)
 
-        client = Client(sessions(outer, admission="own"), modern=modern)
-        await client.tool(session=await client.create())
-        before, within, after = seen
-        assert within is None
-        assert before is after is not None
+    client = Client(sessions(outer, admission="own"), modern=modern)
+    await client.tool(session=await client.create())
+    before, within, after = seen
+    assert within is None
+    assert before is after is not None
 
 
 class TestWithASession:
@@ -188,7 +184,10 @@ async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
 
 @pytest.mark.parametrize(
     ("by_header", "value", "words"),
-    [(False, "x" * 5000, "the limit is 4096"), (False, {1}, "state must be JSON"), (True, {1}, "state must be JSON")],
+    [
+        (False, "x" * 5000, "the limit is 4096"),
+        *((by_header, {1}, "state must be JSON") for by_header in (False, True)),
+    ],
 )
 async def test_a_state_that_cannot_be_kept_makes_the_answer_an_error(by_header: bool, value: Any, words: str) -> None:
     """Nothing is lost in silence, whether its client carries it or the store keeps it."""

@@ -42,9 +42,6 @@ async def in_cart(client: Client, session: Any, item: str = "tea") -> int:
     return int((await client.tool("get", session=session, item=item)).result["content"])
 
 
-# --- what a fork begins with ---------------------------------------------------------------------
-
-
 async def test_a_fork_begins_with_a_copy_of_the_data(tracked: bool) -> None:
     """From then on each has its own, over generations, and outlives the other."""
     client = Client(shop(tracked=tracked))
@@ -59,12 +56,11 @@ async def test_a_fork_begins_with_a_copy_of_the_data(tracked: bool) -> None:
     assert await in_cart(client, copy) == 2
 
 
-# --- on the wire ---------------------------------------------------------------------------------
-
-
 async def test_a_fork_expires_no_later_than_its_parent(tracked: bool) -> None:
+    """And a parent that has expired or is idle is not forked."""
     clock = Clock()
-    client = Client(shop(tracked=tracked, clock=clock, lifetime=100, store=MemoryStore(clock=clock)))
+    idle: dict[str, Any] = {"idle_timeout": 70} if tracked else {}
+    client = Client(shop(tracked=tracked, clock=clock, lifetime=100, store=MemoryStore(clock=clock), **idle))
     root = await client.create()
     clock.now += 60
     fork = await client.fork(root)
@@ -73,6 +69,7 @@ async def test_a_fork_expires_no_later_than_its_parent(tracked: bool) -> None:
     assert (await client.tool(session=fork)).session is not None
     clock.now = START + 100
     assert (await client.tool(session=fork)).error["data"]["reason"] == "expired"
+    assert (await client.send("sessions/fork", session=root)).error["data"]["reason"] == "expired"
 
 
 async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
@@ -89,22 +86,11 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
         assert (refused.error["code"], set(refused.error["data"])) == (-32043, {"sessionId"})
 
 
-async def test_an_idle_parent_is_not_forked() -> None:
-    clock = Clock()
-    client = Client(shop(tracked=True, clock=clock, idle_timeout=60, store=MemoryStore(clock=clock)))
-    root = await client.create()
-    clock.now += 62
-    assert (await client.send("sessions/fork", session=root)).error["data"]["reason"] == "expired"
-
-
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
     client = Client(shop(store=Failing("status"), on_store_error="allow"))
     root = await client.create()
     assert (await client.send("sessions/fork", session=root)).status == 503
-
-
-# --- the application's hooks ---------------------------------------------------------------------
 
 
 async def test_on_create_sees_a_fork_with_all_that_it_begins_with(tracked: bool) -> None:
@@ -139,9 +125,6 @@ async def test_on_create_may_refuse_a_fork_and_nothing_is_left_behind(tracked: b
     assert refused.error == {"code": -31045, "message": "one cart is enough"}
     assert (len(store._data._values), len(store._entries)) == (1, int(tracked))
     assert await in_cart(client, root) == 1
-
-
-# --- the end of its parent meanwhile ---------------------------------------------------------------
 
 
 class Meeting(MemoryStore):

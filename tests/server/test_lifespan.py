@@ -17,11 +17,7 @@ STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
 
 
 class Noted(Services):
-    """Notes its steps in place of doing anything.
-
-    Args:
-        steps: Where.
-    """
+    """Notes its steps in place of doing anything."""
 
     def __init__(self, steps: list[str]) -> None:
         super().__init__(MemoryStore(), (), closes=True, on_start=checkpoint)
@@ -40,36 +36,26 @@ class Noted(Services):
         self.steps.append("stopped")
 
 
-class Life:
-    """One life, whose steps are written down in their order.
+async def lived(*says: str) -> list[str]:
+    """What happens in order where an application answers this to each thing that it hears."""
+    steps: list[str] = []
 
-    Args:
-        says: What the application answers to each thing that it hears.
-    """
-
-    def __init__(self, *says: str) -> None:
-        self.steps: list[str] = []
-        self._says = says
-
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for said in self._says:
-            self.steps.append(f"the application hears {(await receive())['type']}")
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for said in says:
+            steps.append(f"the application hears {(await receive())['type']}")
             await send({"type": said})
 
-    async def run(self) -> list[str]:
-        """What happened, in order."""
+    async def hear(message: Message) -> None:
+        steps.append(f"the server hears {message['type']}")
 
-        async def hear(message: Message) -> None:
-            self.steps.append(f"the server hears {message['type']}")
-
-        await Noted(self.steps).run(self.app, {"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
-        return self.steps
+    await Noted(steps).run(app, {"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
+    return steps
 
 
 @pytest.mark.parametrize("end", ["complete", "failed"])
 async def test_ours_begins_after_the_application_and_ends_before_it(end: str) -> None:
     """The store is closed when the application has stopped, well or not, while the event loop still runs."""
-    assert await Life("lifespan.startup.complete", f"lifespan.shutdown.{end}").run() == [
+    assert await lived("lifespan.startup.complete", f"lifespan.shutdown.{end}") == [
         "the application hears lifespan.startup",
         "the server hears lifespan.startup.complete",
         "started",
@@ -81,15 +67,10 @@ async def test_ours_begins_after_the_application_and_ends_before_it(end: str) ->
 
 
 async def test_an_application_that_does_not_start_starts_nothing() -> None:
-    assert await Life("lifespan.startup.failed").run() == [
-        "the application hears lifespan.startup",
-        "the server hears lifespan.startup.failed",
-    ]
-
-
-async def test_an_application_without_a_lifespan_goes_on_serving() -> None:
-    """It returns at once, which servers take for "not supported": nothing must be closed under it."""
-    assert await Life().run() == []
+    """One without a lifespan returns at once, which servers take for "not supported", and goes on serving."""
+    failed = await lived("lifespan.startup.failed")
+    assert failed == ["the application hears lifespan.startup", "the server hears lifespan.startup.failed"]
+    assert await lived() == []
 
 
 class TestARouter:

@@ -70,30 +70,21 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_it_is_right_across_a_restart(tmp_path: Path) -> None:
-    """The sessions of before are there, and one that ends leaves it at what lives: never below 0."""
+    """And the same on each worker, so that the maximum over them is right; one that ends leaves it at what lives."""
     store, clock = f"sqlite:{tmp_path / 'sessions.db'}", Clock()
-    first, second = Worker(store, clock), Worker(store, clock)
-    async with first.running:
-        held = [await first.client.create() for _ in range(3)]
-        await first.shows(3)
-    assert first.gauge() is None
-    async with second.running:
-        await second.shows(3)
-        for session in held:
-            await second.client.delete(session)
-        await second.shows(0)
-
-
-async def test_several_workers_report_the_same(tmp_path: Path) -> None:
-    """What the store holds, so that the maximum over the workers is right, whichever of them runs."""
-    store, clock = f"sqlite:{tmp_path / 'sessions.db'}", Clock()
-    first, second = Worker(store, clock), Worker(store, clock)
+    first, second, third = (Worker(store, clock) for _ in range(3))
+    await third.app.services.stopping()  # before it has started
     async with second.running:
         async with first.running:
-            await first.client.create()
-            await first.shows(1)
-        assert first.gauge() is None
-        await second.shows(1)
+            held = [await first.client.create() for _ in range(3)]
+            await first.shows(3)
+        assert first.gauge() is third.gauge() is None
+        await second.shows(3)
+    async with third.running:
+        await third.shows(3)
+        for session in held:
+            await third.client.delete(session)
+        await third.shows(0)
 
 
 async def test_without_tracking_there_is_no_gauge() -> None:
@@ -118,12 +109,6 @@ async def test_several_servers_of_one_process_add_up() -> None:
     counts[0].alive(counts[0], "shop", None)
     counts[0].alive(counts[0], "shop", None)
     assert worker.gauge() == [2]
-
-
-async def test_a_server_that_stops_before_it_has_started_counts_nothing() -> None:
-    worker = Worker("memory:")
-    await worker.app.services.stopping()
-    assert worker.gauge() is None
 
 
 async def test_what_is_not_known_is_not_reported() -> None:

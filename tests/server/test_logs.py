@@ -56,9 +56,6 @@ def extras(record: logging.LogRecord) -> tuple[Any, Any, Any]:
     return record.session, record.trace_id, record.span_id  # type: ignore[attr-defined]
 
 
-# --- lines and traces ----------------------------------------------------------------------------
-
-
 async def bad_state(client: Client, held: dict[str, Any], store: Failing) -> None:
     await client.tool(session={**held, "state": "x"})
 
@@ -104,7 +101,7 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     EventSink(None, bool, pytest.fail)(SessionDeleted(made[0].ref, "idle", 1, made[0].traceparent))
     (ended,) = of(caplog, "ended: idle")
     assert made[0].traceparent is not None
-    assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")
+    assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")  # though it is written outside of a request
 
 
 async def test_a_line_that_a_store_writes_within_a_request_carries_its_session(
@@ -120,16 +117,6 @@ async def test_a_line_that_a_store_writes_within_a_request_carries_its_session(
     ref = (await client.tool("slow", session=await client.create())).result["content"]
     logging.getLogger("mcp_sessions").warning("the store is slow")
     assert [extras(record)[0] for record in of(caplog, "slow")] == [ref, "-"]
-
-
-def test_the_filter_of_handlers_takes_the_session_of_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Which may be written outside of a request of that session."""
-    caplog.handler.addFilter(session_filter := SessionLogFilter())
-    try:
-        EventSink(None, bool, pytest.fail)(SessionDeleted("ses_a", "idle", 1))
-    finally:
-        caplog.handler.removeFilter(session_filter)
-    assert [getattr(record, "session", None) for record in caplog.records] == ["ses_a"]
 
 
 async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,9 +148,6 @@ async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog:
     assert record.getMessage() == (
         f"session store unavailable (store_corrupt): SQLite file {path}: file is not a database"
     )
-
-
-# --- what may indicate an attack --------------------------------------------------------------------
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -202,13 +186,12 @@ async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pyt
 
 async def test_a_warning_names_where_the_requests_came_from(caplog: pytest.LogCaptureFixture) -> None:
     """A few addresses and users, in ASCII: what a proxy passes on may be a client's own words."""
-    client = Client(sessions(Server(), principal=lambda scope: dict(scope["headers"])[b"x-user"].decode()))
-    held = (await client.send("sessions/create", None, (b"x-user", b"ann"))).result["session"]
+    caller = ["ann"]
+    client = Client(sessions(Server(), principal=lambda scope: caller[0]))
+    held = await client.create()
     for number in range(MANY + 5):
-        client.scope["client"] = (f"203.0.113.{number}\n", 5)
-        await client.tool(
-            "whoami", (b"x-user", b"m%d" % number), session={"sessionId": held["sessionId"][:-8] + "A" * 8}
-        )
+        client.scope["client"], caller[0] = (f"203.0.113.{number}\n", 5), f"m{number}"
+        await client.tool(session={"sessionId": held["sessionId"][:-8] + "A" * 8})
     (line,) = warnings(caplog)
     addresses = r"'203.0.113.0\n', '203.0.113.10\n', '203.0.113.11\n'"
     some = f"from {addresses} and {MANY - 3} more by 'm0', 'm1', 'm10' and {MANY - 3} more"
@@ -269,8 +252,6 @@ class Minutes:
         passed.set()
         await anyio.wait_all_tasks_blocked()
 
-
-# --- without any set-up --------------------------------------------------------------------------
 
 SERVED = """
 import sys

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette._utils import get_route_path
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
@@ -51,20 +51,21 @@ class TestTheSessionHeader:
         assert asked == ([{}] if (method, admission) == ("DELETE", "ask") else [])
 
 
-class TestWhereItIsMounted:
-    @given(st.text("/am", max_size=8), st.text("/am", max_size=6))
-    def test_the_path_is_the_one_that_routing_takes(self, path: str, root: str) -> None:
-        """A router that saw another path than we do would serve what no policy has judged."""
-        scope = {"path": path, "root_path": root}
-        assert route_path(scope) == get_route_path(scope)
+@given(st.text("/am", max_size=8), st.text("/am", max_size=6))
+def test_the_path_is_the_one_that_routing_takes(path: str, root: str) -> None:
+    """A router that saw another path than we do would serve what no policy has judged."""
+    scope = {"path": path, "root_path": root}
+    assert route_path(scope) == get_route_path(scope)
+
+
+def test_without_keys_it_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    assert MCPSessionMiddleware(server).app is server
+    assert "for this process only" in caplog.text
 
 
 class Store(MemoryStore):
-    """A store that says what is asked of it, and may refuse.
-
-    Args:
-        opening: What `open` raises.
-    """
+    """A store that says what is asked of it, and may refuse to open and to close."""
 
     def __init__(self, clock: Clock, *, opening: Exception | None = None) -> None:
         super().__init__(clock=clock)
@@ -87,29 +88,20 @@ class Store(MemoryStore):
         return await super().claim_ended(**options)
 
 
-STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
+STEPS = "startup", "shutdown"
+STARTED, STOPPED = ({"type": f"lifespan.{step}.complete"} for step in STEPS)
 
 
 class TestItsOwnStartAndStop:
-    async def live(self, app: Any, *, between: Any = None) -> list[Message]:
+    async def live(self, app: Any) -> list[Message]:
         """Start an application up and shut it down; what it says."""
-        answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
-
-        async def receive() -> Message:
-            if not incoming.messages:
-                await between()
-                return {"type": "lifespan.shutdown"}
-            return await incoming()
-
+        answer = Answer()
         with anyio.fail_after(5):
-            await app({"type": "lifespan"}, receive, answer)
+            await app({"type": "lifespan"}, Incoming(*({"type": f"lifespan.{step}"} for step in STEPS)), answer)
         return answer.messages
 
-    async def nothing(self) -> None:
-        """Between start and stop."""
-
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for step in ("startup", "shutdown"):
+        for step in STEPS:
             await receive()
             await send({"type": f"lifespan.{step}.complete"})
 
@@ -119,7 +111,7 @@ class TestItsOwnStartAndStop:
         store = Store(Clock())
         monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
         app = sessions(self.app, store="memory:" if ours else store)
-        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert await self.live(app) == [STARTED, STOPPED]
         assert store.steps == (["open", "close"] if ours else ["open"])
 
     async def test_a_store_that_is_set_up_wrongly_stops_the_start(self) -> None:
@@ -139,7 +131,7 @@ class TestItsOwnStartAndStop:
         store = Store(Clock(), opening=StoreUnavailable())
         monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
         app = sessions(self.app, store="memory:")
-        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert await self.live(app) == [STARTED, STOPPED]
         assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
@@ -152,28 +144,8 @@ class TestItsOwnStartAndStop:
             await store.swept.wait()
 
 
-class TestConstruction:
-    def test_without_keys_it_says_what_that_means(self, caplog: pytest.LogCaptureFixture) -> None:
-        MCPSessionMiddleware(Server())
-        assert "for this process only" in caplog.text
-
-    def test_the_wrapped_application_can_be_reached(self) -> None:
-        server = Server()
-        assert sessions(server).app is server
-
-
-def driven(app: ASGIApp, scope: Scope) -> Any:
-    """An application under asgiref's driver, which has no types."""
-    driver: Any = ApplicationCommunicator
-    return driver(app, scope)
-
-
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of asgiref knows nothing else
 class TestUnderAnotherDriver:
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        """The driver of asgiref knows asyncio alone."""
-        return "asyncio"
-
     async def test_an_application_with_the_types_of_asgiref_is_wrapped(self) -> None:
         """Type checkers accept it as they do one with Starlette's."""
 
@@ -181,8 +153,7 @@ class TestUnderAnotherDriver:
             await send({"type": "http.response.start", "status": 204, "headers": [], "trailers": False})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        peer = driven(MCPSessionMiddleware(app, keys=SECRET), http(method="GET"))
-        assert (await peer.receive_output())["status"] == 204
+        assert (await call(MCPSessionMiddleware(app, keys=SECRET), http("GET"))).status == 204
 
     async def test_a_stream_passes_event_by_event(self) -> None:
         """The first event is there before the second exists."""
@@ -197,7 +168,8 @@ class TestUnderAnotherDriver:
 
         created = await Client(sessions(Server(), admission="own"), modern=False).create()
         client = Client(Server(), modern=False)
-        peer = driven(sessions(app), http(headers=JSON))
+        driver: Any = ApplicationCommunicator  # which has no types
+        peer = driver(sessions(app), http(headers=JSON))
         body = str(client.message("tools/call", session=created)).replace("'", '"').encode()
         await peer.send_input({"type": "http.request", "body": body})
         assert (await peer.receive_output())["type"] == "http.response.start"

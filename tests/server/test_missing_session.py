@@ -47,6 +47,7 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
 @pytest.mark.parametrize(
     ("modern", "options", "headers", "words"),
     [
+        (True, {}, [], ["sessions/create"]),
         (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
         (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
         (True, {"transport": "off"}, [], ["cookies are off", 'transport="auto"']),
@@ -61,9 +62,11 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
 async def test_the_log_says_who_has_no_session_and_why_and_what_mends_it(
     modern: bool, options: dict[str, Any], headers: list[Header], words: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    capable: Any = {"experimental": {"sessions": {}}} if "sessions/create" in words else {}
     client = asking(modern=modern, **options)
     for _ in range(2):
         body = client.message("tools/call", {**(NAMED if modern else {}), "name": "asks", "arguments": {}})
+        body["params"]["_meta"][CAPABILITIES] = capable
         answer = await client.post(body, (b"user-agent", b"agent/1"), *headers)
         assert answer.result["content"] is True
     (line,) = lines(caplog)
@@ -71,20 +74,13 @@ async def test_the_log_says_who_has_no_session_and_why_and_what_mends_it(
     assert all(word in line for word in words)
 
 
-async def test_a_client_that_names_sessions_and_named_none(caplog: pytest.LogCaptureFixture) -> None:
-    client = asking()
-    message = client.message("tools/call", {"name": "asks"})
-    message["params"]["_meta"][CAPABILITIES] = {"experimental": {"sessions": {}}}
-    await client.post(message)
-    assert ["sessions/create" in line for line in lines(caplog)] == [True]
+async def app_that_asks(scope: Any, receive: Any, send: Any) -> None:
+    current_session()
+    await Server()(scope, receive, send)
 
 
 async def test_a_list_and_a_batch_have_none_by_design(caplog: pytest.LogCaptureFixture) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        current_session()
-        await Server()(scope, receive, send)
-
-    client = Client(sessions(app))
+    client = Client(sessions(app_that_asks))
     await client.send("tools/list", session=await client.create())
     caplog.clear()
     await client.send("tools/list", session=await client.create())
@@ -93,33 +89,19 @@ async def test_a_list_and_a_batch_have_none_by_design(caplog: pytest.LogCaptureF
     assert ["batch" in line for line in lines(caplog)] == [True]
 
 
-async def test_a_handshake_is_before_any_session(caplog: pytest.LogCaptureFixture) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert current_session() is None
-        await Server()(scope, receive, send)
-
-    client = Client(sessions(app), modern=False)
-    await client.send("initialize", HANDSHAKE)
-    await Client(client.app).send(DISCOVER)
-    assert lines(caplog) == []
-
-
-async def test_what_is_no_message_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """A gateway asks in whatever it forwards: our own questions, notifications, replies, pings and streams."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        current_session()
-        await Server()(scope, receive, send)
-
+async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway asks in whatever it forwards: handshakes, our questions, notifications, replies, pings and streams."""
+    app = sessions(app_that_asks)
     for modern in (True, False):
-        client = Client(sessions(app), modern=modern)
+        client = Client(app, modern=modern)
+        await client.send(DISCOVER if modern else "initialize", HANDSHAKE)
         await client.create()
         await client.delete({"sessionId": "unknown"})
         await client.send("ping")
         await client.send("notifications/initialized", id=None)
         await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
-        await call(client.app, http("GET"))
-        await call(client.app, http("DELETE"))
+        for method in ("GET", "DELETE"):
+            await call(app, http(method))
     assert lines(caplog) == []
 
 
@@ -164,9 +146,6 @@ async def test_each_reason_is_one_line_and_nothing_that_a_client_sends_is_kept(
     (line,) = lines(caplog)
     assert len(line) < 300
     assert not any("x" * 10 in reason for reason in logs._warned)
-
-
-# --- sessions of other processes -----------------------------------------------------------------
 
 
 async def header_session(client: Client) -> Header:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 from datetime import timedelta
 from inspect import signature
 from typing import Any, get_type_hints
@@ -11,7 +11,7 @@ import pytest
 from apps import SHORT, Server, sessions
 from clients import SECRET, START
 
-from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Principal
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
 from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
@@ -29,6 +29,7 @@ def test_the_typed_keywords_are_the_options() -> None:
     }
     assert own.keys() - {field.name for field in fields(Options)} == {"app", "return"}
     assert MiddlewareOptions.__annotations__.keys() - EndpointOptions.__annotations__.keys() == {"path"}
+    assert len(fields(Options)) <= 20
 
 
 def options_of(**options: Any) -> Runtime:
@@ -53,16 +54,12 @@ def test_the_defaults_need_nothing_but_keys() -> None:
         ("path", "/a/b/", "/a/b"),
         ("path", "/", ""),
         ("lifetime", timedelta(days=1), 86400.0),
-        ("idle_timeout", 60, 60.0),
+        *(("idle_timeout", seconds, float(seconds)) for seconds in (60, 7 * 86400)),
         ("body_timeout", 0.5, 0.5),
-        ("lists", "stable", "stable"),
-        ("lists", "session", "session"),
-        ("lists", "untouched", "untouched"),
-        ("max_body_bytes", 1, 1),
-        ("max_batch", 1, 1),
+        *(("lists", lists, lists) for lists in ("stable", "session", "untouched")),
+        *((name, 1, 1) for name in ("max_body_bytes", "max_batch")),
         ("create_limit", None, None),
         ("audience", "https://api.example/mcp", "https://api.example/mcp"),
-        ("idle_timeout", 7 * 86400, 7 * 86400.0),
     ],
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
@@ -165,33 +162,14 @@ def test_a_function_whose_signature_cannot_be_read_is_taken() -> None:
     assert unreadable
 
 
-def test_no_error_text_holds_a_key() -> None:
-    """What is nearly a key is a secret too."""
+def test_what_is_no_option_and_no_application_is_an_error() -> None:
+    """A server's own object has a method that makes what can be called; what is nearly a key is a secret too."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
+        sessions(Server(), lifetim=1)
+    with pytest.raises(
+        ConfigurationError, match=r"^object is not an ASGI application; wrap what its streamable_http_a"
+    ):
+        sessions(object())
     with pytest.raises(ConfigurationError) as refused:
         options_of(keys=[SECRET, "nearly-a-secret"])
     assert "nearly" not in str(refused.value)
-
-
-def test_what_is_wrapped_can_be_called() -> None:
-    """A server's own object has a method that makes what can be."""
-    with pytest.raises(
-        ConfigurationError, match=r"^object is not an ASGI application; wrap what its streamable_http_app"
-    ):
-        MCPSessionMiddleware(object())  # type: ignore[arg-type]
-
-
-def test_an_unknown_option_is_an_error_as_of_any_function() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
-        MCPSessionMiddleware(Server(), **dict[str, Any](lifetim=1))
-
-
-def test_the_constructor_and_the_checked_options_name_the_same() -> None:
-    """At most twenty, five of which take an object of their own."""
-    parameters = [*signature(MCPSessionMiddleware).parameters]
-    assert sorted(parameters) == sorted(["app", *(field.name for field in fields(Options))])
-    assert len(parameters) - 1 <= 20
-
-
-def test_an_option_object_is_frozen() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Limits().batch = 0  # type: ignore[misc]

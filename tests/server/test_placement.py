@@ -128,8 +128,7 @@ NOT_INSIDE: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
 def test_authentication_on_the_way_to_the_endpoint_is_found(make: Callable[[], object]) -> None:
     """Wherever it stands: noted down, built, in a route, a mount, a host or an included router."""
-    paths = ["/mcp", "/v1/api/mcp", None]
-    assert any(authenticates(make(), path) for path in paths[:2])
+    assert authenticates(make(), "/mcp") or authenticates(make(), "/v1/api/mcp")
     assert authenticates(make(), None)
 
 
@@ -142,11 +141,7 @@ def test_authentication_elsewhere_is_not_ours(make: Callable[[], object]) -> Non
 def test_paths_are_taken_relative_to_the_mount() -> None:
     """Inside of a mount, the endpoint is what remains of its path."""
     app = Router([Mount("/v1", Router([Route("/v1/mcp", authenticated(SERVER))]))])
-    assert not authenticates(app, "/v1/mcp")
-    assert authenticates(app, "/v1/v1/mcp")
-
-
-# --- another one inside --------------------------------------------------------------------------
+    assert [authenticates(app, path) for path in ("/v1/mcp", "/v1/v1/mcp")] == [False, True]
 
 
 def noted(**options: Any) -> list[Middleware]:
@@ -192,54 +187,41 @@ def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], objec
     assert not repeats(make(), "/mcp")
 
 
-async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> None:
-    """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
-    app = sessions(sessions(SERVER))
-    assert await started(app) == {"type": "lifespan.startup.failed", "message": DUPLICATE_MIDDLEWARE}
-    with pytest.raises(ConfigurationError, match="Remove one of them"):
-        await call(app, http())
-
-
-# --- what becomes of a misplaced middleware ------------------------------------------------------
-
-
-async def test_a_misplaced_middleware_does_not_start() -> None:
-    app = sessions(authenticated(SERVER))
-    assert await started(app) == {"type": "lifespan.startup.failed", "message": MISPLACED}
-    assert "add_sessions(app, ...)" in MISPLACED
-    assert "principal=" in MISPLACED
-
-
-async def test_without_a_start_every_mcp_request_fails() -> None:
-    """A mounted application hears of no start-up: it fails closed, and other paths pass."""
-    server = Server()
-    app = sessions(authenticated(server))
+@pytest.mark.parametrize(
+    ("inner", "message", "remedy"),
+    [
+        (sessions(SERVER), DUPLICATE_MIDDLEWARE, "Remove one of them"),
+        (authenticated(SERVER), MISPLACED, "add_sessions"),
+    ],
+    ids=["another one inside", "authentication inside"],
+)
+async def test_a_misplaced_middleware_does_not_start(inner: ASGIApp, message: str, remedy: str) -> None:
+    """The server is told why, with the remedy. One that is mounted hears of no start: every MCP request fails."""
+    SERVER.seen.clear()
+    app = sessions(inner)
+    assert await started(app) == {"type": "lifespan.startup.failed", "message": message}
     for method in ("GET", "POST", "DELETE"):
-        with pytest.raises(ConfigurationError, match="add_sessions"):
+        with pytest.raises(ConfigurationError, match=remedy):
             await call(app, http(method))
-    assert server.seen == []
+    assert SERVER.seen == []
     assert (await call(app, http(path="/health", headers=[(b"user", b"ann")]))).status == 202
 
 
-async def test_routes_may_be_added_until_the_first_call() -> None:
-    """The application is looked at when it serves first, not when it is wrapped."""
-    inner = Starlette()
-    app = sessions(inner)
-    inner.router.routes.append(Route("/mcp", authenticated(SERVER)))
-    with pytest.raises(ConfigurationError):
-        await call(app, http())
-
-
-async def test_routes_may_be_added_by_the_start_itself() -> None:
-    """What an application mounts in its lifespan is seen before the first request is served."""
+@pytest.mark.parametrize("by_the_start", [False, True])
+async def test_routes_may_be_added_until_the_first_call(by_the_start: bool) -> None:
+    """The application is looked at when it serves first, not when it is wrapped or started."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.router.routes.append(Route("/mcp", authenticated(SERVER)))
         yield
 
-    app = sessions(Starlette(lifespan=lifespan))
-    assert (await started(app))["type"] == "lifespan.startup.complete"
+    inner = Starlette(lifespan=lifespan)
+    app = sessions(inner)
+    if by_the_start:
+        assert (await started(app))["type"] == "lifespan.startup.complete"
+    else:
+        inner.router.routes.append(Route("/mcp", authenticated(SERVER)))
     with pytest.raises(ConfigurationError):
         await call(app, http())
 
@@ -252,9 +234,6 @@ async def test_with_a_principal_of_its_own_it_may_stand_anywhere() -> None:
     session = {"sessionId": answer.result["session"]["sessionId"]}
     assert "result" in (await client.tool("whoami", (b"user", b"ann"), session=session)).json
     assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
-
-
-# --- a path that nothing serves -------------------------------------------------------------------
 
 
 async def own_default(scope: Scope, receive: Receive, send: Send) -> None:
@@ -316,8 +295,6 @@ async def test_the_start_logs_a_path_that_nothing_serves(
     assert errors == ["mcp_sessions"] * lines
     assert caplog.text.count("/api/mcp") == lines
 
-
-# --- under a real server -------------------------------------------------------------------------
 
 STARLETTE = """
 from starlette.applications import Starlette

@@ -17,25 +17,14 @@ NEW = "the secret that signs from now on, at least 32 bytes"
 class Deployment:
     """A server with tracked sessions, and clients that are whoever they say."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.store: MemoryStore = options.pop("store", MemoryStore(clock=self.clock))
-        self.options = {"tracked": True, "lifetime": 3600, **options}
-        self.app = self.worker()
-
-    def worker(self, **options: Any) -> Any:
-        """The middleware of one process."""
-        return sessions(
-            Server(),
-            principal=lambda scope: scope.get("who"),
-            clock=self.clock,
-            store=self.store,
-            **{**self.options, **options},
-        )
+        self.options = {"tracked": True, "lifetime": 3600, "clock": self.clock, "store": MemoryStore(clock=self.clock)}
 
     def client(self, who: str | None = "alice", *, modern: bool = True, **options: Any) -> Client:
-        """Somebody's client, on a worker of its own where there are options."""
-        return Client(self.worker(**options) if options else self.app, modern=modern, who=who)
+        """Somebody's client, on a worker of its own."""
+        app = sessions(Server(), principal=lambda scope: scope.get("who"), **self.options, **options)
+        return Client(app, modern=modern, who=who)
 
 
 async def refs(client: Client) -> list[str]:
@@ -52,18 +41,6 @@ async def refs(client: Client) -> list[str]:
 
 async def ref_of(client: Client, session: Any) -> str:
     return str((await client.tool(session=session)).result["content"])
-
-
-async def test_servers_of_different_audiences_may_share_keys_and_a_store() -> None:
-    """Nobody is shown another server's sessions."""
-    deployment = Deployment()
-    in_shop, in_bank = (Client(deployment.worker(audience=name), modern=True, who="alice") for name in ("shop", "bank"))
-    await in_shop.create()
-    ref = await ref_of(in_bank, await in_bank.create())
-    assert await refs(in_bank) == [ref]
-
-
-# --- shown ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("modern", [False, True])
@@ -90,15 +67,15 @@ async def test_sessions_are_shown_by_public_names_and_times(modern: bool) -> Non
 
 
 async def test_everybody_is_shown_their_own() -> None:
-    """Whichever worker is asked, and under whichever key they were signed."""
+    """Whichever worker is asked, and under whichever key they were signed; servers of other audiences have others."""
     deployment = Deployment()
     alice, bob, rolled = deployment.client(), deployment.client("bob"), deployment.client(keys=[NEW, SECRET])
+    bank = deployment.client(audience="bank")
     mine, theirs = await ref_of(alice, await alice.create()), await ref_of(bob, await bob.create())
-    newer = await ref_of(rolled, await rolled.create())
+    newer, banked = await ref_of(rolled, await rolled.create()), await ref_of(bank, await bank.create())
     assert await refs(alice) == [mine]
     assert sorted(await refs(rolled)) == sorted([mine, newer])
-    assert await refs(bob) == [theirs]
-    assert await refs(deployment.client("carol")) == []
+    assert [await refs(client) for client in (bob, bank, deployment.client("carol"))] == [[theirs], [banked], []]
 
 
 async def test_the_session_that_asks_is_marked_and_echoed() -> None:

@@ -47,11 +47,6 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_an_empty_environment_sets_nothing() -> None:
-    """So that the defaults stay the middleware's."""
-    assert from_env() == {}
-
-
 HOUR, DAY = 3600, 24 * 3600
 READ: dict[str, dict[str, Any]] = {
     "audience": {"https://api.example/mcp": "https://api.example/mcp"},
@@ -66,39 +61,35 @@ READ: dict[str, dict[str, Any]] = {
     "tracked": {"true": True, "TRUE": True, "1": True, "false": False, "0": False},
     "keys": {"file:/run/keys": "file:/run/keys", "env:OTHER": "env:OTHER", SECRET: "env:MCP_SESSIONS_KEYS"},
 }
-CASES = [(option, text, value) for option, forms in READ.items() for text, value in forms.items()]
-
-
-@pytest.mark.parametrize(("option", "text", "value"), CASES)
-def test_a_setting_is_read_in_its_form(environ: pytest.MonkeyPatch, option: str, text: str, value: Any) -> None:
-    environ.setenv(variable(option), text)
-    assert from_env() == {option: value}
-
-
+CASES = [
+    (f"MCP_SESSIONS_{name.upper()}", name, text, value) for name, forms in READ.items() for text, value in forms.items()
+]
 GROUPED: dict[str, dict[str, Any]] = {
-    "WIRE_EXTENSIONS": {
-        "none": Wire(extensions=()),
-        "fork": Wire(extensions=("fork",)),
-        "fork,list": Wire(extensions=("fork", "list")),
-    },
+    "WIRE_EXTENSIONS": {text: Wire(extensions=tuple(text.split(","))) for text in ("fork", "fork,list")},
     "TELEMETRY_CORRELATE": {
-        "true": Telemetry(correlate=True),
-        "false": Telemetry(correlate=False),
+        **{text: Telemetry(correlate=text == "true") for text in ("true", "false")},
         "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
     },
     "LIMITS_BATCH": {"7": Limits(batch=7)},
     "TRANSPORT_BRIDGE": {"true": TransportSessions(bridge=True)},
     "TRANSPORT_LIFETIME": {"1h": TransportSessions(lifetime=HOUR)},
 }
-OBJECTS = [(name, text, value) for name, texts in GROUPED.items() for text, value in texts.items()]
+GROUPED["WIRE_EXTENSIONS"]["none"] = Wire(extensions=())
+CASES += [
+    (f"MCP_SESSIONS_{name}", name.partition("_")[0].lower(), text, value)
+    for name, forms in GROUPED.items()
+    for text, value in forms.items()
+]
 
 
-@pytest.mark.parametrize(("name", "text", "value"), OBJECTS)
-def test_a_field_of_an_option_object_is_read_in_its_form(
-    environ: pytest.MonkeyPatch, name: str, text: str, value: Any
+@pytest.mark.parametrize(("name", "option", "text", "value"), CASES)
+def test_a_setting_is_read_in_its_form(
+    environ: pytest.MonkeyPatch, name: str, option: str, text: str, value: Any
 ) -> None:
-    environ.setenv(f"MCP_SESSIONS_{name}", text)
-    assert [*from_env().values()] == [value]
+    """Alone or as a field of an option object; an empty environment leaves the defaults to the middleware."""
+    assert from_env() == {}
+    environ.setenv(name, text)
+    assert from_env() == {option: value}
 
 
 @pytest.mark.parametrize("setting", ["STORE", "LIMITS_BATCH"])
@@ -111,28 +102,34 @@ def test_a_prefix_with_a_letter_too_few_is_not_passed_over(environ: pytest.Monke
         from_env()
 
 
-def test_fields_of_the_environment_fill_in_an_object_that_is_given_in_code(environ: pytest.MonkeyPatch) -> None:
-    environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "7")
-    environ.setenv("MCP_SESSIONS_LIMITS_NESTING", "7")
-    assert from_env(limits=Limits(batch=8)) == {"limits": Limits(batch=8, nesting=7)}
-    environ.setenv("MCP_SESSIONS_TRANSPORT", "off")
-    environ.setenv("MCP_SESSIONS_TRANSPORT_BRIDGE", "true")
-    assert from_env()["transport"] == TransportSessions(header=False, cookie=False, bridge=True)
-    assert from_env(transport="auto")["transport"] == TransportSessions(bridge=True)
+OFF, SWEPT = {"TRANSPORT": "off", "TRANSPORT_BRIDGE": "true"}, {"TRACKED_SWEEP_INTERVAL": "7"}
 
 
-def test_how_often_is_swept_says_nothing_where_sessions_are_not_tracked(environ: pytest.MonkeyPatch) -> None:
-    environ.setenv("MCP_SESSIONS_TRACKED_SWEEP_INTERVAL", "7")
-    assert from_env() == {}
-    assert from_env(tracked=False) == {"tracked": False}
-    assert from_env(tracked=True) == {"tracked": Tracking(sweep_interval=7)}
-
-
-def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variables", "given", "read"),
+    [
+        ({"LIFETIME": "1h", "ADMISSION": "own"}, {"lifetime": 60}, {"lifetime": 60, "admission": "own"}),
+        # fields fill in an object that is given in code
+        (
+            {"LIMITS_BATCH": "7", "LIMITS_NESTING": "7"},
+            {"limits": Limits(batch=8)},
+            {"limits": Limits(batch=8, nesting=7)},
+        ),
+        (OFF, {}, {"transport": TransportSessions(header=False, cookie=False, bridge=True)}),
+        (OFF, {"transport": "auto"}, {"transport": TransportSessions(bridge=True)}),
+        # how often is swept says nothing where sessions are not tracked
+        (SWEPT, {}, {}),
+        (SWEPT, {"tracked": False}, {"tracked": False}),
+        (SWEPT, {"tracked": True}, {"tracked": Tracking(sweep_interval=7)}),
+    ],
+)
+def test_what_is_given_in_code_wins(
+    environ: pytest.MonkeyPatch, variables: dict[str, str], given: dict[str, Any], read: dict[str, Any]
+) -> None:
     """And what is not comes from the environment."""
-    environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
-    environ.setenv("MCP_SESSIONS_ADMISSION", "own")
-    assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "admission": "own", "on_end": print}
+    for name, text in variables.items():
+        environ.setenv(PREFIX + name, text)
+    assert from_env(**given, on_end=print) == {**read, "on_end": print}
 
 
 WRONG = {
@@ -161,25 +158,17 @@ def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: s
         from_env()
 
 
-LINKS = {
-    "SERVICE_HOST": "10.0.0.11",
-    "SERVICE_PORT": "80",
-    "SERVICE_PORT_HTTP": "80",
-    "PORT": "tcp://10.0.0.11:80",
-    "PORT_80_TCP": "tcp://10.0.0.11:80",
-    "PORT_80_TCP_PROTO": "tcp",
-    "PORT_80_TCP_PORT": "80",
-    "PORT_80_TCP_ADDR": "10.0.0.11",
-    "PORT_53_UDP": "udp://10.0.0.11:53",
-    "PORT_99_SCTP_ADDR": "10.0.0.11",
-}
+LINKS = [
+    *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_PROTO"),
+    *("PORT_80_TCP_PORT", "PORT_80_TCP_ADDR", "PORT_53_UDP", "PORT_99_SCTP_ADDR"),
+]
 
 
 def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyPatch) -> None:
     """It says so to every pod beside one that is called as this package is."""
     environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
-    for rest, text in LINKS.items():
-        environ.setenv(f"MCP_SESSIONS_{rest}", text)
+    for rest in LINKS:
+        environ.setenv(f"MCP_SESSIONS_{rest}", "10.0.0.11")
     assert from_env() == {"lifetime": HOUR}
 
 
