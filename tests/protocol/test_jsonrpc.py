@@ -33,7 +33,6 @@ LATER = {None, "required", "batch", "token_shape", "state_shape"}
 
 
 def reason_of(body: bytes) -> str | None:
-    """Return why a body is refused."""
     try:
         message = parse(body)
         if decision.requested_session(message, None) is None:
@@ -349,7 +348,6 @@ def test_a_name_in_another_case_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("space", ["", " ", "\n\t"])
 @pytest.mark.parametrize("spelling", ["{}", "\\u006b{}", "k\\u0020 {}"])
 def test_many_members_in_any_spelling_are_not_duplicates(space: str, spelling: str) -> None:
-    """White space and escapes make a text longer too, and are distinguished from a member too many."""
     text = ",".join(f'{space}"{spelling.format(number)}"{space}:{space}"a b"' for number in range(1000))
     assert call(b'{%b,"name":"x"}' % text.encode()).target() == "x"
     assert len(call(b'{"_meta":{%b}}' % text.encode()).meta or ()) == 1000

@@ -27,7 +27,6 @@ OTHERS = ["tools/call", "prompts/get", "resources/read", "completion/complete", 
 
 
 def asks(require: Require, method: str, target: str | None = None, *, notification: bool = False) -> bool:
-    """What a policy made of `require` says of one message."""
     return Policy(require).requires(method, lambda: target, notification)
 
 

@@ -328,7 +328,6 @@ def test_a_request_without_its_session_is_read_as_the_same_request(
     ],
 )
 def test_a_trace_context_takes_the_place_of_the_client_s(body: bytes, becomes: bytes) -> None:
-    """Where there is none yet, or no params at all; everything else keeps its bytes."""
     assert rewrite.with_trace(body, "00-1") == becomes
 
 

@@ -14,36 +14,22 @@ from mcp_sessions import SEP1364Create, SEP1364Initialize
 
 
 class Tongue(Protocol):
-    """A client of one dialect. A session is what the client holds of it.
-
-    Attributes:
-        options: What the middleware must be told for it.
-    """
+    """A client of one dialect, and the options of the middleware for it. A session is what the client holds of it."""
 
     options: Mapping[str, Any]
 
     def __init__(self, app: ASGIApp) -> None: ...
 
     @staticmethod
-    def around(server: Server) -> ASGIApp:
-        """The server, as one to which the dialect belongs."""
-        ...
+    def around(server: Server) -> ASGIApp: ...  # the server, as one to which the dialect belongs
 
-    async def begin(self) -> Answer:
-        """Ask for a session."""
-        ...
+    async def begin(self) -> Answer: ...
 
-    def held(self, answer: Answer) -> dict[str, str]:
-        """The session that an answer names, as the client holds it."""
-        ...
+    def held(self, answer: Answer) -> dict[str, str]: ...  # the session that an answer names
 
-    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer:
-        """Call a tool within it; what the answer says of it is held from then on."""
-        ...
+    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer: ...
 
-    async def end(self, session: dict[str, str]) -> Answer:
-        """End it."""
-        ...
+    async def end(self, session: dict[str, str]) -> Answer: ...
 
 
 class _OnStateless:

@@ -143,7 +143,6 @@ class TestWithoutABody:
 
     @pytest.mark.parametrize("method", ["GET", "DELETE"])
     async def test_where_none_are_named_an_id_of_ours_is_out_of_place(self, method: str) -> None:
-        """A transport session that was named before is not known any more."""
         session_id = await named_by(sessions(Server()))
         answer = await bodyless(sessions(Server(), transport="off"), method, session_id)
         assert (answer.status, answer.error["code"]) == (400, -32020)
@@ -151,7 +150,6 @@ class TestWithoutABody:
 
 class TestTheLog:
     async def test_each_fact_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Creations, ends and refusals are for the operator."""
         client = client_of(True)
         with caplog.at_level(logging.INFO, logger="mcp_sessions"):
             root = await client.create()

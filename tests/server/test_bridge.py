@@ -92,7 +92,6 @@ async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     ids=["none", "its own", "another", "two"],
 )
 async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
-    """Whatever the server says there, the client sees the id that it came with, or none."""
     server = Stateful()
     world = bridged(server)
     ours = await world.opens()
@@ -153,7 +152,6 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 async def test_the_servers_guards_come_first(method: str) -> None:
-    """An expired access token is a 401, whatever became of the session."""
     world = bridged()
     await world.opens()
     world.server.guard = 401

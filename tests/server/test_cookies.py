@@ -142,7 +142,6 @@ async def alive(client: Client) -> tuple[Header, bytes]:
 
 @pytest.mark.parametrize("kind", ["forged", "half", "long", "empty", "twice", "quoted", "draft", "header"])
 async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
-    """One error, and the same answer sets a new cookie, with which the next call works."""
     client = server()
     cookie, name = await alive(client)
     token = cookie[1].partition(b"=")[2]
@@ -197,7 +196,6 @@ async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -
 
 
 async def test_its_token_is_good_for_nothing_else() -> None:
-    """Not in `_meta`, and not as a transport id."""
     client = server()
     token = (await alive(client))[0][1].partition(b"=")[2].decode()
     assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
@@ -216,7 +214,6 @@ async def test_what_the_body_names_wins() -> None:
 
 
 async def test_other_cookies_pass_both_ways() -> None:
-    """Those of the application and of a load balancer; ours is taken out of the midst of them."""
     seen: list[list[bytes]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -343,8 +340,6 @@ async def test_the_state_that_on_create_writes_is_in_the_first_request(named: An
 
 @pytest.mark.parametrize("method", ["resources/read", "tools/list"])
 async def test_an_answer_of_a_session_is_not_kept_for_others(method: str) -> None:
-    """Its cache hints become private and stale wherever the session was attached."""
-
     async def hints(scope: Any, send: Any) -> bool:
         await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{"ttlMs":60000,"cacheScope":"public","capabilities":{}}}')
         return True

@@ -57,7 +57,6 @@ async def test_they_get_a_session_by_header(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_a_client_of_the_draft_stays_in_its_era() -> None:
-    """It names its sessions itself."""
     client = Client(sessions(Server(), era="auto"))
     message = client.message(DISCOVER)
     message["params"]["_meta"][CAPABILITIES] = {"experimental": {"sessions": {}}}

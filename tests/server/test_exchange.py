@@ -89,7 +89,6 @@ class TestWithASession:
 
 class TestWhileTheStoreIsAway:
     async def test_a_deployment_may_let_them_in(self, modern: bool, caplog: pytest.LogCaptureFixture) -> None:
-        """Each with a warning in the log; an id that does not verify is refused as ever."""
         client = Client(sessions(Server(), store=Failing("status"), on_store_error="allow"), modern=modern)
         session = await client.create()
         assert (await client.tool(session=session)).session is not None

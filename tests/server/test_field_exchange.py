@@ -23,7 +23,6 @@ EXCEEDING: dict[str, Any] = {"capabilities": {"experimental": {"x": {"y": "z" * 
 
 
 async def capabilities(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """What the session's client said that it can do."""
     assert session is not None
     return await session.client_capabilities()
 
@@ -35,17 +34,14 @@ def server(anyio_backend: str) -> Server:
 
 
 def first(server: Any, *, required: bool = False, **options: Any) -> Speaker:
-    """A client of the first alternative."""
     return Speaker(sessions(server, dialects=[SEP1364Create(required=required)], **options))
 
 
 def second(server: Any, *, sessionless: bool = False, **options: Any) -> Speaker:
-    """A client of the second alternative."""
     return Speaker(sessions(server, dialects=[SEP1364Initialize(sessionless=sessionless)], **options))
 
 
 def said(answer: Answer) -> Any:
-    """What a tool said."""
     return answer.result["content"]
 
 
@@ -58,7 +54,6 @@ class Lives:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Both hooks."""
         return {"on_create": self.make, "on_end": self.free}
 
     def make(self, session: Session, params: Any, scope: Any) -> None:
@@ -83,7 +78,6 @@ class TestTheField:
         assert set(server.methods) == {"ping"}  # the question whether the caller may be answered at all
 
     async def test_a_list_of_sessions_knows_which_one_is_used(self, server: Server) -> None:
-        """And does not name it in `_meta`, where it would be refused."""
         client = first(server, tracked=True, principal=lambda scope: Principal(subject="alice"))
         listed = await client.say("sessions/list", sessionId=await client.create())
         assert [shown["current"] for shown in listed.result["sessions"]] == [True]
@@ -94,7 +88,6 @@ class TestTheHeader:
     """Require the Mcp-Session-Id HTTP header to mirror the value of the sessionId field."""
 
     async def test_a_header_that_differs_is_refused(self, server: Server) -> None:
-        """Another session's, a transport session's, or anything else."""
         client = first(server)
         session, other = await client.create(), await client.create()
         transport = (await client.initialize()).headers[b"mcp-session-id"].decode()
@@ -117,7 +110,6 @@ class TestTwoAtOnce:
     """In metadata and field: see `test_decision`."""
 
     async def test_params_and_field_that_disagree_are_refused(self, server: Server) -> None:
-        """Where a method has the session in its params."""
         client = first(server)
         one, other = await client.create(), await client.create()
         refused = await client.say("sessions/delete", {"sessionId": one}, sessionId=other)
@@ -144,7 +136,6 @@ class TestAlternative1:
             assert (await client.say("session/create", {"capabilities": {}}, sessionId=named)).status == 401
 
     async def test_capabilities_count_for_what_their_principal_may_keep(self) -> None:
-        """As any other data of its sessions."""
         options: dict[str, Any] = {"limits.anonymous_data_bytes": 300}
         client = first(Server(), **options)
         assert "result" in (await client.say("session/create", {"capabilities": {"roots": {}}})).json

@@ -98,7 +98,6 @@ class Overtaken(MemoryStore):
 
 
 async def test_of_two_workers_the_faster_one_begins_it() -> None:
-    """The other one finds it begun."""
     store, refs = Overtaken(), list[str]()
     clients = [
         Client(sessions(Server(count=count), store=store, on_create=lambda session, *_: refs.append(session.ref)))
@@ -111,7 +110,6 @@ async def test_of_two_workers_the_faster_one_begins_it() -> None:
 
 
 async def test_one_that_is_ended_before_it_begins_has_ended() -> None:
-    """As an operator wants it, who ends it at that moment."""
     store = Overtaken()
     client = Client(sessions(Server(count=count), store=store))
     cookie = (await client.send(DISCOVER)).cookie
@@ -163,7 +161,6 @@ async def test_limits_count_what_is_used(limits: dict[str, int]) -> None:
 
 
 async def test_it_is_idle_from_its_first_use_on() -> None:
-    """Not from the moment at which it was offered, which may be long before."""
     clock = Clock()
     client = Client(sessions(Server(count=count), clock=clock, tracked=True, idle_timeout=600))
     cookie = (await client.send(DISCOVER)).cookie

@@ -18,13 +18,11 @@ from mcp_sessions.stores._memory import MemoryStore
 
 
 async def put(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """Add to the cart."""
     assert session is not None
     return await session.data.increment(arguments["item"])
 
 
 async def get(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """Look into the cart."""
     assert session is not None
     return await session.data.get(arguments["item"], 0)
 
@@ -87,7 +85,6 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
 
 
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
-    """Not even where requests are let in while the store is away."""
     client = Client(shop(store=Failing("status"), on_store_error="allow"))
     root = await client.create()
     assert (await client.send("sessions/fork", session=root)).status == 503

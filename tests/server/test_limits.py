@@ -179,7 +179,6 @@ LIMITS: dict[str, tuple[Passes, int]] = {
 
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_a_limit_is_the_largest_size_that_passes(limit: str) -> None:
-    """One under, at it, and one over. (Of one event in a stream: `test_sse`.)"""
     passes, size = LIMITS[limit]
     assert [await passes(size - 1), await passes(size), await passes(size + 1)] == [True, True, False]
 

@@ -47,12 +47,10 @@ def info(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def of(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]:
-    """The records whose text contains this."""
     return [record for record in caplog.records if part in record.getMessage()]
 
 
 def extras(record: logging.LogRecord) -> tuple[Any, Any, Any]:
-    """The session and the trace that a record carries."""
     return record.session, record.trace_id, record.span_id  # type: ignore[attr-defined]
 
 
@@ -77,7 +75,6 @@ async def over(client: Client, held: dict[str, Any], store: Failing) -> None:
 async def test_a_refusal_of_an_authentic_session_carries_it(
     attempt: Any, reason: str, caplog: pytest.LogCaptureFixture, spans: list[ReadableSpan]
 ) -> None:
-    """By the name that it has on spans, and with the ids of the refusal's own span."""
     store = Failing()
     client = Client(sessions(Server(), store=store))
     held = await client.create()
@@ -151,13 +148,11 @@ async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings of attacks, without what to do."""
     records = [record for record in of(caplog, "indicate an attack") if record.levelno == logging.WARNING]
     return [record.getMessage().partition("): ")[0] for record in records]
 
 
 async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    """With the session that it belongs to."""
     caller = ["alice"]
     client = Client(sessions(Server(), principal=lambda scope: Principal(subject=caller[0])))
     held = await client.create()

@@ -136,7 +136,6 @@ class TestItsOwnStartAndStop:
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
     async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
-        """As inside of a route, where start and stop are not seen."""
         store = Store(Clock())
         app = sessions(Server(), store=store, tracked=True)
         await Client(app).create()

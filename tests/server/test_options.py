@@ -70,7 +70,6 @@ def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
-    """Of all that a session keeps, and of one value."""
     data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
     await data.set("a", "x" * 8)
     with pytest.raises(DataTooLarge, match=r"Limits\.value_bytes"):
@@ -144,7 +143,6 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, remedy: str) -> None:
-    """At construction, by name; the field of an option object with the object's own."""
     with pytest.raises(ConfigurationError, match=remedy.replace(f"{option}=", f"{SHORT.get(option, option)}=")):
         options_of(**{option: value})
 

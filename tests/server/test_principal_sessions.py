@@ -97,7 +97,6 @@ async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
 
 
 async def test_it_gives_way_to_every_session_that_is_named() -> None:
-    """By `_meta`, header or cookie; and where the header is the wrapped server's own."""
     client = server()
     own = await ref_of(client, by("ann"))
     created = (await client.send("sessions/create", None, by("ann"))).result["session"]
@@ -150,7 +149,6 @@ async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("tracked", [False, True])
 async def test_an_operator_ends_it(tracked: bool) -> None:
-    """With all others of its principal; a recorded one also by its name."""
     clock = Clock()
     store = MemoryStore(clock=clock)
     client = server(clock, store=store, tracked=tracked)
@@ -190,7 +188,6 @@ async def test_a_worker_that_slept_follows_the_others() -> None:
 
 
 async def test_it_outlives_the_rotation_of_keys() -> None:
-    """Under the old key's hash as long as that key verifies, whichever key signs."""
     store = MemoryStore(clock=Clock())
     before, between, after = (
         server(store=store, keys=KeyRing(keys)) for keys in ([SECRET], [SECRET, OTHER], [OTHER, SECRET])

@@ -37,7 +37,6 @@ class IdentifiedUser(BaseUser):
 
 @pytest.mark.parametrize("scope", [{}, {"user": None}, {"user": UnauthenticatedUser()}])
 def test_without_a_user_there_is_no_principal(scope: dict[str, Any]) -> None:
-    """Nobody was authenticated, and that is known."""
     assert from_scope(scope) is None
 
 
@@ -72,7 +71,6 @@ def test_a_user_that_nothing_tells_from_others_is_refused(user: object) -> None:
     ],
 )
 def test_the_user_on_the_scope_is_the_principal(user: object, principal: Principal) -> None:
-    """The SDK's client, issuer and subject, FastMCP's claims, Starlette's identity."""
     assert from_scope({"user": user}) == principal
 
 
@@ -103,7 +101,6 @@ UNSEEN = {
 
 
 async def started(app: Any, method: str, *headers: Header, modern: bool, **scope: Any) -> Answer:
-    """Begin a session in one of the ways that clients have."""
     return await Client(app, modern=modern, **scope).send(method, {} if modern else HANDSHAKE, *headers)
 
 

@@ -100,7 +100,6 @@ class TestEvents:
         assert "over 12 bytes without its session (Limits.event_bytes)" in line
 
     async def test_a_message_whose_events_stay_as_they_are_passes_itself(self) -> None:
-        """Nothing is made anew for what most of a stream is."""
         note = body(b'event: message\r\ndata: {"note":1}\r\n\r\n', more=True)
         assert (await respond_with(start(EVENTS), note)).messages[1] is note
 
@@ -321,7 +320,6 @@ class TestEverythingElse:
         assert (await respond_with(start(JSON), body(b"{}"), again)).messages[2:] == [again]
 
     async def test_a_response_without_headers_passes(self) -> None:
-        """`headers` is optional in ASGI."""
         messages: list[Message] = [{"type": "http.response.start", "status": 202}, body(b"")]
         assert (await respond_with(*messages)).messages == messages
 

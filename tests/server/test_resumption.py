@@ -110,7 +110,6 @@ async def test_one_that_was_never_seen_is_the_server_s_own() -> None:
 
 
 async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
-    """Whoever else learns the server's transport id and the event's has no use for them."""
     broken = Broken(principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
     alice: Header = (b"x-user", b"alice")
     session = (await broken.client.send("sessions/create", None, alice)).result["session"]

@@ -12,7 +12,7 @@ import pytest
 from apps import Server, sessions
 from clients import Answer, Client, http
 from sniffio import current_async_library
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 BODIES = {
@@ -22,35 +22,27 @@ BODIES = {
 }
 
 
-async def in_asyncio_task(function: Any, *event: Message) -> Any:
-    """Asyncio's own function takes nothing but a coroutine."""
-    return await asyncio.create_task(function(*event))
-
-
-async def spawn(function: Any, *event: Message) -> Any:
-    """Trio's and asyncio's task groups call a coroutine function themselves."""
+async def in_a_task(function: Any, *event: Message) -> Any:
+    """Asyncio's own function takes nothing but a coroutine; task groups call a coroutine function themselves."""
+    assert inspect.iscoroutinefunction(function)
+    if current_async_library() == "asyncio":
+        return await asyncio.create_task(function(*event))
     async with anyio.create_task_group() as group:
         group.start_soon(function, *event)
+    return None
 
 
-class InTasks:
-    """An application that sends each event from a task of its own."""
+def in_tasks(kind: str) -> ASGIApp:
+    """An application that receives and sends each event in a task of its own."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await in_a_task(receive)
+        headers = [(b"content-type", kind.encode())]
+        await in_a_task(send, {"type": "http.response.start", "status": 200, "headers": headers})
+        async with anyio.create_task_group() as group:
+            group.start_soon(send, {"type": "http.response.body", "body": BODIES[kind]})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert inspect.iscoroutinefunction(receive)
-        assert inspect.iscoroutinefunction(send)
-        is_asyncio = current_async_library() == "asyncio"
-        if is_asyncio:
-            assert (await in_asyncio_task(receive))["type"] == "http.request"
-        else:
-            await spawn(receive)
-        way = in_asyncio_task if is_asyncio else spawn
-        headers = [(b"content-type", self.kind.encode())]
-        await way(send, {"type": "http.response.start", "status": 200, "headers": headers})
-        await spawn(send, {"type": "http.response.body", "body": BODIES[self.kind]})
+    return app
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -65,7 +57,7 @@ def test_an_application_sends_in_tasks_whatever_it_answers(kind: str, is_in_sess
 
 
 async def answered(kind: str, is_in_session: bool) -> Answer:
-    app, answer = sessions(InTasks(kind)), Answer()
+    app, answer = sessions(in_tasks(kind)), Answer()
     client = Client(app)
     session = await Client(sessions(Server())).create() if is_in_session else None
     body = json.dumps(client.message("tools/call", {"name": "whoami"}, session=session)).encode()

@@ -87,7 +87,6 @@ async def test_a_principal_s_sessions_are_listed_oldest_first(deployment: Deploy
 
 
 async def test_missing_components_of_a_principal_match_anything(deployment: Deployment) -> None:
-    """Whichever client alice used; what is listed is ended, too, and anonymous sessions are nobody's."""
     one, other = await deployment.mint("a", ALICE), await deployment.mint("b", Principal("cli", None, "alice"))
     bob, nobody = await deployment.mint("c", BOB), await deployment.mint("d")
     alice = Principal(subject="alice")
@@ -126,7 +125,6 @@ async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deploy
 
 
 async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
-    """Though they lie in the same store, and are the same principal's under the same keys."""
     one = await deployment.mint("a", ALICE)
     others = Sessions(store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock)
     assert await others.of(ALICE) == []
@@ -171,7 +169,6 @@ async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) 
 
 @pytest.mark.parametrize("lifetime", [7 * DAY, timedelta(days=7)])
 async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) -> None:
-    """A store that holds many of them may be told the deployment's own lifetime."""
     kept: list[tuple[float, int]] = []
 
     class Noting(MemoryStore):

@@ -28,7 +28,6 @@ class Deployment:
 
 
 async def refs(client: Client) -> list[str]:
-    """What a client is shown, on however many pages."""
     shown: list[str] = []
     params: dict[str, str] = {}
     while True:
@@ -79,7 +78,6 @@ async def test_everybody_is_shown_their_own() -> None:
 
 
 async def test_the_session_that_asks_is_marked_and_echoed() -> None:
-    """A program learns which one is itself."""
     alice = Deployment().client()
     own, other = await alice.create(), await alice.create()
     answer = await alice.send("sessions/list", session=own)

@@ -151,7 +151,6 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: str) -> None:
-    """One that is misspelled, empty, or written in another form."""
     text, said = WRONG[name]
     environ.setenv(name, text)
     with pytest.raises(ConfigurationError, match=re.escape(said)):
@@ -185,7 +184,6 @@ def test_no_option_is_called_as_a_service_is() -> None:
 
 
 async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:
-    """With the one call that makes it, and where it is placed in another way."""
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_REQUIRE", "tools/call")
     environ.setenv("MCP_SESSIONS_LIFETIME", "12h")

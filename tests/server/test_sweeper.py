@@ -138,7 +138,6 @@ class TestOneLook:
         ]
 
     async def test_of_workers_that_sweep_at_once_each_session_has_one(self) -> None:
-        """None leads, and none waits for another."""
         clock, ran = Clock(), list[str]()
 
         async def on_end(session: EndedSession, reason: str) -> None:
