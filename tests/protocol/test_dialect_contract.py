@@ -65,6 +65,16 @@ class TestASession:
         turns = (here, one), (there, one), (there, other), (here, one)
         assert [said(await tongue.use(held, "tally")) for tongue, held in turns] == [[1, 1], [2, 2], [1, 1], [3, 3]]
 
+    async def test_begins_with_what_on_create_writes(self, dialect: type[Tongue], server: Server) -> None:
+        """Whether its client carries the state or the store keeps it."""
+
+        async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
+            session.state["n"] = 10
+            await session.data.set("n", 20)
+
+        tongue = client(dialect, server, on_create=fill)
+        assert said(await tongue.use(await begun(tongue), "tally")) == [11, 21]
+
     async def test_has_an_id_as_the_specification_wants_it(self, dialect: type[Tongue], server: Server) -> None:
         """Visible ASCII, and short enough for a header; it never reaches the server in one."""
         tongue = client(dialect, server)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
 from msgspec import Raw
 
-from mcp_sessions._errors import StateTooLarge
 from mcp_sessions._protocol import rewrite
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, MessageKind, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create
@@ -88,12 +87,6 @@ def test_what_is_not_ours_keeps_its_bytes(value: bytes) -> None:
         assert value in echoed
 
 
-def test_an_error_of_null_is_none() -> None:
-    """As servers write it whose language has no absent members."""
-    echoed = json.loads(echo(b'{"jsonrpc":"2.0","id":1,"result":{},"error":null}') or b"")
-    assert echoed == {"jsonrpc": "2.0", "id": 1, "result": {"_meta": {SESSION_KEY: json.loads(SESSION)}}, "error": None}
-
-
 OF_OTHERS = [
     *(b'"id":%b,"result":{}' % other for other in (b"2", b'"1"', b"1.0", b"null", b'"\\ud800"')),
     *(b'"result":{}', b'"id":1,"error":{"code":-32603,"message":"no"}', b'"id":1,"result":{},"error":{"code":1}'),
@@ -158,14 +151,6 @@ def test_an_answer_is_a_result_with_the_id_of_the_request(
     """A response is that, or an error with the id."""
     for message in messages:
         assert (rewrite.is_answer(message, b"1"), rewrite.is_response(message, b"1")) == (is_answer, is_response)
-
-
-def test_what_the_session_raises_reaches_the_caller() -> None:
-    def too_large() -> bytes:
-        raise StateTooLarge(2, 1)
-
-    with pytest.raises(StateTooLarge):
-        rewrite.echo(ANSWER % b'{"a":1}', b"1", too_large)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from apps import Server, reply, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, call, http
 from failing import Failing
 
-from mcp_sessions import SEP1364Create, Session, TransportSessions
+from mcp_sessions import Session, TransportSessions
 from mcp_sessions._protocol.cookies import cookie_name, pop_session_cookie
 from mcp_sessions._refusals import REFUSALS
 
@@ -196,20 +196,16 @@ async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -
 
 
 async def test_its_token_is_good_for_nothing_else() -> None:
+    """Not in `_meta`, which wins over a cookie, and not as a transport id."""
     client = server()
-    token = (await alive(client))[0][1].partition(b"=")[2].decode()
+    cookie, name = await alive(client)
+    token = cookie[1].partition(b"=")[2].decode()
     assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
     legacy = Client(client.app, modern=False)
     assert (await legacy.tool("count", (b"mcp-session-id", token.encode()))).status in {400, 404}
-
-
-async def test_what_the_body_names_wins() -> None:
-    client = server()
-    cookie, name = await alive(client)
     session = await client.create()
-    answer = await client.tool("count", cookie, session=session)
-    assert answer.session is not None
-    assert (await client.tool("count", (b"cookie", name + b"=dead"), session=session)).session is not None
+    for beside in (cookie, (b"cookie", name + b"=dead")):
+        assert (await client.tool("count", beside, session=session)).session is not None
     assert await counted(client, cookie) == 1
 
 
@@ -278,22 +274,15 @@ async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
 
 async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCaptureFixture) -> None:
     """The second begins with the live cookie of the first: from there on neither has a session, and the log says so."""
-    client = server()
+    client = server(require=["prompts/get"])
     cookie, _ = await alive(client)
     assert await counted(client, cookie) == 1
-    answer = await client.send(DISCOVER, None, cookie)
-    shared = answer.cookie
+    shared = (await client.send(DISCOVER, None, cookie)).cookie
     assert await counted(client, shared) == 0
     assert set_cookies(await client.send(DISCOVER, None, shared)) == []
     assert "two MCP clients share one cookie jar" in caplog.text
-
-
-async def test_a_policy_says_what_to_do_about_a_shared_jar() -> None:
-    client = server(require="always")
-    cookie, _ = await alive(client)
-    shared = (await client.send(DISCOVER, None, cookie)).cookie
-    assert error_of(await client.tool("count", shared)) == (-31044, REFUSALS["cookie_jar_shared"].message)
-    assert error_of(await client.tool("count")) == (-31044, "Session required")
+    for headers, message in (([shared], REFUSALS["cookie_jar_shared"].message), ([], "Session required")):
+        assert error_of(await client.send("prompts/get", None, *headers)) == (-31044, message)
 
 
 async def test_a_jar_may_be_one_conversation() -> None:
@@ -304,38 +293,6 @@ async def test_a_jar_may_be_one_conversation() -> None:
     assert set_cookies(await client.send(DISCOVER, None, cookie)) == []
     assert await counted(client, cookie) == 2
     assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
-
-
-def welcome(session: Session, params: dict[str, Any], scope: Any) -> None:
-    session.state["n"] = 10
-
-
-async def by_cookie(client: Client) -> Any:
-    return await counted(client, (await client.send(DISCOVER)).cookie)
-
-
-async def by_header(client: Client) -> Any:
-    legacy = Client(client.app, modern=False)
-    named = (await legacy.send("initialize")).headers[b"mcp-session-id"]
-    return await counted(legacy, (b"mcp-session-id", named))
-
-
-async def by_draft(client: Client) -> Any:
-    return await counted(client, session=await client.create())
-
-
-async def by_field(client: Client) -> Any:
-    created = await client.send("sessions/create", {"capabilities": {}})
-    named = created.json["sessionId"]
-    message = client.message("tools/call", {"name": "count", "arguments": {}}) | {"sessionId": named}
-    return (await client.post(message, (b"mcp-session-id", named.encode()))).result["content"]
-
-
-@pytest.mark.parametrize("named", [by_cookie, by_header, by_draft, by_field])
-async def test_the_state_that_on_create_writes_is_in_the_first_request(named: Any) -> None:
-    """In every dialect, whether its client carries the state or the store keeps it."""
-    dialects = [SEP1364Create()] if named is by_field else []
-    assert await named(server(on_create=welcome, dialects=dialects)) == 11
 
 
 @pytest.mark.parametrize("method", ["resources/read", "tools/list"])

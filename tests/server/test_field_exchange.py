@@ -12,7 +12,7 @@ from clients import Answer, Header
 from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
 
-from mcp_sessions import EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._errors import DataGone
 from mcp_sessions._server import principal
 from mcp_sessions.stores._memory import MemoryStore
@@ -46,21 +46,14 @@ def said(answer: Answer) -> Any:
 
 
 class Lives:
-    """The hooks of an application that frees at the end what it makes at the beginning."""
+    """The hook of an application that makes something for each session."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
-        self.freed: list[tuple[str, str]] = []
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"on_create": self.make, "on_end": self.free}
+        self.options: dict[str, Any] = {"on_create": self.make}
 
     def make(self, session: Session, params: Any, scope: Any) -> None:
         self.made.append(session.ref)
-
-    def free(self, ended: EndedSession, reason: str) -> None:
-        self.freed.append((ended.ref, reason))
 
 
 class TestTheField:
@@ -143,6 +136,7 @@ class TestAlternative1:
         assert answer.error["message"].startswith("Too much data in your sessions")
 
     async def test_a_session_whose_client_has_left_meanwhile_ends(self, server: Server) -> None:
+        """One that ends otherwise meanwhile is not renewed."""
         lives, request = Lives(), anyio.CancelScope()
 
         class Leaving(MemoryStore):
@@ -155,14 +149,8 @@ class TestAlternative1:
             await client.say("session/create", {"capabilities": {}})
         assert request.cancelled_caught
         assert lives.made == []
-
-    async def test_a_session_that_ends_meanwhile_is_not_renewed(self) -> None:
-        class Ending(MemoryStore):
-            async def write(self, *_: Any, **__: Any) -> None:
-                raise DataGone
-
-        client = first(Server(), store=Ending())
-        assert (await client.say("session/create", {"capabilities": {}})).error["code"] == NOT_FOUND
+        gone = first(Server(), store=Failing("write", error=DataGone))
+        assert (await gone.say("session/create", {"capabilities": {}})).error["code"] == NOT_FOUND
 
 
 class TestAlternative2:
@@ -191,8 +179,8 @@ class TestAlternative2:
         assert b"mcp-session-id" not in refused.headers
         assert lives.made == []
 
-    async def test_capabilities_that_are_kept_are_bounded_here_too(self, server: Server) -> None:
-        """They begin no session, and leave the one that is named as it is."""
+    async def test_capabilities_are_kept_and_bounded(self, server: Server) -> None:
+        """Too many begin no session, and leave the one that is named as it is; so does stating none."""
         lives = Lives()
         client = second(server, **lives.options)
         assert (await client.say("initialize", {**SERVES, **EXCEEDING})).error["code"] == INVALID
@@ -200,11 +188,6 @@ class TestAlternative2:
         session = (await client.initialize()).json["sessionId"]
         again = await client.say("initialize", {**SERVES, **EXCEEDING}, sessionId=session)
         assert again.error["code"] == INVALID
-        assert said(await client.tool("capabilities", session)) == {"sampling": {}}
-
-    async def test_who_states_no_capabilities_anew_keeps_what_was_stated(self, server: Server) -> None:
-        client = second(server)
-        session = (await client.initialize()).json["sessionId"]
         assert (await client.say("initialize", SERVES, sessionId=session)).json["sessionId"] == session
         assert said(await client.tool("capabilities", session)) == {"sampling": {}}
         unstated = (await client.say("initialize", SERVES)).json["sessionId"]

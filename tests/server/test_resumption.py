@@ -192,22 +192,21 @@ class TestACallThatGoesOn:
         assert (await broken.resume()).result["content"] == SECRET_RESULT
         assert (await broken.client.tool(session=session)).error["code"] == -32043
 
-    async def test_an_error_closes_its_state_too(self) -> None:
+    @pytest.mark.parametrize("resumed", [False, True])
+    async def test_an_answered_call_is_closed(self, resumed: bool) -> None:
+        """At once; one that was answered by an error, when its stream is taken up."""
         broken = Broken()
-        await broken.happen()
-        origin = broken.app._runtime.events.request_of(None, "1")
-        assert origin is not None
-        origin.answered = True
-        await broken.resume(last=b"1")
+        if resumed:
+            await broken.happen()
+            request = broken.app._runtime.events.request_of(None, "1")
+            assert request is not None
+            request.answered = True
+            await broken.resume()
+        else:
+            broken.server.go.set()
+            await broken.client.tool("work", session=await broken.client.create())
         with pytest.raises(StateClosed):
             handler_of(broken).state["n"] = 2
-
-    async def test_an_answered_call_is_closed_at_once(self) -> None:
-        broken = Broken()
-        broken.server.go.set()
-        await broken.client.tool("work", session=await broken.client.create())
-        with pytest.raises(StateClosed):
-            handler_of(broken).state["n"] = 1
 
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
