@@ -75,3 +75,12 @@ def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     assert entries.pop(0) == "[Unreleased]"
     version = re.escape(INSTALLED["mcp-sessions"])
     assert entries == [] or re.fullmatch(rf"\[{version}\] - \d{{4}}-\d\d-\d\d", entries[0])
+
+
+def test_the_readme_names_the_two_commands_that_set_up_everything() -> None:
+    """A newcomer with a clone needs no other page to see it work and to run its tests."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("demo", "test"):
+        assert f"\n$ make {target} " in readme
+        assert re.search(rf"^{target}: setup", makefile, re.MULTILINE)

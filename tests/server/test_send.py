@@ -12,7 +12,7 @@ import pytest
 from apps import Server, sessions
 from clients import Answer, Client, http
 from sniffio import current_async_library
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope
 
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 BODIES = {
@@ -35,7 +35,7 @@ async def in_a_task(function: Any, *event: Message) -> Any:
 def in_tasks(kind: str) -> ASGIApp:
     """An application that receives and sends each event in a task of its own."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Any) -> None:
         await in_a_task(receive)
         headers = [(b"content-type", kind.encode())]
         await in_a_task(send, {"type": "http.response.start", "status": 200, "headers": headers})
