@@ -92,6 +92,12 @@ def test_a_wrong_option_fails_at_construction(options: dict[str, Any], remedy: s
         made(**options)
 
 
+def test_a_type_that_can_stand_in_no_handle_is_refused_at_once() -> None:
+    for use in (HANDLES.mint, HANDLES.type, lambda kind: HANDLES.verify(kind, "")):
+        with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
+            use("A Basket")
+
+
 def test_handles_show_no_key() -> None:
     assert repr(made(audience="shop")) == "<Handles of shop>"
 
