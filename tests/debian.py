@@ -22,6 +22,7 @@ PACKAGES = {
     "chromium": "chromium",
     "nginx": "nginx",
     "npm": "npm",
+    "openssl": "openssl",
     "postgres": "postgresql",
     "prometheus": "prometheus",
     "promtool": "prometheus",

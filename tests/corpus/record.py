@@ -19,7 +19,6 @@ from .families import FAMILIES, Family, Scenario
 from .fixed import held_still
 
 RECORDED = Path(__file__).parent / "recorded"
-AT_LEAST = 2000
 Line = dict[str, Any]
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{10,}|v\d\.[A-Za-z0-9_.-]{30,}")
 _LONGEST = 2000  # characters of a text that is recorded as it is
@@ -81,7 +80,7 @@ def _digest(text: str) -> str:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def write(family: str, lines: Iterable[Line], folder: Path) -> None:
+def write(family: str, lines: Iterable[Line]) -> None:
     """Record a family: each request by its difference from the most similar earlier one of the same step."""
     steps: dict[str, list[Line]] = {}
     written = []
@@ -90,8 +89,7 @@ def write(family: str, lines: Iterable[Line], folder: Path) -> None:
         short = [{"at": line["at"], "as": was["at"].split(" #")[0], **_differing(was, line)} for was in earlier]
         written.append(min(map(_text, short or [_without_empty(line)]), key=len))
         earlier.append(line)
-    folder.mkdir(exist_ok=True)
-    (folder / f"{family}.jsonl").write_text("\n".join([*written, ""]), "utf-8", newline="\n")
+    (RECORDED / f"{family}.jsonl").write_text("\n".join([*written, ""]), "utf-8", newline="\n")
 
 
 def _text(line: Line) -> str:
@@ -102,10 +100,10 @@ def _differing(was: Line, line: Line) -> Line:
     return {name: value for name, value in line.items() if value != was[name] and name != "at"}
 
 
-def read(family: str, folder: Path = RECORDED) -> list[Line]:
+def read(family: str) -> list[Line]:
     """Return the recording of a family, each line in full without empty members."""
     full: dict[str, Line] = {}
-    for line in map(json.loads, (folder / f"{family}.jsonl").read_text("utf-8").splitlines()):
+    for line in map(json.loads, (RECORDED / f"{family}.jsonl").read_text("utf-8").splitlines()):
         step = line["at"].split(" #")[1]
         full[line["at"]] = {**full.get(f"{line.pop('as', '')} #{step}", {}), **line}
     return [_without_empty(line) for line in full.values()]
@@ -115,9 +113,9 @@ def _without_empty(line: Line) -> Line:
     return {name: value for name, value in line.items() if value}
 
 
-def compare(family: str, played: list[Line], folder: Path = RECORDED) -> str | None:
+def compare(family: str, played: list[Line]) -> str | None:
     """Describe the first request of a family that differs from its recording, or return None."""
-    recorded = read(family, folder)
+    recorded = read(family)
     now = [*map(_without_empty, played)]
     for was, is_now in zip(recorded, now, strict=False):
         if was != is_now:
