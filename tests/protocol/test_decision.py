@@ -155,7 +155,6 @@ FORWARDED = {Action.FORWARD, Action.PASSTHROUGH, Action.ATTACH, Action.STRIP_SES
 
 
 def of_subject(about: Subject, carried: str | None) -> Message:
-    """A message that is about something, and names a session or none."""
     meta = {} if carried is None else {SESSION_KEY: {"sessionId": carried}}
     written: dict[str, Any] = {"jsonrpc": "2.0", "method": METHODS[about], "params": {"_meta": meta}}
     if about is not Subject.MISPLACED:

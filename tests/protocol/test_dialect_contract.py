@@ -36,7 +36,6 @@ def server() -> Server:
 
 
 def client(dialect: type[Tongue], server: Server, **options: Any) -> Tongue:
-    """A client of that dialect, of the middleware around a server."""
     return dialect(sessions(dialect.around(server), **dialect.options, **options))
 
 

@@ -16,7 +16,6 @@ from mcp_sessions._protocol.jsonrpc import SESSION_KEY, parse
 
 
 def named(params: str) -> SessionMetadata | None:
-    """What a message names as its session."""
     return requested_session(parse(b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % params.encode()), None)
 
 

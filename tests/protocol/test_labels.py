@@ -127,7 +127,6 @@ def test_what_is_not_fit_to_be_shown_passes_from_no_source(text: str) -> None:
 
 
 def names_from_each(text: str) -> list[str | None]:
-    """The name that is found in `_meta`, in baggage and in a header."""
     escaped = "".join(f"%{byte:02x}" for byte in text.encode())
     by_header = correlation_of(["header:x-chat"], None, lambda _: text)
     baggage = name({"baggage": f"session.id={escaped}"})

@@ -42,7 +42,6 @@ def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> Non
     ],
 )
 def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, agrees: bool) -> None:
-    """Then the client need not confirm it."""
     answer = f'{{"jsonrpc":"2.0","id":1,"result":{spoken}}}'.encode()
     assert agrees_on_version(message("initialize", f',"params":{asked}'), answer) is agrees
 

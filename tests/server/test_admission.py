@@ -40,7 +40,6 @@ def request(**members: Any) -> Message:
 
 
 async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *, modern: bool) -> bool:
-    """Put the question on behalf of who sent the request."""
     era = [(b"mcp-protocol-version", b"2026-07-28")] if modern else []
     headers = RequestHeaders([*scope["headers"], *era])
     return await preflight(

@@ -105,13 +105,11 @@ class TestAnAnswerThatComesLate:
 
     @pytest.mark.parametrize("sse", [False, True])
     async def test_is_not_let_out_while_nobody_knows_how_its_session_is(self, sse: bool) -> None:
-        """The store does not answer, so it may have ended."""
         answer = await self.answer("slow", 1, sse=sse, fails=True)
         assert (answer.json["id"], answer.error["code"]) == (1, -32603)
 
 
 async def named_by(app: ASGIApp) -> bytes:
-    """Return the transport session that `initialize` names."""
     return (await Client(app, modern=False).send("initialize")).headers[b"mcp-session-id"]
 
 

@@ -26,13 +26,11 @@ Params = dict[str, Any]
 
 
 def expires_in(answer: Answer) -> float:
-    """Seconds from the start to the end that a session's metadata tells."""
     assert answer.session is not None
     return datetime.fromisoformat(answer.session["expiresAt"].replace("Z", "+00:00")).timestamp() - START
 
 
 def held(answer: Answer) -> dict[str, str]:
-    """The session as its client holds it after an answer."""
     assert answer.session is not None
     return {name: value for name, value in answer.session.items() if name != "expiresAt"}
 

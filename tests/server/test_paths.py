@@ -39,7 +39,6 @@ def anyio_backend() -> str:
 
 
 def framework(name: str, shop: Shop, **options: Any) -> ASGIApp:
-    """A real server, whose tool is the shop's."""
     mcp = server_class(name)("s")
     mcp.tool()(shop.buy)
     app: ASGIApp = http_app(mcp, Cell(name, modern=False, stateful=False, json=True), **options)
@@ -100,7 +99,6 @@ class Kept:
 
 
 def beside(kept: Kept) -> Starlette:
-    """The endpoint, and others."""
     others = [Route("/other", kept, methods=["POST", "GET"]), Route("/all/{path:path}", kept), Mount("/files", kept)]
     return Starlette(routes=[post_route(Shop()), *others])
 

@@ -57,13 +57,11 @@ NOTED = [Middleware(AuthenticationMiddleware, backend=Header())]
 
 
 def built(app: Any) -> Any:
-    """An application whose middleware stack was built, as after its first request."""
     app.middleware_stack = app.build_middleware_stack()
     return app
 
 
 def authenticated(app: ASGIApp) -> ASGIApp:
-    """An application inside of authentication."""
     return AuthenticationMiddleware(app, backend=Header())
 
 
@@ -76,14 +74,12 @@ def fastapi(*, prefix: str = "", inner: ASGIApp) -> FastAPI:
 
 
 def endless(path: str = "/mcp") -> Router:
-    """A router that is mounted in itself."""
     router = Router()
     router.routes.append(Mount(path, router))
     return router
 
 
 def self_wrapped() -> Slotted:
-    """A middleware in front of itself."""
     middleware = Slotted(None)
     middleware.app = middleware
     return middleware
@@ -145,12 +141,10 @@ def test_paths_are_taken_relative_to_the_mount() -> None:
 
 
 def noted(**options: Any) -> list[Middleware]:
-    """Ours as an application notes it down."""
     return [Middleware(MCPSessionMiddleware, keys=SECRET, **options)]
 
 
 def added(path: str) -> Starlette:
-    """An application to whose route sessions were added."""
     return add_sessions(Starlette(routes=[Route(path, SERVER, methods=["POST"])]), path=path, keys=SECRET)
 
 

@@ -51,7 +51,6 @@ def by(name: str) -> Header:
 
 
 def server(clock: Clock | None = None, **options: Any) -> Client:
-    """A client of one worker, whose session is that of its principal."""
     app = Server(count=count, leave=leave, about=about)
     clock = clock or Clock()
     given = {"transport.principal": True, "principal": user, "clock": clock, "store": MemoryStore(clock=clock)}
@@ -59,7 +58,6 @@ def server(clock: Clock | None = None, **options: Any) -> Client:
 
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
-    """Return which call of its session a call is."""
     content = (await client.tool("count", *headers, **more)).result["content"]
     return None if content is None else content[0]
 
@@ -289,7 +287,6 @@ async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
 
 
 def test_what_is_remembered_has_a_bound() -> None:
-    """What was forgotten is read from the store again."""
     remembered = PrincipalSessions(max_callers=2)
     for subject in ("a", "b", "c"):
         remembered.put(subject, subject.encode())

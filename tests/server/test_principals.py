@@ -160,7 +160,6 @@ DEPLOYMENTS: list[dict[str, Any]] = [
 
 
 def named_user(scope: Scope) -> str | None:
-    """Everybody is who they say they are."""
     return dict(scope["headers"]).get(b"user", b"").decode() or None
 
 

@@ -40,7 +40,6 @@ class Broken:
         return session
 
     async def lose(self, *headers: Header, session: Any = None) -> None:
-        """Call a tool, and lose the connection when the call has begun."""
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: self.client.tool("work", *headers, session=session))
@@ -49,7 +48,6 @@ class Broken:
         self.server.go.set()
 
     async def resume(self, *headers: Header, method: str = "GET", last: bytes = b"1") -> Answer:
-        """Take the stream up where it broke."""
         self.facts.clear()
         with anyio.fail_after(DEADLINE):
             return await call(self.app, http(method, headers=[*headers, (b"last-event-id", last)]))
@@ -162,7 +160,6 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: boo
 
 
 def handler_of(broken: Broken) -> Session:
-    """The session as the handler has it that goes on without its client."""
     assert broken.server.session is not None
     return broken.server.session
 
@@ -227,7 +224,6 @@ class TestACallThatIsCancelled:
     async def answered(
         self, broken: Broken, meanwhile: Callable[[], Awaitable[None]], *headers: Header, **of: Any
     ) -> bytes:
-        """What a call is answered during which something happens."""
         answers: list[Answer] = []
 
         async def work() -> None:

@@ -22,14 +22,18 @@ BODIES = {
 }
 
 
-async def in_a_task(function: Any, *event: Message) -> Any:
+async def spawn(function: Any, *event: Message) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(function, *event)
+
+
+async def in_a_task(function: Any, *event: Message) -> None:
     """Asyncio's own function takes nothing but a coroutine; task groups call a coroutine function themselves."""
     assert inspect.iscoroutinefunction(function)
     if current_async_library() == "asyncio":
-        return await asyncio.create_task(function(*event))
-    async with anyio.create_task_group() as group:
-        group.start_soon(function, *event)
-    return None
+        await asyncio.create_task(function(*event))
+    else:
+        await spawn(function, *event)
 
 
 def in_tasks(kind: str) -> ASGIApp:
@@ -39,8 +43,7 @@ def in_tasks(kind: str) -> ASGIApp:
         await in_a_task(receive)
         headers = [(b"content-type", kind.encode())]
         await in_a_task(send, {"type": "http.response.start", "status": 200, "headers": headers})
-        async with anyio.create_task_group() as group:
-            group.start_soon(send, {"type": "http.response.body", "body": BODIES[kind]})
+        await spawn(send, {"type": "http.response.body", "body": BODIES[kind]})
 
     return app
 

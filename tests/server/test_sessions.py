@@ -49,7 +49,6 @@ class Deployment:
         return minted
 
     async def live(self, *held: Claims) -> list[bool]:
-        """Which of them a server would take."""
         return [standing is SessionStatus.LIVE for standing in await self.store.statuses(held)]
 
     async def taken(self) -> list[tuple[str, str]]:

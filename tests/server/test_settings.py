@@ -41,7 +41,6 @@ PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 @pytest.fixture(autouse=True)
 def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment with no settings in it."""
     for name in [*VARIABLES, PROGRAM]:  # the last is for other tests
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -126,7 +125,6 @@ OFF, SWEPT = {"TRANSPORT": "off", "TRANSPORT_BRIDGE": "true"}, {"TRACKED_SWEEP_I
 def test_what_is_given_in_code_wins(
     environ: pytest.MonkeyPatch, variables: dict[str, str], given: dict[str, Any], read: dict[str, Any]
 ) -> None:
-    """And what is not comes from the environment."""
     for name, text in variables.items():
         environ.setenv(PREFIX + name, text)
     assert from_env(**given, on_end=print) == {**read, "on_end": print}

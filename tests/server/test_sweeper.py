@@ -75,7 +75,6 @@ class Worker:
         self.sweeper = sweeper_of(app)
 
     def emit(self, fact: SessionEvent) -> None:
-        """Hear a fact, and fail once where that is asked for."""
         if self.fails:
             self.fails = False
             raise LookupError
@@ -85,13 +84,11 @@ class Worker:
         await self.store.register(record(ref, lifetime))
 
     async def expire(self, count: int = 1) -> None:
-        """Record that many sessions, and let their time pass."""
         for number in range(count):
             await self.record(f"session {number}")
         self.clock.now += HOUR
 
     async def looks(self, times: int = 2) -> None:
-        """Wait until the store was asked so many times more."""
         with anyio.fail_after(DEADLINE):
             for _ in range(times):
                 await self.store.was_asked.wait()
