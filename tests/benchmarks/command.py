@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from . import instructions, races, stores
+from . import capacity, instructions, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
@@ -18,6 +18,7 @@ SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
     "sdk-json": races.sdk_json,
     "sdk-sse": races.sdk_sse,
     "stores": stores.stores,
+    "capacity": capacity.capacity,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }

@@ -20,7 +20,7 @@ def test_the_trivial_race_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_each_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--size", "tiny", "stores"]) == 0
+    assert command.main(["--size", "tiny", "stores", "capacity"]) == 0
     assert "postgresql://" in capsys.readouterr().out
 
 
