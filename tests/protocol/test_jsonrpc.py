@@ -168,6 +168,7 @@ def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
         (b'[{"jsonrpc":"2.0","method":"a"},]', "not_json"),
         (b'[{"jsonrpc":"2.0","method":"\\ud800"},', "not_json"),
         (b"[" * 100_000, "nesting_too_deep"),
+        (b"[" + b",".join([b"1"] * 101) + b"]", "not_jsonrpc"),  # which passes where a path serves other things, too
     ],
 )
 def test_a_batch_is_refused_whole(body: bytes, reason: str) -> None:

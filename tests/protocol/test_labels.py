@@ -170,6 +170,7 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
     ref = TOKENS.authentic(RING, TOKEN).ref
     correlation = found({"contextId": ref})
     assert correlation == Correlation(ref, "meta:contextId")
+    assert {attribute for attribute in dir(correlation) if not attribute.startswith("_")} == {"id", "source"}
     for claimed in (correlation, correlation.id):
         with pytest.raises(SessionNotFound):
             TOKENS.verify(RING, claimed, now=NOW, principal=None)  # type: ignore[arg-type]

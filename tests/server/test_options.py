@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from inspect import signature
 from typing import Any, get_type_hints
@@ -11,7 +11,7 @@ import pytest
 from apps import SHORT, Server, sessions
 from clients import SECRET, START
 
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Principal
+from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
 from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
@@ -162,6 +162,8 @@ def test_a_function_whose_signature_cannot_be_read_is_taken() -> None:
 
 def test_what_is_no_option_and_no_application_is_an_error() -> None:
     """A server's own object has a method that makes what can be called; what is nearly a key is a secret too."""
+    with pytest.raises(FrozenInstanceError):
+        Limits().batch = 0  # type: ignore[misc]
     with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
         sessions(Server(), lifetim=1)
     with pytest.raises(
