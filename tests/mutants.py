@@ -174,7 +174,7 @@ MUTANTS: Final = {
     "event-owner": Mutant(
         TRANSPORT, "request is None or request.claims.subject not in owners", "request is None", RESUMPTION
     ),
-    "stream-live": Mutant(TRANSPORT, "raise refusal_of(status, claims)", "return", RESUMPTION),
+    "stream-live": Mutant(TRANSPORT, "raise refusal_for_status(status, claims)", "return", RESUMPTION),
     "hook-lease": Mutant(
         LIFECYCLE,
         "None if self.on_end is None else LEASE",
@@ -182,7 +182,9 @@ MUTANTS: Final = {
         "server/test_endings.py",
     ),
     "fork-expiry": Mutant(MINTING, "origin.client, expires_at=origin.expires_at)", "origin.client)", FORKS),
-    "fork-of-ended": Mutant(MINTING, "            raise refusal_of(status, origin)\n", "            pass\n", FORKS),
+    "fork-of-ended": Mutant(
+        MINTING, "            raise refusal_for_status(status, origin)\n", "            pass\n", FORKS
+    ),
     # limits and secrecy
     "event-bytes": Mutant(
         *("_server/resumption.py", " or self._bytes > self._max_bytes", ""), "server/test_resumption.py"

@@ -69,7 +69,7 @@ async def respond_to_session_method(ctx: RequestContext, message: Message, metho
     except Refusal as refusal:
         if session is not None and refusal.ref is None:
             refusal.ref = session.claims.ref
-        await refuse_at_once(ctx, message, refusal)
+        await send_refusal(ctx, message, refusal)
         return
     request_id = message.id or NULL_ID
     body = rewrite.result(request_id, {"resultType": "complete", **result} if ctx.headers.is_modern else result)
@@ -88,10 +88,10 @@ async def refuse(ctx: RequestContext, message: Message, refusal: Refusal, *, by_
     """
     if await preflight(ctx, message, _extra_statuses(ctx)):
         is_dead = by_cookie and isinstance(refusal, SessionNotFound)
-        await refuse_at_once(ctx, message, refusal, await new_cookie(ctx, message) if is_dead else None)
+        await send_refusal(ctx, message, refusal, await new_cookie(ctx, message) if is_dead else None)
 
 
-async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal, header: Header | None = None) -> None:
+async def send_refusal(ctx: RequestContext, message: Message, refusal: Refusal, header: Header | None = None) -> None:
     """Answer a message whose sender the server has admitted."""
     status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
@@ -101,18 +101,20 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
     await respond(ctx.send, status, ctx.refused_body(message, refusal), refusal.retry_after, header)
 
 
-async def refuse_unparsed(
+async def send_refusal_without_id(
     ctx: RequestContext, refusal: Refusal, claims: Claims | None = None, label: str | None = None
 ) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
-    record_refusal(ctx, refusal, claims or refused_claims(ctx, refusal, ctx.headers.session_id), label)
+    record_unparsed_refusal(ctx, refusal, claims or refused_claims(ctx, refusal, ctx.headers.session_id), label)
     # HTTP/2 and later have no such header.
     closes = refusal.http_status in _UNFINISHED and ctx.scope.get("http_version", "1.1").startswith("1")
     body = rewrite.error(None, refusal.code, refusal.client_message)
     await respond(ctx.send, refusal.http_status, body, refusal.retry_after, _CLOSE if closes else None)
 
 
-def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> None:
+def record_unparsed_refusal(
+    ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None
+) -> None:
     """Record that a request without a message is refused."""
     ctx.record_refused(refusal, label)
     telemetry = ctx.runtime.telemetry
@@ -123,7 +125,7 @@ def record_refusal(ctx: RequestContext, refusal: Refusal, claims: Claims | None,
 async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer a request that is refused for its session header or its body, in which no message was read."""
     if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _extra_statuses(ctx)):
-        await refuse_unparsed(ctx, refusal)
+        await send_refusal_without_id(ctx, refusal)
 
 
 async def respond(
@@ -158,7 +160,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
         try:
             decision.check_envelope(message, version=version, methods=ctx.headers.all(METHOD))
         except Refusal as refusal:
-            await refuse_at_once(ctx, message, refusal)
+            await send_refusal(ctx, message, refusal)
             return False
     if not ctx.runtime.preflight:
         return True

@@ -43,7 +43,7 @@ from .context import RequestContext
 from .lifecycle import LEASE, SUPERSEDED
 from .logs import log_extra, warn_once
 from .principal import is_unseen
-from .sessions import RECHECK_AFTER, open_session, refusal_of
+from .sessions import RECHECK_AFTER, open_session, refusal_for_status
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -173,7 +173,7 @@ async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
         (status,) = await runtime.store.statuses((origin,))  # which no store answers from its memory
         if status is not LIVE:
-            raise refusal_of(status, origin)
+            raise refusal_for_status(status, origin)
         await _run_on_create(session, params, scope)
     return session
 

@@ -32,7 +32,7 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
-from .answers import leads_to_legacy, notify, refuse, refuse_at_once, refuse_unparsed, respond_to_session_method
+from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal, send_refusal_without_id
 from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession
@@ -110,7 +110,7 @@ async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | N
     if refusal is None and ctx.headers.session_id is not None:
         refusal = refusal_for("session_header_alone")
     if refusal is not None:
-        await refuse_unparsed(ctx, refusal)
+        await send_refusal_without_id(ctx, refusal)
     else:
         await forward(ctx, body)
 
@@ -137,7 +137,7 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         _put(ctx.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
-        await refuse_at_once(ctx, message, error)
+        await send_refusal(ctx, message, error)
     finally:
         shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope

@@ -20,7 +20,7 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT
 from .active import ActiveSession
-from .answers import refuse_at_once
+from .answers import send_refusal
 from .context import BridgedInitialize, RequestContext
 from .minting import first_cookie, mint_for
 from .response import Response, Rewrite
@@ -91,7 +91,7 @@ class NameSession(Rewrite, kw_only=True):
             bridge.session = await mint_for(ctx, message, TRANSPORT, server_id=server_id, capabilities=stated)
         except Refusal as refusal:
             bridge.is_orphaned = response.terminated = True
-            await refuse_at_once(ctx, message, refusal)
+            await send_refusal(ctx, message, refusal)
         else:
             response.name(bridge.session.token)
 

@@ -61,7 +61,7 @@ async def open_session(
     claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
     status = await status_of(claims, runtime, fail_open=fail_open)
     if status is not LIVE:
-        raise refusal_of(status, claims)
+        raise refusal_for_status(status, claims)
     if metadata.state is not None:
         try:
             state = seal.open(verified.ring, metadata.state, claims, max_bytes=runtime.limits.state_bytes, now=now)
@@ -153,7 +153,7 @@ def refused_claims(ctx: RequestContext, refusal: Refusal, *ids: str | None) -> C
     return None
 
 
-def refusal_of(status: SessionStatus, claims: Claims) -> SessionNotFound:
+def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound:
     if status is SessionStatus.UNKNOWN:
         return SessionNotFound("store_lost", ref=claims.ref)
     return SessionExpired(ref=claims.ref) if status is SessionStatus.IDLE else SessionEnded(ref=claims.ref)

@@ -26,9 +26,9 @@ from .active import ActiveSession, Bridged
 from .answers import (
     end_upstream,
     may_delete,
-    record_refusal,
-    refuse_unparsed,
+    record_unparsed_refusal,
     refuse_without_body,
+    send_refusal_without_id,
     send_status,
 )
 from .context import BridgedInitialize, RequestContext, session_header_values
@@ -36,7 +36,7 @@ from .current import without_session
 from .response import Response, close
 from .resumption import StreamRequest
 from .routing import LAST_EVENT_ID
-from .sessions import open_transport, refusal_of, refused_claims
+from .sessions import open_transport, refusal_for_status, refused_claims
 
 _log: Final = logging.getLogger("mcp_sessions")
 _METHOD_NOT_ALLOWED: Final = 405
@@ -91,7 +91,7 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
     try:
         return runtime.tokens.verify(runtime.ring(now), session_id, now=now, principal=ctx.principal, kind=kind).claims
     except SessionNotFound as refusal:
-        record_refusal(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
+        record_unparsed_refusal(ctx, refusal, refused_claims(ctx, refusal, session_id), ctx.scope["method"])
         return None
 
 
@@ -102,7 +102,7 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
-            await refuse_unparsed(ctx, refusal)
+            await send_refusal_without_id(ctx, refusal)
         else:
             await send_status(ctx.send, 200)
 
@@ -121,20 +121,20 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
     if request is None or request.claims.subject not in owners:
         claims = None if request is None else request.claims
         foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref, http_status=_GONE)
-        await refuse_unparsed(ctx, foreign, claims, "GET")
+        await send_refusal_without_id(ctx, foreign, claims, "GET")
         return
     try:
         if request.answered or not request.ended_its_session:  # a call that ended it gets its answer, once
             await _check_live(ctx, request.claims)
     except StoreUnavailable as refusal:
-        await refuse_unparsed(ctx, refusal, request.claims, request.label)
+        await send_refusal_without_id(ctx, refusal, request.claims, request.label)
         return
     except SessionNotFound as refusal:
         refusal.http_status = _GONE
         if request.answered:
             await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
         else:
-            await refuse_unparsed(ctx, refusal, request.claims, request.label)
+            await send_refusal_without_id(ctx, refusal, request.claims, request.label)
         return
     response = Response(ctx, ctx.send, request.id or b"", request.rewrites, request=request)
     try:
@@ -147,7 +147,7 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
     status = await ctx.runtime.status(claims)
     if status is not LIVE:
-        raise refusal_of(status, claims)
+        raise refusal_for_status(status, claims)
     if not ctx.runtime.clock() < claims.expires_at:
         raise SessionExpired(ref=claims.ref)
 
