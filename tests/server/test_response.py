@@ -18,7 +18,7 @@ from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.context import RequestContext
-from mcp_sessions._server.response import Response, Rewrite, close
+from mcp_sessions._server.response import Response, Rewrite, close_session
 from mcp_sessions._server.resumption import StreamRequest, Streams
 
 JSON = (b"content-type", b"application/json")
@@ -191,7 +191,7 @@ class TestASessionThatEnds:
                 await watch.say(body(b'data: {"hello":1}\n\n', more=True))
             assert others == ["ran"]
         await watch.say(body(b""))
-        close(watch.responder, cast(ActiveSession, Open()))
+        close_session(watch.responder, cast(ActiveSession, Open()))
         assert watch.answer.messages[1:] == [body(TOLD)]
 
     @pytest.mark.parametrize("more", [True, False])
@@ -248,7 +248,7 @@ class TestASessionThatEnds:
         await watch.say(start(kind))
         assert not watch.is_open
         await watch.say(body(b"{}"))
-        close(watch.responder, cast(ActiveSession, Open()))
+        close_session(watch.responder, cast(ActiveSession, Open()))
         assert watch.answer.body == b"{}"
 
     @pytest.mark.parametrize("survives", [False, True])

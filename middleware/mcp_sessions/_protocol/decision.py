@@ -16,8 +16,7 @@ from msgspec import UNSET
 
 from .._errors import SessionNotFound
 from .._refusals import refusal
-from .._session.claims import COEXISTING, COOKIE, FIELD, PRINCIPAL, Kind, RedactedRepr
-from .._session.claims import SESSION as SESSION_KIND
+from .._session.claims import COEXISTING, COOKIE, FIELD, PRINCIPAL, SESSION, Kind, RedactedRepr
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
 from .draft import ABOUT_SESSIONS, INITIALIZE, SessionMetadata, Subject
@@ -113,7 +112,7 @@ class Decision(RedactedRepr, msgspec.Struct, frozen=True):
     action: Action
     metadata: SessionMetadata | None = None  # the session that the message names, unverified
     header_token: str | None = None  # what a header names as a transport session, unverified
-    kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
+    kind: Kind = SESSION  # what the token of `metadata` is used as
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
 
@@ -149,7 +148,7 @@ class Credentials(RedactedRepr, msgspec.Struct, frozen=True):
 
     metadata: SessionMetadata | None = None  # in its body, else by our cookie
     header_token: str | None = None  # in a header that names a transport session
-    kind: Kind = SESSION_KIND  # where `metadata` is, or `"principal"` where nothing is named and the caller's counts
+    kind: Kind = SESSION  # where `metadata` is, or `"principal"` where nothing is named and the caller's counts
     contradicts: bool = False  # the header is not the session of the field
 
 
@@ -200,13 +199,13 @@ def identify(
     if headers.session_id is not None or sep1364 is not None:
         header_token, contradicts = _header(message, metadata, headers, rules)
     if metadata is not None:
-        kind = FIELD if sep1364 is not None and message.session is None else SESSION_KIND
+        kind = FIELD if sep1364 is not None and message.session is None else SESSION
         return Credentials(metadata, header_token, kind, contradicts)
     cookie = headers.cookie if header_token is None and headers.cookie != SHARED_JAR else None
     # The answer to `server/discover` decides about the cookie.
     if cookie is None or message.method == DISCOVER or subject is Subject.REPLY or subject in ABOUT_SESSIONS:
         is_principals = has_principal_session and _may_be_principals(message, headers, subject)
-        return Credentials(None, header_token, PRINCIPAL if is_principals else SESSION_KIND)
+        return Credentials(None, header_token, PRINCIPAL if is_principals else SESSION)
     return Credentials(SessionMetadata(cookie), kind=COOKIE)
 
 
@@ -236,7 +235,7 @@ def _kind(credentials: Credentials, action: Action, rules: Rules) -> Kind:
     if action is Action.FORK:
         raise refusal("session_missing")
     kind = rules.kind_of(credentials.metadata.session_id)
-    if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
+    if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, where its state is
         raise SessionNotFound("token_kind")
     return kind
 

@@ -98,7 +98,7 @@ async def send_refusal(ctx: RequestContext, message: Message, refusal: Refusal, 
         status = max(status, 400)
     elif refusal.code == INVALID_PARAMS[0] and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
-    await respond(ctx.send, status, ctx.refused_body(message, refusal), refusal.retry_after, header)
+    await respond(ctx.send, status, ctx.refusal_body(message, refusal), refusal.retry_after, header)
 
 
 async def send_refusal_without_id(
@@ -122,7 +122,7 @@ def record_unparsed_refusal(
         telemetry.recorder().refuse_request(refusal, claims, ctx.scope)
 
 
-async def refuse_without_body(ctx: RequestContext, refusal: Refusal) -> None:
+async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer a request that is refused for its session header or its body, in which no message was read."""
     if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _extra_statuses(ctx)):
         await send_refusal_without_id(ctx, refusal)

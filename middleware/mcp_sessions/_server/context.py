@@ -146,7 +146,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
         self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
 
-    def refused_body(self, message: Message, refusal: Refusal) -> bytes:
+    def refusal_body(self, message: Message, refusal: Refusal) -> bytes:
         """Record that a message is refused, and return the error as JSON."""
         self.record_refused(refusal, message.label)
         if self.telemetry is not None:

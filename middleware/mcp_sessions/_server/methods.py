@@ -37,7 +37,7 @@ async def create(ctx: RequestContext, message: Message) -> dict[str, Any]:
 
 async def delete(ctx: RequestContext, _: Message) -> dict[str, Any]:
     """End the session; on return every worker refuses it."""
-    await _carried(ctx).session.end("deleted")
+    await _carried(ctx).end("deleted")
     return {}
 
 

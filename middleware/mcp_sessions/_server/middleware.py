@@ -15,7 +15,7 @@ from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from . import option_types, startup_checks
-from .answers import refuse_without_body
+from .answers import refuse_unread
 from .body import peek, read_body
 from .context import RequestContext
 from .lifecycle import Services
@@ -39,7 +39,7 @@ from .principal import PrincipalOf, from_scope
 from .request import handle_post
 from .routing import Place, Routing
 from .runtime import Runtime
-from .transport import call_upstream, handle_without_body
+from .transport import call_upstream, handle_unread
 from .workers import failing_once
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class MCPSessionMiddleware:
             gets its answer. It may fill `state` and `data`, or raise `CreateRefused`.
         on_end: Called with each ended session, as an `EndedSession`, and the reason, possibly while handlers of the
             session still run. Tracked sessions: once per session in the whole deployment, repeated only if the worker
-            that ran it died or lost the store. Others: only when a session is deleted. Cancelled after 50 seconds.
+            that ran it died or lost the store. Others: only when a session is ended, not when it expires. Cancelled
+            after 50 seconds.
         dialects: Further ways for clients to send sessions, besides the draft, the header and the cookie:
             `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
         transport: Whether clients without session support get sessions by header or cookie: `"auto"`, `"off"`, or a
@@ -109,8 +110,8 @@ class MCPSessionMiddleware:
         keys: Keys = None,
         path: str | None = "/mcp",
         audience: str = "mcp-sessions",
-        lifetime: Seconds = 7 * DAY,  # seconds
-        idle_timeout: Seconds | None = None,  # seconds
+        lifetime: Seconds = 7 * DAY,
+        idle_timeout: Seconds | None = None,
         require: Require = "never",
         principal: PrincipalOf | None = None,
         admission: Admission = "ask",
@@ -199,9 +200,9 @@ class MCPSessionMiddleware:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
                 body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
-            await refuse_without_body(ctx, refusal)
+            await refuse_unread(ctx, refusal)
             return
-        await (handle_without_body(ctx) if body is None else handle_post(ctx, body))
+        await (handle_unread(ctx) if body is None else handle_post(ctx, body))
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""
@@ -224,5 +225,5 @@ class MCPSessionMiddleware:
             await send({"type": "lifespan.startup.failed", "message": text})
             raise ConfigurationError(text)  # some servers wait for the end, as Starlette's `TestClient` does
         startup_checks.log_unserved(self.app, self.path)
-        self._is_checked = False  # the application may add routes while it starts: look again
+        self._is_checked = False  # a second start is checked anew
         await self.services.run(self.app, scope, receive, send)

@@ -287,7 +287,7 @@ async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:
     if cookie is None:
         return await new_cookie(ctx, message)
     try:
-        await open_session(SessionMetadata(cookie), ctx.runtime, ctx.principal, kind=COOKIE)
+        await open_session(ctx, SessionMetadata(cookie), COOKIE)
     except SessionNotFound:
         return await new_cookie(ctx, message)
     except StoreUnavailable:

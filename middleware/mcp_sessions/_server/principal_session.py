@@ -26,7 +26,7 @@ from .answers import admits
 from .context import RequestContext
 from .minting import mint_for
 from .runtime import Runtime
-from .sessions import RECHECK_AFTER, status_of
+from .sessions import RECHECK_AFTER, checked_status
 
 _KEY: Final = "session"
 _MAX_BYTES: Final = 4096
@@ -108,7 +108,7 @@ async def _uses(runtime: Runtime, subject: str, kept: bytes, *, fail_open: bool)
     current, now = _decode(kept), runtime.clock()
     claims, idle = current.claims, _idle(runtime)
     is_ours = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(current.seen_at, idle))
-    if not is_ours or await status_of(claims, runtime, fail_open=fail_open) is not LIVE:
+    if not is_ours or await checked_status(claims, runtime, fail_open=fail_open) is not LIVE:
         runtime.principals.put(subject, None)
         return False
     if idle is not None and is_touch_due(current.seen_at, now, idle):

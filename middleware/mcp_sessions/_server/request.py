@@ -40,10 +40,10 @@ from .methods import METHODS
 from .minting import begin_offered
 from .principal import is_unseen
 from .principal_session import open_own_session
-from .response import Response, close
+from .response import Response, close_session
 from .rewrites import response_for
 from .runtime import Runtime
-from .sessions import open_sessions, refused_claims
+from .sessions import open_named_session, refused_claims
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
@@ -76,13 +76,12 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         if decision.kind == PRINCIPAL and principal is not None:
             session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
         elif decision.names_session:
-            session = await open_sessions(ctx, decision)
+            session = await open_named_session(ctx, decision)
             if session is not None and not session.has_begun and decision.action not in UNUSED:
                 await begin_offered(session, ctx.scope)
         ctx.session = session
     except Refusal as refusal:
-        refused = await _reason_of(refusal, ctx.runtime)
-        refused = refused.with_traceback(None)  # which holds this frame: a reference cycle
+        refused = (await _reason_of(refusal, ctx.runtime)).with_traceback(None)  # which holds this frame: a cycle
     is_recording = ctx.runtime.telemetry.is_recording()
     with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
         if refused is not None:
@@ -142,7 +141,7 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
             _put(ctx.scope, None)
-        close(response, ctx.session)
+        close_session(response, ctx.session)
 
 
 def _show(ctx: RequestContext, message: Message | None, attached: Session | None) -> dict[str, Any]:
@@ -178,7 +177,7 @@ async def prepare_message(ctx: RequestContext, message: Message, decision: Decis
 
 
 async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:
-    """Return a message of SEP-1364's as servers of today read it, to which its client may still owe another."""
+    """Return a message without what SEP-1364 adds, after the confirmation that its client may have left out."""
     pending, transport = ctx.runtime.unconfirmed, ctx.headers.first(SESSION_HEADER)
     if transport is not None and transport in pending and message.method not in SESSIONLESS_METHODS:
         # By the second alternative a client may leave the confirmation out; a server of today waits for it.
@@ -204,12 +203,11 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
 def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused: Refusal | None) -> Iterator[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
     is_forwarded = refused is None and decision.action not in ANSWERED
-    claims, server_id = None if ctx.session is None else ctx.session.claims, None
+    claims = None if ctx.session is None else ctx.session.claims
     if refused is not None:
         ids = () if decision.metadata is None else (decision.metadata.session_id,)
         claims = refused_claims(ctx, refused, *ids, decision.header_token)
-    if claims is None and not ctx.runtime.transport.bridges:
-        server_id = ctx.server_id
+    server_id = ctx.server_id if claims is None and not ctx.runtime.transport.bridges else None
     begin, send = ctx.runtime.telemetry.recorder().begin, ctx.send
     ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if ctx.telemetry is not None:

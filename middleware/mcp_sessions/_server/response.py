@@ -1,4 +1,4 @@
-"""The response on its way out: `Response.send` is the only stand-in for `send` that the application gets.
+"""The response on its way out: what changes or observes an answer is the application's `send`.
 
 What becomes of a body is chosen at its start: JSON is buffered as a whole, an event stream passes event by event, all
 else passes as it comes. What changes is up to `rewrites`; the rest leaves as the application's own bytes. A late answer
@@ -58,7 +58,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     rewrites: Sequence[Rewrite] = ()  # what the answer needs, in this order
     observer: RequestTelemetry | None = None  # learns how the request ended
     message: Message | None = None  # the request; None for a stream, resumed or of a GET
-    request: StreamRequest | None = None  # what of it outlives this, where it is in a session, with which this ends
+    request: StreamRequest | None = None  # what its stream and a resumed one need; None outside of a session
     fail_open: bool = False  # whether it goes on where the store does not say whether the session has ended
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     passes_body: bool = False  # the body leaves part by part as it came
@@ -80,13 +80,14 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_out(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        if self.defers_start:  # where the server names a session, ours is not named, nor where the request fails
-            self.session_id = next(reversed(session_header_values(start)), None)
+        named = session_header_values(start)
+        if self.defers_start:  # ours is not named if the server names its own, or if the request fails
+            self.session_id = named[-1] if named else None
             if self.session_id is not None or start["status"] != _OK:
                 for change in self.rewrites:
                     change.defers_start = False
         if self.observer is not None:
-            self.observer.begin_response(start["status"], session_header_values(start))
+            self.observer.begin_response(start["status"], named)
         self.body = self._body_for(*content_type(start.get("headers", ())))
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
@@ -152,7 +153,7 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
                 event["headers"] = [*event["headers"], *self.extra_headers]
             await self.send_out(event)
 
-    async def end_reason(self) -> Refusal | None:
+    async def late_refusal(self) -> Refusal | None:
         """Return why the answer must not leave: its session has ended since the store was asked, or may have."""
         if self.request is None or self.request.ended_its_session:
             return None
@@ -163,22 +164,22 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             return None if self.fail_open else error
         return None if status is LIVE else SessionEnded(ref=claims.ref)
 
-    def refused(self, reason: Refusal) -> bytes:
-        """Return the error in place of an answer, or nothing where none is expected."""
+    def refusal_body(self, refusal: Refusal) -> bytes:
+        """Record a refusal, and return the error that takes the place of the answer, if one is expected."""
         if self.message is not None:
-            return self.ctx.refused_body(self.message, reason)
+            return self.ctx.refusal_body(self.message, refusal)
         if self.request is None or self.request.id is None:
             return b""
-        self.ctx.record_refused(reason, self.request.label)
-        return rewrite.error(self.request.id, reason.code, reason.client_message)
+        self.ctx.record_refused(refusal, self.request.label)
+        return rewrite.error(self.request.id, refusal.code, refusal.client_message)
 
     def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""
         return self.recheck_at <= self.ctx.runtime.clock()
 
 
-def close(response: Response | None, session: ActiveSession | None) -> None:
-    """Let nothing change a session any more, unless its client can resume the answer."""
+def close_session(response: Response | None, session: ActiveSession | None) -> None:
+    """Close a session after its response, unless the answer can still come in a resumed stream."""
     body = None
     if response is not None:
         body, response.body = response.body, None  # which refers to the response
@@ -204,9 +205,9 @@ class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
     def _observe(self, part: bytes, more: bool) -> None:
         """Let telemetry read an event when it is complete, and JSON with the last part."""
         if self.events is not None:
-            for event in self.events.feed(part):
-                if event.data is not None:
-                    self.response.observe(event.data)
+            for piece in self.events.feed(part):
+                if piece.data is not None:
+                    self.response.observe(piece.data)
             return
         self.pieces.append(part)
         self.size += len(part)
@@ -233,8 +234,8 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
             return
         text, start = b"".join(self.pieces), response.pending[0]
         is_stale = response.status_is_stale() and start["status"] == _OK
-        end_reason = await response.end_reason() if is_stale else None
-        changed = await response.rewrite(text) if end_reason is None else response.refused(end_reason)
+        refusal = await response.late_refusal() if is_stale else None
+        changed = await response.rewrite(text) if refusal is None else response.refusal_body(refusal)
         if response.terminated:  # it was refused meanwhile
             return
         headers = response.pending.pop()["headers"]
@@ -253,7 +254,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     request: StreamRequest | None  # that it answers, where that is in a session
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
-    end_reason: Refusal | None = None  # why it was ended, where its session has not simply ended
+    refusal: Refusal | None = None  # why it was ended, where its session has not simply ended
     last_text: bytes = b""  # of its events, as it left
 
     async def begin(self, start: ASGIMessage) -> None:
@@ -269,17 +270,17 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def send(self, event: ASGIMessage) -> None:
         body, more, response = event.get("body", b""), event.get("more_body", False), self.response
         runtime, pieces = response.ctx.runtime, []
-        for each in self.events.feed(body):
-            if each.oversized:
+        for piece in self.events.feed(body):
+            if piece.oversized:
                 _log.error(
                     "forwarded an event of over %d bytes without its session (Limits.event_bytes)",
                     runtime.limits.event_bytes,
                 )
-            if self.request is not None and (event_id := each.id) is not None:
+            if self.request is not None and (event_id := piece.id) is not None:
                 self.is_resumable = True
                 runtime.events.remember(event_id, self.request)
-            changed = None if each.data is None else await self._rewrite(each.data)
-            pieces.append(each.raw if changed is None else each.with_data(changed))
+            changed = None if piece.data is None else await self._rewrite(piece.data)
+            pieces.append(piece.raw if changed is None else piece.with_data(changed))
         if response.terminated:  # it ended, or was refused, while a rewrite waited for the store
             return
         if not more:
@@ -290,7 +291,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _rewrite(self, text: bytes) -> bytes | None:
         response = self.response
-        if response.ctx.runtime.streams.store_unavailable and response.request_id and response.is_answer(text):
+        if response.ctx.runtime.streams.store_unavailable and response.is_answer(text):
             await self._terminate_if_refused()
         if response.terminated:  # what does not leave is neither changed nor observed
             return None
@@ -315,9 +316,9 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         elif response.terminated:
             await self._send_last()  # it was terminated while something was sent
 
-    async def terminate(self, end_reason: Refusal | None = None) -> None:
+    async def terminate(self, refusal: Refusal | None = None) -> None:
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
-        self.response.terminated, self.end_reason = True, end_reason
+        self.response.terminated, self.refusal = True, refusal
         if not self.is_sending:
             await self._send_last()
 
@@ -331,21 +332,21 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             request.session.close()
 
     def _unlist(self) -> None:
-        """Take the stream off the list: the application has sent everything."""
+        """No longer end this stream with its session."""
         if self.request is not None:
             self.response.ctx.runtime.streams.remove(self.request, self.terminate)
 
     async def _terminate_if_refused(self) -> None:
-        end_reason = await self.response.end_reason()
-        if end_reason is not None and not self.response.terminated:
+        refusal = await self.response.late_refusal()
+        if refusal is not None and not self.response.terminated:
             self._unlist()
-            await self.terminate(end_reason)
+            await self.terminate(refusal)
 
     async def _send_last(self) -> None:
         request = self.request
         assert request is not None
         is_answered, request.answered = request.is_answered_by(self.last_text), True
-        last = b"" if is_answered else self.response.refused(self.end_reason or SessionEnded(ref=request.claims.ref))
+        last = b"" if is_answered else self.response.refusal_body(self.refusal or SessionEnded(ref=request.claims.ref))
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         self.response.pending.append({"type": "http.response.body", "body": body, "more_body": False})

@@ -110,7 +110,7 @@ class Sep1364Field(Rewrite, kw_only=True):
             try:
                 self.session = await self._begin(text, response)
             except Refusal as refusal:
-                return response.ctx.refused_body(self.message, refusal)
+                return response.ctx.refusal_body(self.message, refusal)
             finally:
                 self.defers_start = False
         return None if self.session is None else rewrite.with_field(text, response.request_id, self.session.token)

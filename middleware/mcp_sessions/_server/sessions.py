@@ -1,4 +1,4 @@
-"""Sessions during one request: opened from what it names, written back, ended; `minting` makes new ones.
+"""Opening the sessions that a request names; `active` writes them back and ends them, `minting` makes new ones.
 
 A session of the draft comes from its token and the state that its client carries; the store is asked for its status
 alone. For header and cookie sessions, whose clients carry none, the store holds the state, too.
@@ -23,7 +23,7 @@ from .._errors import (
 from .._protocol.decision import Decision
 from .._protocol.draft import SessionMetadata
 from .._refusals import refusal
-from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal
+from .._session.claims import SESSION, TRANSPORT, Claims, Kind
 from .._tokens import seal
 from ..stores._base import LIVE, SessionStatus
 from .active import ActiveSession, end_of
@@ -42,24 +42,22 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 async def open_session(
-    metadata: SessionMetadata,
-    runtime: Runtime,
-    principal: Principal | None,
-    *,
-    fail_open: bool = False,
-    kind: Kind = SESSION,
+    ctx: RequestContext, metadata: SessionMetadata, kind: Kind = SESSION, *, fail_open: bool = False
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
+
+    With a bridge, a transport session lets the request cross it.
 
     Raises:
         SessionNotFound: The token is not valid for this caller, or its session does not live.
         StateUnreadable: The state that its client sent is not this session's.
         StoreUnavailable: The store did not answer.
     """
+    runtime, principal = ctx.runtime, ctx.principal
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), metadata.session_id, now=now, principal=principal, kind=kind)
     claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
-    status = await status_of(claims, runtime, fail_open=fail_open)
+    status = await checked_status(claims, runtime, fail_open=fail_open)
     if status is not LIVE:
         raise refusal_for_status(status, claims)
     if metadata.state is not None:
@@ -79,10 +77,12 @@ async def open_session(
     )
     if kind != SESSION:
         await session.load_state(fail_open=fail_open)
+    if kind == TRANSPORT and runtime.transport.bridges:
+        ctx.bridge = session.bridge
     return session
 
 
-async def status_of(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
+async def checked_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -> SessionStatus:
     """Return the status of a session, recording its use where sessions are tracked."""
     try:
         return await runtime.status(claims)
@@ -99,16 +99,15 @@ async def status_of(claims: Claims, runtime: Runtime, *, fail_open: bool) -> Ses
         return LIVE
 
 
-async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Open the sessions that a message names, and return the one that it is in, if any.
+async def open_named_session(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
+    """Open the session that a message names, and return it, or None where it names none.
 
-    The session of the header is checked even where the body names the one that is returned. Raises as `open_session`,
-    with 404 for a transport session; or `session_header_mismatch`: the header contradicts the body, whose session is
-    the caller's, or names a session that never was the caller's.
+    Both are checked where the header and the body name one; the body's is returned. Raises as `open_session`, with 404
+    for the header's, or `session_header_mismatch` where the header does not fit the body.
     """
     session, metadata, fail_open = None, decision.metadata, decision.fail_open
     if metadata is not None and decision.kind != SESSION:
-        session = await _open(ctx, metadata, decision.kind, fail_open=fail_open)
+        session = await open_session(ctx, metadata, decision.kind, fail_open=fail_open)
         if decision.contradicts:
             raise refusal("session_header_mismatch", ref=session.claims.ref)
     if decision.header_token is not None:
@@ -120,36 +119,29 @@ async def open_sessions(ctx: RequestContext, decision: Decision) -> ActiveSessio
             raise refusal("session_header_mismatch", ref=error.ref) from None
         session = session or transport
     if metadata is not None and decision.kind == SESSION:
-        session = await open_session(metadata, ctx.runtime, ctx.principal, fail_open=fail_open)
+        session = await open_session(ctx, metadata, fail_open=fail_open)
     return session
 
 
 async def open_transport(
     ctx: RequestContext, session_id: str, *, kind: Kind = TRANSPORT, fail_open: bool = False
 ) -> ActiveSession:
-    """Return the live session that a header alone names; with a bridge, let the request cross it."""
+    """Return the live session that a header names, or refuse with 404, which makes clients begin anew."""
     try:
-        return await _open(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
-    except SessionNotFound as error:  # the status makes clients begin anew
-        raise SessionNotFound(error.reason, ref=error.ref, http_status=404) from None
+        return await open_session(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
+    except SessionNotFound as error:
+        error.http_status = 404
+        raise
 
 
-async def _open(ctx: RequestContext, metadata: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
-    runtime, principal = ctx.runtime, ctx.principal
-    session = await open_session(metadata, runtime, principal, fail_open=fail_open, kind=kind)
-    if runtime.transport.bridges and kind == TRANSPORT:
-        ctx.bridge = session.bridge
-    return session
-
-
-def refused_claims(ctx: RequestContext, refusal: Refusal, *ids: str | None) -> Claims | None:
-    """Return the claims of the authentic session that is refused, of those that a request names, or None."""
+def refused_claims(ctx: RequestContext, refused: Refusal, *ids: str | None) -> Claims | None:
+    """Return the claims of the session that was refused, if one of these ids is authentically it."""
     ring = ctx.runtime.ring(ctx.runtime.clock())
-    for session_id in filter(None, () if refusal.ref is None else ids):
+    for session_id in filter(None, () if refused.ref is None else ids):
         with suppress(SessionNotFound):
             claims = ctx.runtime.tokens.authentic(ring, session_id)
-            if claims.ref == refusal.ref:  # the name of a stolen one's client is not the sender's
-                return msgspec.structs.replace(claims, client=None) if refusal.reason == "token_principal" else claims
+            if claims.ref == refused.ref:  # a thief must not be recorded under the name of the owner's client
+                return msgspec.structs.replace(claims, client=None) if refused.reason == "token_principal" else claims
     return None
 
 

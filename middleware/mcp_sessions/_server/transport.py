@@ -27,13 +27,13 @@ from .answers import (
     end_upstream,
     may_delete,
     record_unparsed_refusal,
-    refuse_without_body,
+    refuse_unread,
     send_refusal_without_id,
     send_status,
 )
 from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
-from .response import Response, close
+from .response import Response, close_session
 from .resumption import StreamRequest
 from .routing import LAST_EVENT_ID
 from .sessions import open_transport, refusal_for_status, refused_claims
@@ -43,8 +43,8 @@ _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 
 
-async def handle_without_body(ctx: RequestContext) -> None:
-    """Handle a GET, a DELETE, or a POST that cannot be MCP."""
+async def handle_unread(ctx: RequestContext) -> None:
+    """Handle a request whose body is not read: no POST, or one that cannot be MCP."""
     if ctx.headers.session_id is not None:
         await _answer(ctx, ctx.headers.session_id)
         return
@@ -71,7 +71,7 @@ async def _answer(ctx: RequestContext, header: str) -> None:
         if method == "DELETE" or (method == "GET" and runtime.transport.bridges):
             session = await open_transport(ctx, header, kind=kind)
     except Refusal as refusal:
-        await refuse_without_body(ctx, refusal)
+        await refuse_unread(ctx, refusal)
         return
     claims = _verified_claims(ctx, header, kind) if session is None else session.claims
     is_recording = runtime.telemetry.is_recording()
@@ -100,7 +100,7 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
     if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
         ctx.runtime.streams.leave(session.claims.ref)
         try:
-            await session.session.end("deleted")
+            await session.end("deleted")
         except StoreUnavailable as refusal:
             await send_refusal_without_id(ctx, refusal)
         else:
@@ -141,7 +141,7 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
         with without_session(ctx.scope):
             await ctx.app(ctx.scope, ctx.receive, response.send)
     finally:
-        close(response, None)
+        close_session(response, None)
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
