@@ -142,7 +142,7 @@ MUTANTS: Final = {
         "server/test_exchange.py",
     ),
     "foreign-client": Mutant(
-        SESSIONS, 'refusal.reason == "token_principal"', "False", "telemetry/test_outermost_span.py"
+        SESSIONS, 'refused.reason == "token_principal"', "False", "telemetry/test_outermost_span.py"
     ),
     "made-up-session": Mutant(
         "telemetry/_attributes.py",
