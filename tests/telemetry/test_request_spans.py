@@ -292,3 +292,19 @@ async def test_the_option_chooses_whether_there_is_a_span(option: str, server: A
     expected = {"auto": ["tools/call whoami", "sessions/delete"]}.get(option, [])
     assert [span.name for span in spans] == expected[server is not Server :]
     assert {span.kind for span in spans} <= {SpanKind.SERVER}
+
+
+async def test_only_a_span_that_is_named_after_the_message_is_taken_for_its_own(spans: list[ReadableSpan]) -> None:
+    """FastMCP 3 asks itself for the list of tools below the first call."""
+    tracer = trace.get_tracer("mcp-python-sdk")
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> None:
+        for name in ("tools/list", "tools/call look", "tools/call look again"):
+            tracer.start_span(name, kind=SpanKind.SERVER).end()
+
+    await Client(sessions(StreamableHTTPSessionManager(look=look))).tool("look")
+    assert {span.name: said(span, "mcp.method.name")[0] for span in spans} == {
+        "tools/list": None,
+        "tools/call look": "tools/call",
+        "tools/call look again": None,
+    }

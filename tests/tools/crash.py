@@ -147,14 +147,18 @@ class Trial:
             self.issued_at = int(time.time()) + 1
 
     def _kill(self, name: str, server: Server | None) -> None:
-        """Start a worker, and kill the server or else the worker, some time after its first change began."""
+        """Start a worker, and kill the server or else the worker, some time after its first update was acknowledged."""
         command = [sys.executable, __file__, "--work", self.url, name, str(self.issued_at)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
             assert worker.stdout is not None
-            first = worker.stdout.readline()
+            lines = b""
+            for line in worker.stdout:
+                lines += line
+                if line.startswith(b"added"):
+                    break
             time.sleep(self.chance.uniform(0, 0.2))
             worker.kill() if server is None else server.kill9()
-            lines = first + worker.stdout.read()
+            lines += worker.stdout.read()
         assert worker.returncode == (-signal.SIGKILL if server is None else 0)
         if server is not None:
             server.start()
