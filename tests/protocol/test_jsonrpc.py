@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from json_corpus import GROUPS
 from json_oracle import judge
-from jsontext import Number, Object, load, names, seeds, texts, values, write
+from jsontext import Number, Object, load, names, odd_names, seeds, texts, values, write
 from reasons import refused
 
 from mcp_sessions._errors import Refusal
@@ -436,7 +436,11 @@ requests = st.fixed_dictionaries(
     optional={"id": texts | st.integers().map(lambda i: Number(str(i))), "extra": values()},
 )
 strange = st.lists(
-    st.tuples(st.sampled_from(["jsonrpc", "id", "method", "params", "x"]), odd | metas | some_params), max_size=5
+    st.tuples(
+        st.sampled_from(["jsonrpc", "id", "method", "params", "x"]),
+        odd | metas | some_params | st.dictionaries(odd_names, values(), max_size=3),
+    ),
+    max_size=5,
 ).map(lambda pairs: Object([("jsonrpc", "2.0"), *pairs]))
 
 
