@@ -19,7 +19,11 @@ READ: Final = [  # by level
     *(ENVELOPE, OF_PARAMS),
     {SESSION_KEY, PREFIX + "protocolVersion", PREFIX + "clientCapabilities", "baggage"},
 ]
-TARGETS: Final = {"tools/call": "name", "resources/read": "uri"}
+TARGETS: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    **dict.fromkeys(("resources/read", "resources/subscribe", "resources/unsubscribe"), "uri"),
+}
 LONE: Final = (b"\\ud", b"\\uD")
 
 
