@@ -308,3 +308,20 @@ async def test_only_a_span_that_is_named_after_the_message_is_taken_for_its_own(
         "tools/call look": "tools/call",
         "tools/call look again": None,
     }
+
+
+@pytest.mark.usefixtures("spans")
+async def test_a_session_of_a_cookie_keeps_the_trace_of_its_start() -> None:
+    """It begins with its first use, so its token cannot have it: it stands in the store, before the state."""
+    seen: list[str | None] = []
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> None:
+        assert session is not None
+        seen.append(session.traceparent)
+
+    client = Client(sessions(Server(look=look)))
+    cookie = dict((await client.send("server/discover")).start["headers"])[b"set-cookie"].partition(b";")[0]
+    for _ in range(2):
+        await client.tool("look", (b"cookie", cookie))
+    assert start_of(seen[0]) is not None
+    assert seen[0] == seen[1]
