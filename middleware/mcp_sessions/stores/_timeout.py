@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ import anyio
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
+from .._session.data import Namespace
 from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, log_full, logger
 from ._threads import suppress_instrumentation
 
@@ -28,15 +29,6 @@ BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MAX_FRESHNESS: Final = 5.0  # seconds
 _MAX_RECENT: Final = 100_000  # sessions
-
-
-def _limited(name: str, limit: str) -> Any:
-    """Return a method that calls the same one of the other store, within the limit that an attribute holds."""
-
-    async def call(self: TimeoutStore, *args: Any, **kwargs: Any) -> Any:
-        return await self._within(getattr(self, limit), getattr(self._store, name), *args, **kwargs)
-
-    return call
 
 
 class TimeoutStore:
@@ -64,18 +56,6 @@ class TimeoutStore:
         self.last_fault = (-math.inf, "")  # when it last failed, by `perf_counter`, and why
         self._log = MinuteLog()
 
-    close = _limited("close", "_background")
-    statuses = _limited("statuses", "_one")
-    register_at_epoch = _limited("register_at_epoch", "_three")
-    register = _limited("register", "_three")
-    get = _limited("get", "_background")
-    count = _limited("count", "_background")
-    read = _limited("read", "_one")
-    write = _limited("write", "_one")
-    compare_and_swap = _limited("compare_and_swap", "_one")
-    add = _limited("add", "_one")
-    copy = _limited("copy", "_three")
-
     @property
     def scope(self) -> StoreScope:
         return self._store.scope
@@ -85,8 +65,14 @@ class TimeoutStore:
         self._was_opened = True
         await self._within(limit, self._store.open)
 
+    async def close(self) -> None:
+        await self._within(self._background, self._store.close)
+
     async def status(self, claims: Claims) -> SessionStatus:
         return await self._recent_or(claims.ref, partial(self._within, self._one, self._store.status, claims))
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        return await self._within(self._one, self._store.statuses, claims)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         idle_timeout = self._prolonged(idle_timeout)
@@ -107,9 +93,21 @@ class TimeoutStore:
             self._endings += 1
             self._live_until.clear()
 
+    async def register_at_epoch(self, claims: Claims) -> None:
+        await self._within(self._three, self._store.register_at_epoch, claims)
+
+    async def register(self, record: Record, **options: Any) -> None:
+        await self._within(self._three, self._store.register, record, **options)
+
+    async def get(self, ref: str) -> Record | None:
+        return await self._within(self._background, self._store.get, ref)
+
     async def list_sessions(self, *, subject: str | None = None, **page: Any) -> list[Record]:
         limit = self._background if subject is None else self._three  # that of one principal is a request's
         return await self._within(limit, self._store.list_sessions, subject=subject, **page)
+
+    async def count(self, *, audience: str) -> int:
+        return await self._within(self._background, self._store.count, audience=audience)
 
     async def claim_ended(self, *, idle_timeout: int | None, **options: Any) -> list[Ended]:
         options["idle_timeout"] = self._prolonged(idle_timeout)
@@ -118,6 +116,21 @@ class TimeoutStore:
     async def purge(self, *refs: str) -> None:
         limit = self._three if len(refs) == 1 else self._background  # a page of the sweeper's
         await self._within(limit, self._store.purge, *refs)
+
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        return await self._within(self._one, self._store.read, namespace, key)
+
+    async def write(self, namespace: Namespace, key: str, value: bytes | None, **options: Any) -> None:
+        await self._within(self._one, self._store.write, namespace, key, value, **options)
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        return await self._within(self._one, self._store.compare_and_swap, namespace, key, old, new)
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        return await self._within(self._one, self._store.add, namespace, key, by)
+
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        await self._within(self._three, self._store.copy, namespace, target)
 
     async def _recent_or(self, ref: str, ask: Callable[[], Awaitable[SessionStatus]]) -> SessionStatus:
         """Return a session's status, from the store unless that has called it LIVE a moment ago."""
