@@ -80,14 +80,13 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.send_out(event)
 
     async def _begin(self, start: ASGIMessage) -> None:
-        named = session_header_values(start)
         if self.defers_start:  # ours is not named if the server names its own, or if the request fails
-            self.session_id = named[-1] if named else None
+            self.session_id = next(reversed(session_header_values(start)), None)
             if self.session_id is not None or start["status"] != _OK:
                 for change in self.rewrites:
                     change.defers_start = False
         if self.observer is not None:
-            self.observer.begin_response(start["status"], named)
+            self.observer.begin_response(start["status"], session_header_values(start))
         self.body = self._body_for(*content_type(start.get("headers", ())))
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
