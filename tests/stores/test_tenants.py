@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,16 @@ async def test_anonymous_sessions_leave_room_in_memory_for_those_with_a_principa
     with pytest.raises(StoreFull):
         await store.write(Namespace("ses_2", LATER, 10_000, ANONYMOUS, None), "k", b"x")
     await store.write(shelf("b", BOB), "k", b"x")
+
+
+async def test_what_is_kept_for_sessions_with_a_principal_is_of_all_audiences_together() -> None:
+    store = MemoryStore(max_sessions=20, clock=Clock())
+    for n in range(18):
+        record = Record.of(session(f"{n}", subject=None))
+        await store.register(replace(record, audience=f"shop {n % 2}"))
+    with pytest.raises(StoreFull):
+        await store.register(replace(Record.of(session("x", subject=None)), audience="shop 0"))
+    await store.register(Record.of(session("b", subject=BOB)))
 
 
 async def test_data_that_is_over_is_no_longer_counted(store: Store, clock: Clock) -> None:

@@ -178,6 +178,7 @@ class MemoryStore:
         self._seen: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._data = _SessionData(max_data_bytes, self._full)
+        self._anonymous = 0  # records of sessions without a principal, of all audiences
         self._log = base.MinuteLog()
 
     async def open(self) -> None: ...
@@ -238,10 +239,11 @@ class MemoryStore:
         cutoff_time = self._cutoff_time(record.audience, record.subject)
         if max_sessions is not None and len(lists[1]) - bisect_left(lists[1], (cutoff_time, "")) >= max_sessions:
             raise refusal("sessions_full")
-        reserved = self._max_sessions // 10 if record.subject is None else 0
-        if len(self._entries) >= self._max_sessions or len(lists[1]) >= self._max_sessions - reserved:
+        is_crowded = record.subject is None and self._anonymous >= self._max_sessions - self._max_sessions // 10
+        if is_crowded or len(self._entries) >= self._max_sessions:
             raise self._full()
         self._entries[record.ref] = record
+        self._anonymous += record.subject is None
         self._seen[record.audience][record.ref] = record.seen_at
         self._deadlines[record.audience][record.ref] = record.expires_at
         for listed in lists:
@@ -298,6 +300,7 @@ class MemoryStore:
         for ref in refs:
             self._data.drop(ref)
             if (entry := self._entries.pop(ref, None)) is not None:
+                self._anonymous -= entry.subject is None
                 self._seen[entry.audience].pop(ref, None)
                 self._deadlines[entry.audience].pop(ref)
                 if self._reasons.pop(ref, None) is None:
