@@ -250,8 +250,22 @@ def test_a_place_that_cannot_be_looked_at_is_refused(case: Case) -> None:
     change(file, add("a"))
     case.path.rename(case.path.with_name("away.db"))
     case.path.symlink_to(case.path)
+    assert file.read_nowait(names) is None
     assert refused(file.read, names) == "store_cannot_open"
     file.close()
+
+
+def test_a_file_whose_folder_became_a_file_is_gone(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    folder = case.path.parent / "folder"
+    folder.mkdir(mode=0o700)
+    case.path = folder / "sessions.db"
+    file = case.file()
+    file.open()
+    folder.rename(folder.with_name("away"))
+    folder.touch()
+    assert file.read_nowait(names) is None
+    assert refused(file.read, names) == "store_cannot_open"
+    assert "the session store's file was deleted or replaced: older sessions may be refused" in caplog.messages
 
 
 @pytest.mark.parametrize(

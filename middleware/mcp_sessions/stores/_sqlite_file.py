@@ -91,7 +91,7 @@ def identify(path: str) -> Identity | None:
 def _inode(path: str) -> Inode | None:
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 
@@ -179,7 +179,7 @@ class SQLiteFile:
             if self._reader is None or not self._file_unchanged():
                 return None
             return job(self._reader)
-        except sqlite3.Error:  # to be tried again by one that can wait, and names the cause
+        except (sqlite3.Error, OSError):  # to be tried again by one that can wait, and names the cause
             return None
         finally:
             READING.release()
