@@ -246,7 +246,7 @@ MUTANTS: Final = {
         "synchronous = OFF",
         "stores/test_sqlite_file.py stores/test_sqlite.py",
     ),
-    "fork-rest": Mutant("stores/_sqlite.py", "with WORKING:", "with suppress():", "stores/test_sqlite.py"),
+    "fork-rest": Mutant("stores/_sqlite.py", "with self._at_work:", "with suppress():", "stores/test_sqlite.py"),
     "group-commit": Mutant(
         "stores/_sqlite.py",
         "change.future.set_exception(copy.copy(error))",

@@ -343,6 +343,25 @@ async def test_a_store_that_nothing_holds_lets_its_threads_end(path: Path, clock
     assert not await anyio.Path(f"{path}-wal").exists()
 
 
+async def test_a_store_does_not_wait_for_the_file_of_another(
+    path: Path, other: sqlite3.Connection, clock: Clock
+) -> None:
+    """One process may have several, such as two servers with a file each."""
+    waits, free = (SQLiteStore(at, busy_timeout=20, clock=clock) for at in (path, path.with_name("free.db")))
+    for each in (waits, free):
+        await each.open()
+    other.execute("BEGIN IMMEDIATE")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(revoke, waits, session())
+        for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(10):
+            assert await revoke(free, session()) is True
+        other.execute("ROLLBACK")
+    for each in (waits, free):
+        await each.close()
+
+
 async def test_what_a_fork_inherits_is_not_touched(
     store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +372,7 @@ async def test_what_a_fork_inherits_is_not_touched(
     monkeypatch.setattr(sqlite, "_stores", {store, SQLiteStore(path)})
     before = store._thread
     sqlite._before_fork()
-    sqlite._after_fork_in_child()
+    sqlite._after_fork(is_child=True)
     assert len([one for one in connections if one is not None]) == 2
     assert await store.status(session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False

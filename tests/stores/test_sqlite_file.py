@@ -431,7 +431,7 @@ def test_what_has_to_be_opened_or_waited_for_is_not_read_at_once(case: Case) -> 
     assert file.read_nowait(names) == []
     change(case.file(), add("a"))
     assert file.read_nowait(names) == ["a"]
-    with sqlite_file.READING:
+    with file.lock:
         assert file.read_nowait(names) is None
     assert file.read_nowait(lambda connection: connection.execute("SELECT 1 FROM nothing").fetchall()) is None
     assert file.read_nowait(lambda connection: connection.execute("DELETE FROM sessions").rowcount) is None

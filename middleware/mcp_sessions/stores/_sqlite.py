@@ -26,7 +26,7 @@ from .._session.claims import Claims
 from . import _sql_text as sql
 from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
 from ._sql import Rows, SQLStore, Statement, asking, sweep
-from ._sqlite_file import DIALECT, LOCKED, READING, SQLiteFile, checked_path
+from ._sqlite_file import DIALECT, LOCKED, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
 
 T = TypeVar("T")
@@ -36,7 +36,6 @@ _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _SINGLE: Final = frozenset({sql.FACTS, sql.GET, sql.READ})  # what looks at a few rows
 _render: Final = cache(DIALECT.render)
-WORKING: Final = Lock()  # held by the thread of any store that is at work
 
 
 @dataclass
@@ -100,6 +99,7 @@ class SQLiteStore(SQLStore):
         self._waiting: deque[_Change] = deque()
         self._busy_timeout = busy_timeout
         self._lock = Lock()  # of what waits, and of the thread
+        self._at_work = Lock()  # of the thread
         self._is_open = False
         _stores.add(self)
 
@@ -169,7 +169,7 @@ class SQLiteStore(SQLStore):
             return self._thread.submit(self._work, work)
 
     def _work(self, work: Callable[[], T]) -> T:
-        with WORKING:
+        with self._at_work:
             return call_suppressed(work)
 
     def _sweep_soon(self) -> None:
@@ -230,12 +230,21 @@ class SQLiteStore(SQLStore):
                     taken.append(change)
         return taken
 
-    def _abandon(self) -> None:
-        """Start afresh, as a forked process must: neither threads, connections nor callers survive a fork."""
-        self._file.abandon()
-        self._thread = _new_thread()
-        self._waiting.clear()
-        self._lock = Lock()
+    # --- forks ------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and stay locked."""
+        for lock in (self._at_work, self._lock, self._file.lock):
+            lock.acquire()
+
+    def _after_fork(self, *, is_child: bool) -> None:
+        """Go on; a child starts afresh, since neither threads, connections nor callers survive a fork."""
+        if is_child:
+            self._file.abandon()
+            self._thread = _new_thread()
+            self._waiting.clear()
+        for lock in (self._file.lock, self._lock, self._at_work):
+            lock.release()
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"
@@ -250,23 +259,22 @@ def _new_thread() -> ThreadPoolExecutor:
 
 
 _stores: Final[weakref.WeakSet[SQLiteStore]] = weakref.WeakSet()
+_at_rest: Final[list[SQLiteStore]] = []
 
 
 def _before_fork() -> None:
-    """Wait until no connection is at work: SQLite's own locks, too, are copied as they are, and stay locked."""
-    for lock in (WORKING, READING):
-        lock.acquire()
-
-
-def _after_fork() -> None:
-    for lock in (READING, WORKING):
-        lock.release()
-
-
-def _after_fork_in_child() -> None:
     for store in tuple(_stores):
-        store._abandon()  # noqa: SLF001  # of this file
-    _after_fork()
+        store._before_fork()  # noqa: SLF001  # of this file
+        _at_rest.append(store)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+def _after_fork(*, is_child: bool) -> None:
+    while _at_rest:
+        _at_rest.pop()._after_fork(is_child=is_child)  # noqa: SLF001  # of this file
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=partial(_after_fork, is_child=False),
+    after_in_child=partial(_after_fork, is_child=True),
+)

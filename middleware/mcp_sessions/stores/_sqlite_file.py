@@ -50,7 +50,6 @@ DIALECT: Final = sql.Dialect(
 _ANOTHER_TRY: Final = 0.01  # seconds
 _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size after a burst
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
-READING: Final = Lock()  # held by what opens or closes connections, or reads without waiting, of any file
 _RESERVED: Final = 16  # one part in so many of the file is kept for what makes room
 
 _abandoned: Final[list[sqlite3.Connection | None]] = []
@@ -157,6 +156,7 @@ class SQLiteFile:
         self._busy_timeout = busy_timeout  # seconds to wait for another process's lock
         self._max_bytes = max_bytes  # how large the file may grow
         self._log = MinuteLog()
+        self.lock = Lock()  # held by what opens, closes, or reads without waiting
         self._connection: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
@@ -173,7 +173,7 @@ class SQLiteFile:
 
     def read_nowait(self, job: Job[T]) -> T | None:
         """Return what a job returns, or None where the file has to be opened or waited for."""
-        if not READING.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return None
         try:
             if self._reader is None or not self._file_unchanged():
@@ -182,7 +182,7 @@ class SQLiteFile:
         except (sqlite3.Error, OSError):  # to be tried again by one that can wait, and names the cause
             return None
         finally:
-            READING.release()
+            self.lock.release()
 
     def change(self, job: Job[T], *, deadline: float = math.inf, frees: bool = False) -> T:
         """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
@@ -207,7 +207,7 @@ class SQLiteFile:
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
-        with READING:
+        with self.lock:
             self._close()
 
     def _close(self) -> None:
@@ -234,7 +234,7 @@ class SQLiteFile:
             logger.error("the session store's file was deleted or replaced: older sessions may be refused")
             self.close()
         if self._connection is None:
-            with READING:
+            with self.lock:
                 self._connection = self._connected()
         return self._connection
 
