@@ -54,7 +54,7 @@ demo: setup  ## a small server with sessions, and a client that uses it
 bench: setup  ## measure side by side with others (ARGS="--quick trivial"), or count instructions (ARGS=--check)
 	@$(VENV)/python -m tests.benchmarks $(ARGS)
 
-fuzz: setup  ## the tests with generated cases, with some thousands of others each
+fuzz: setup  ## the property tests, with thousands of random cases each
 	@$(VENV)/python -m pytest -q -n auto --dist=worksteal --hypothesis-profile=fuzz tests/protocol tests/tokens \
 		tests/server/test_paths.py tests/tools/test_fuzz_*.py $(ARGS)
 

@@ -102,8 +102,8 @@ async def checked_status(claims: Claims, runtime: Runtime, *, fail_open: bool) -
 async def open_named_session(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
     """Open the session that a message names, and return it, or None where it names none.
 
-    Both are checked where the header and the body name one; the body's is returned. Raises as `open_session`, with 404
-    for the header's, or `session_header_mismatch` where the header does not fit the body.
+    Where the header and the body each name one, both are checked, and the body's is returned. Raises as `open_session`,
+    with 404 for the header's, or `session_header_mismatch` where the header does not fit the body.
     """
     session, metadata, fail_open = None, decision.metadata, decision.fail_open
     if metadata is not None and decision.kind != SESSION:

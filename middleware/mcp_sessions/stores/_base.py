@@ -132,7 +132,7 @@ class Store(DataStore, Protocol):
 
     Any method except `open` and `close` may raise `StoreUnavailable`: the answer is unknown; a change may or may not
     have been made. Callers never treat it as "no". Changes are durable when they return. A store that is set up wrongly
-    may raise `ConfigurationError` anywhere, which a request takes for the same.
+    may raise `ConfigurationError` anywhere; a request is then refused as if the store had not answered.
     """
 
     @property
