@@ -10,7 +10,7 @@ import pytest
 from apps import Server, sessions
 from clients import Answer, Clock
 from failing import Failing
-from tongues import TONGUES, Alternative1, Draft, Tongue, TransportHeader
+from tongues import TONGUES, Alternative1, Tongue, TransportHeader
 
 from mcp_sessions import CreateRefused, EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._server.options import DAY
@@ -178,7 +178,7 @@ async def test_a_session_is_used_in_the_way_in_which_it_was_named(made: str, use
 async def test_metadata_goes_before_a_transport_session(server: Server) -> None:
     """Both live side by side; one that is dead is told of."""
     app = sessions(server)
-    drafted, header = Draft(app), TransportHeader(app)
+    drafted, header = Tongue(app), TransportHeader(app)
     session, transport = await begun(drafted), await begun(header)
     mirror = (b"mcp-session-id", transport["sessionId"].encode())
     ref = said(await drafted.use(session))

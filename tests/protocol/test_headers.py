@@ -8,9 +8,7 @@ from mcp_sessions._protocol.headers import (
     HANDSHAKE_VERSIONS,
     SESSION_HEADER,
     VERSION,
-    Header,
     RequestHeaders,
-    content_type,
     edit,
     independent_of_body,
     runtime_without_cookies,
@@ -26,9 +24,7 @@ def test_the_first_copy_of_a_header_counts_and_none_is_lost() -> None:
     assert (empty.first(VERSION), empty.is_modern, empty.all(SESSION_HEADER)) == (None, False, [])
 
 
-@pytest.mark.parametrize(
-    "version", [*sorted(HANDSHAKE_VERSIONS), "2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""]
-)
+@pytest.mark.parametrize("version", [*sorted(HANDSHAKE_VERSIONS), "2026-07-28", "2025-11-25 ", ""])
 def test_every_version_is_modern_but_those_of_the_handshake(version: str) -> None:
     modern = RequestHeaders([(b"mcp-protocol-version", version.encode())]).is_modern
     assert modern is (version not in HANDSHAKE_VERSIONS)
@@ -37,34 +33,16 @@ def test_every_version_is_modern_but_those_of_the_handshake(version: str) -> Non
 @pytest.mark.parametrize(
     ("kinds", "is_json"),
     [
-        *(([kind], True) for kind in ("application/json", "Application/JSON", "application/json; charset=utf-8")),
-        *(([kind], True) for kind in (" application/json ;", "application/json, text/plain", "application/jsonx")),
-        *(([kind], True) for kind in ("text/plain, application/json", "text/json")),
-        *((kinds, True) for kinds in (["text/plain", "application/json"], ["application/json", "text/plain"])),
-        *(([kind], False) for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x")),
-        *(([kind], False) for kind in ("text/plain", "", "image/png")),
+        *(([kind], True) for kind in ("Application/JSON; charset=utf-8", "application/jsonx", "text/json")),
+        *(([kind], True) for kind in ("text/plain, application/json", " application/json ;")),
+        (["text/plain", "application/json"], True),
+        *(([kind], False) for kind in ("application/x-www-form-urlencoded", "text/plain", "")),
         ([], False),
     ],
 )
 def test_what_a_server_might_take_for_json_is_json(kinds: list[str], is_json: bool) -> None:
     """In whichever copy of the header; the official SDK takes a type that only begins with it, or a list with it."""
     assert RequestHeaders([(b"content-type", kind.encode()) for kind in kinds]).is_json is is_json
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ([], (b"", None)),
-        ([(b"x", b"gzip")], (b"", None)),
-        ([(b"Content-Type", b" Application/JSON ; charset=utf-8; x=;")], (b"application/json", None)),
-        ([(b"content-type", b"text/event-stream"), (b"Content-Encoding", b"gzip")], (b"text/event-stream", b"gzip")),
-        ([(b"content-encoding", b"Identity"), (b"content-type", b"a/b")], (b"a/b", None)),
-    ],
-)
-def test_a_response_has_a_media_type_and_perhaps_a_coding(
-    headers: list[Header], expected: tuple[bytes, bytes | None]
-) -> None:
-    assert content_type(headers) == expected
 
 
 @pytest.mark.parametrize(

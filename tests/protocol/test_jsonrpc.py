@@ -65,11 +65,6 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
         assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
-def test_a_message_without_an_id_is_a_notification() -> None:
-    message = parse(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert (message.kind, message.id, message.target(), message.meta) == (MessageKind.NOTIFICATION, None, None, None)
-
-
 ANSWERS = [
     *(b'"id":1,"result":{}', b'"id":null,"error":{}', b'"id":1.5,"result":1', b'"result":{}', b'"id":[],"params":7'),
     b'"a":1',
@@ -86,41 +81,7 @@ def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> Non
     assert bytes(field) == b'"a"'
 
 
-@pytest.mark.parametrize("absent", [b"{}", b'{"_meta":null}', b'{"_meta": null }'])
-def test_null_is_absent(absent: bytes) -> None:
-    """`params: null` and `_meta: null` are sent by legitimate clients."""
-    assert call(absent).meta is None
-    assert call(b"null").target() is None
-
-
-def test_escapes_in_names_and_values_are_resolved() -> None:
-    message = parse(
-        b'{"jsonrpc":"2\\u002e0","\\u006dethod":"tools\\/c\\u0061ll","p\\u0061rams":{"\\u005fmeta":{"\\/":1}}}'
-    )
-    assert (message.method, list(message.meta or {})) == ("tools/call", ["/"])
-
-
 # --- what a message is about ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "member"), jsonrpc.TARGETS.items())
-def test_the_target_is_the_member_that_the_method_names(method: str, member: str) -> None:
-    message = parse(
-        write({"jsonrpc": "2.0", "method": method, "params": {"name": "x", "uri": "x", member: "é\n\U0001f600"}}, 3)
-    )
-    assert message.target() == "é\n\U0001f600"
-
-
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("tools/list", {"name": "x", "uri": "x", "": "x"}),
-        *(("tools/call", params) for params in (None, {}, {"uri": "x"}, {"name": None}, {"name": ["x"]})),
-        *((method, {"name": "x"}) for method in ("resources/read", "TOOLS/CALL")),
-    ],
-)
-def test_other_messages_have_no_target(method: str, params: Any) -> None:
-    assert parse(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
 
 
 @pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
@@ -196,37 +157,12 @@ def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str
         parse(b'[%b{"%b":"2.0","method":"a"}]' % (b"{}," * 1000, name.encode()), max_batch=3)
 
 
-@given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))
-def test_an_array_is_no_batch_only_if_no_item_is_a_message(items: list[bytes]) -> None:
-    messages = sum(b"2.0" in item for item in items)
-    reason = "batch" if messages else "not_jsonrpc"
-    with refused(reason) if messages < len(items) or not items else pytest.raises(Batch):
-        parse(b"[%b]" % b",".join(items))
-
-
 # --- not JSON ------------------------------------------------------------------------------------
 
 NOT_JSON = [
-    *"nan NaN Infinity -Infinity +1 01 -01 00 .5 -.5 1. 1.e1 1e 1e+ 1E- - -- 0x1 1_0 ١ 1a 1,5 True nul truex".split(),
-    *"' 'a' a undefined /**/ 1//c 1/**/ # [ ] [1 [1,] [,1] [1,,2] [1;2] [1]] {1:2} [}".split(),
-    *r'" "a "\" "\x" "\'" "\0" "\u12" "\u00g0" "\U0041" "\u{41}" "a""b" "a"b "\ud8zz" "\uDC0'.split(),
-    *'{ } {"a" {"a": {"a":1 {"a":1, {"a":1,} {,} {a:1} {"a":1}} {"a"} {:1} {null:1} {"a":1:2} {"a"=1}'.split(),
-    *(
-        "[1 2]",
-        '{"a" 1}',
-        '{"a":1 "b":2}',
-        '"\t"',
-        '"\n"',
-        '"\0"',
-        '"\x1f"',
-        "\x0b1",
-        "\x0c1",
-        "\xa01",
-        "\u20281",
-        "1\0",
-        "1 1",
-    ),
-    *("", " ", "{}{}", "[][]", r'"\ud800" x', r'["\ud800" "\ud800"]', r'"\\" "'),
+    *"NaN -Infinity +1 01 .5 1. 1e 0x1 ١ 1,5 True truex 'a' 1/**/ [1,] [1,,2] {1:2} [} ]".split(),
+    *r'" "a "\x" "\u12" "\u00g0" "a""b" "\ud8zz" {"a" {"a":1,} {,} {a:1} {"a":1}} {:1} {"a":1:2}'.split(),
+    *("[1 2]", '{"a":1 "b":2}', '"\n"', '"\x1f"', "\x0b1", "\u20281", "1\0", "", "{}{}", r'["\ud800" "\ud800"]'),
 ]
 
 
@@ -270,13 +206,6 @@ def test_a_body_that_is_not_utf8_is_refused(text: bytes) -> None:
     for body in (CALL % b'{"arguments":"%b"}' % text, CALL % b'{"%b":1}' % text, CALL % b"{}" + text):
         with refused("not_utf8"):
             parse(body)
-
-
-@pytest.mark.parametrize("shift", range(4))
-def test_a_character_may_lie_anywhere_in_a_large_body(shift: int) -> None:
-    """The check of the encoding goes piece by piece and loses nothing between the pieces."""
-    name = "a" * shift + "\U0001f600" * 20_000
-    assert call(write({"name": name})).target() == name
 
 
 @pytest.mark.parametrize("rest", [b"", b',"\\u0062bb":1', b',"b":"\\ud800"'])
@@ -377,13 +306,6 @@ def test_no_member_joins_longer_than_it_can_be_sent() -> None:
 # --- members that are not as they must be --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["0", "1", "-1", "-10", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
-)
-def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
-    assert parse(b'{"jsonrpc":"2.0","method":"a","id": %b }' % text.encode()).id == text.encode()
-
-
 # --- surrogates ----------------------------------------------------------------------------------
 
 
@@ -395,11 +317,6 @@ def test_a_lone_surrogate_in_what_is_read_is_refused(body: bytes) -> None:
     """Beside what is in the corpus: the version, and a name with a backslash beside one."""
     with refused("lone_surrogate"):
         parse(body)
-
-
-def test_a_surrogate_pair_is_a_character() -> None:
-    assert call(b'{"name":"\\uD83D\\ude00","x":"\\ud800"}').target() == "\U0001f600"
-    assert list(call(b'{"_meta":{"\\ud83d\\ude00":1}}').meta or {}) == ["\U0001f600"]
 
 
 def test_a_text_with_every_mark_of_the_mask_is_refused_only_beside_a_lone_surrogate() -> None:
@@ -471,25 +388,3 @@ def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_
         place = at % (len(body) + 1)
         body = body[:place] + put + body[place + cut :]
     judge(body)
-
-
-@pytest.mark.parametrize("more", ["", ',"extra":1'], ids=["common", "unusual"])
-def test_every_member_can_be_read_as_it_was_sent(more: str) -> None:
-    message = parse(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"b"%b}}' % more.encode())
-    assert list(message.all_params) == ["name", *(["extra"] if more else [])]
-    copy = msgspec.structs.replace(message, body=b'{"jsonrpc":"2.0","method":"a"}')
-    assert copy.all_params == {}
-
-
-@pytest.mark.parametrize(
-    ("given_id", "kind"),
-    [(b'"id":1,', MessageKind.REQUEST), (b'"id":0,', MessageKind.REQUEST), (b"", MessageKind.NOTIFICATION)],
-)
-def test_members_of_meta_that_few_messages_have_are_read_beside_the_common(given_id: bytes, kind: MessageKind) -> None:
-    """Hosts put what is their own into `_meta`."""
-    read = parse(b'{"jsonrpc":"2.0",%b"method":"ping","params":{"_meta":{"host/own":1,"baggage":"a=b"}}}' % given_id)
-    assert isinstance(read, Message)
-    assert read.kind is kind
-    assert read.params.meta is not None
-    assert read.params.meta.baggage == msgspec.Raw(b'"a=b"')
-    assert read.meta == {"host/own": msgspec.Raw(b"1"), "baggage": msgspec.Raw(b'"a=b"')}

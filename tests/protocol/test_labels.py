@@ -89,7 +89,6 @@ CHOICE = {"contextId": "a2a", "openai/session": "chatgpt", "urn:chat": "urn"}
         (CHOICE, ["meta:urn:chat"], "urn"),
         ({**CHOICE, "openai/session": "a\nb"}, [], "a2a"),
         (None, [], None),
-        ({}, [], None),
         ({"progressToken": 1, SESSION_KEY: {"sessionId": TOKEN}}, [], None),
     ],
 )
@@ -104,7 +103,7 @@ SHORT = f"{TOKEN.partition('.')[0]}.."
 assert len(SHORT) <= MAX_CHARS
 
 
-@pytest.mark.parametrize("text", ["x", "x" * MAX_CHARS, "my chat", "Bearer"])
+@pytest.mark.parametrize("text", ["x" * MAX_CHARS, "my chat", "Bearer"])
 def test_a_text_of_one_line_is_a_name_from_every_source(text: str) -> None:
     assert names_from_each(text) == [text] * 3
     for wide in ("\u00e9" * MAX_CHARS, "\U0001f642" * (MAX_CHARS // 2)):
@@ -114,10 +113,9 @@ def test_a_text_of_one_line_is_a_name_from_every_source(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "x" * (MAX_CHARS + 1), "x" * 100_000, "   "),  # none is cut: two names could become one
-        *(f"a{flaw}b" for flaw in ("\n", "\r", "\t", "\0", "\x1b[31m", "\x7f", "\x85")),
-        *(f"a{flaw}b" for flaw in ("\u2028", "\u2029", "\u200b", "\u202e", "\ufeff", "\ue000")),
-        *(TOKEN, f"Bearer {TOKEN}", f"x{TOKEN}y", SHORT, f"chat {SHORT}"),  # a credential, and this goes to logs
+        *("", "x" * (MAX_CHARS + 1), "   "),  # none is cut: two names could become one
+        *(f"a{flaw}b" for flaw in ("\n", "\x1b[31m", "\x85", "\u2028", "\u200b", "\u202e", "\ue000")),
+        *(TOKEN, f"Bearer {TOKEN}", f"x{TOKEN}y", SHORT),  # a credential, and this goes to logs
     ],
     ids=ascii,
 )
@@ -131,11 +129,6 @@ def names_from_each(text: str) -> list[str | None]:
     by_header = correlation_of(["header:x-chat"], None, lambda _: text)
     baggage = name({"baggage": f"session.id={escaped}"})
     return [name({"contextId": text}), baggage, None if by_header is None else by_header.id]
-
-
-@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}])
-def test_what_is_not_a_string_is_no_name(value: object) -> None:
-    assert name({"contextId": value}) is name({"baggage": value}) is None
 
 
 # --- what is fit to be shown ---------------------------------------------------------------------
@@ -180,15 +173,9 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
     ("option", "remedy"),
     [
         ("meta:contextId", r"correlate='meta:contextId' must be True, False or a list such as"),
-        *(
-            (wrong, "must be True, False or a list such as")
-            for wrong in list[Any]([b"meta", 1, [], {"meta:contextId"}])
-        ),
+        *((wrong, "must be True, False or a list such as") for wrong in list[Any]([1, [], {"meta:contextId"}])),
         (["contextId"], "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"),
-        *(
-            ([odd], f"{odd!r} is not a source")
-            for odd in ("cookie:chat", "meta:", "header:x chat", "baggage:session id")
-        ),
+        *(([odd], f"{odd!r} is not a source") for odd in ("cookie:chat", "meta:", "header:x chat")),
         (["meta:contextId", 3], "3 is not a source"),
         ([f"meta:{SESSION_KEY}"], "is a credential, and logs would show it; leave it out"),
         *(([f"header:{name}"], "is a credential") for name in ("Authorization", "Mcp-Session-Id", "cookie")),
@@ -202,21 +189,14 @@ def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remed
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("session.id=c1", "c1"),
-        ("a=1,session.id=c1,b=2", "c1"),
         (" a = 1 ,\t session.id\t=\tc1 ; ttl=3;secure , b=2", "c1"),
         ("session.id=a=b", "a=b"),
-        ("session.id=my%20chat", "my chat"),
-        ("session.id=caf%C3%A9", "café"),
-        ("session.id=100%", "100%"),
-        ("session.id=a+b%2Bc", "a+b+c"),
-        ("session.id=%zz", "%zz"),
+        ("session.id=my%20caf%C3%A9+b%2Bc", "my café+b+c"),
+        *((f"session.id={odd}", odd) for odd in ("100%", "%zz")),
         ("session.id=old,session.id=new", "new"),
         ("broken,,=,session.id=c1,x", "c1"),
-        ("session.id=Xc1X", "Xc1X"),
         *((f"session.id{odd}", None) for odd in ("=%ff", "=", "", '="c1"', "=c 1", "=c1;p=é", "=c1\n", "\n=c1")),
-        *((f"{name}=c1", None) for name in ("Session.Id", "xsession.id", "Xsession.id", "café")),
-        ("", None),
+        *((f"{name}=c1", None) for name in ("Session.Id", "xsession.id", "café")),
         ("session.id=c1,a=".ljust(MAX_BAGGAGE, "x"), "c1"),
         ("session.id=c1,a=".ljust(MAX_BAGGAGE + 1, "x"), None),
     ],
@@ -274,14 +254,6 @@ async def test_without_a_session_it_stands_on_the_scope() -> None:
     assert (server.last.body, server.last.scope["mcp_correlation"].id) == (body, "c1")
     await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
     assert "mcp_correlation" not in server.last.scope
-
-
-async def test_it_satisfies_no_policy() -> None:
-    server = Server()
-    client = Client(sessions(server, correlate=True, require="always"))
-    refused = await client.send("tools/call", {"name": "whoami", "_meta": CHAT})
-    assert refused.error == {"code": -31044, "message": "Session required"}
-    assert "tools/call" not in server.methods
 
 
 # --- what a client calls itself ------------------------------------------------------------------

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
-from msgspec import Raw
 
 from mcp_sessions._protocol import rewrite
-from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, MessageKind, parse
-from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, MessageKind, parse
 from mcp_sessions._protocol.strict_json import members
 
 SESSION = b'{"sessionId":"header.claims.signature"}'
@@ -49,42 +46,16 @@ def test_an_answer_in_a_session_is_kept_from_caches(answer: bytes, expected: byt
 @pytest.mark.parametrize(
     ("result", "echoed"),
     [
-        (b"{}", b'{"_meta":{"%b":%b}}'),
         (b'{ "a" : 1 }', b'{"a":1,"_meta":{"%b":%b}}'),
-        (b'{"_meta":{},"a":1}', b'{"_meta":{"%b":%b},"a":1}'),
         (b'{"_meta": {"x": [ 1 ]} }', b'{"_meta":{"x":[ 1 ],"%b":%b}}'),
-        (b'{"_meta":{"io.modelcontextprotocol/session":"a tool\'s","x":1}}', b'{"_meta":{"%b":%b,"x":1}}'),
         (b'{"_meta":{"io.modelcontextprotocol\\/session":1}}', b'{"_meta":{"%b":%b}}'),
-        (b'{"_meta":null}', b'{"_meta":{"%b":%b}}'),
-        (b'{"_meta":["a"]}', b'{"_meta":{"%b":%b}}'),
-        (b'{ "a":1,"a":2}', b'{"a":2,"_meta":{"%b":%b}}'),
-        (b'{ "\\u0061\\n\xc3\xa9":1}', b'{"a\\n\xc3\xa9":1,"_meta":{"%b":%b}}'),
+        *((b'{"_meta":%b}' % odd, b'{"_meta":{"%b":%b}}') for odd in (b"null", b'["a"]')),
+        (b'{ "a":1e400,"a":"\\ud800 \xff"}', b'{"a":"\\ud800 \xff","_meta":{"%b":%b}}'),
     ],
 )
 def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) -> None:
     """Members keep their order and values their bytes; what is not an object makes room for one."""
     assert echo(ANSWER % result) == ANSWER % (echoed % (SESSION_KEY.encode(), SESSION))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"1e400",
-        b"18446744073709551616123",
-        b"-0",
-        b'"\\ud800 \\ud83d\\ude00 \\u2028 \xe2\x80\xa8 \\/ \\\\"',
-        b'{"a":1,"a":2}',
-        b'[ 1,\n2 ,"a b"]',
-        b'"\xff"',
-        b'"\x7f\\\\\\ud800"',
-    ],
-)
-def test_what_is_not_ours_keeps_its_bytes(value: bytes) -> None:
-    """A JSON round trip would change each of these."""
-    for result in (b'{"a":%b}', b'{"_meta":{"a":%b}}', b'{"structuredContent":{"x":%b}}'):
-        echoed = echo(ANSWER % (result % value))
-        assert echoed is not None
-        assert value in echoed
 
 
 OF_OTHERS = [
@@ -117,8 +88,6 @@ def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "is_same"),
     [
-        (b'"\xc3\xa9"', b'"\\u00e9"', True),
-        (b'"\\u0061\\/"', b'"a/"', True),
         (b'"\\ud83d\\ude00"', b'"\xf0\x9f\x98\x80"', True),
         (b'"\\ud800"', b'"\\ud800"', True),
         (b"18446744073709551616123", b"18446744073709551616123", True),
@@ -181,11 +150,6 @@ def test_sessions_join_the_capabilities_that_are_there(capabilities: bytes, adve
             b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{"io.modelcontextprotocol\\/session":1}}',
             b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{}}',
         ),
-        (
-            b'{ "_meta":{"io.modelcontextprotocol/sessions":1}, "io.modelcontextprotocol/session":1 }',
-            b'{ "_meta":{"io.modelcontextprotocol/sessions":1}, "io.modelcontextprotocol/session":1 }',
-        ),
-        (b'{"_meta":null}', b'{"_meta":null}'),
         (b"null", b"null"),
     ],
 )
@@ -215,19 +179,9 @@ def test_a_question_carries_the_envelope_and_nothing_of_what_was_asked(params: b
     assert parse(question).kind is MessageKind.REQUEST
 
 
-def test_a_result_of_our_own() -> None:
-    answer = rewrite.result(b'"\\u0061"', MappingProxyType({"session": {"sessionId": "é\n"}, "a": None}))
-    assert answer == '{"jsonrpc":"2.0","id":"\\u0061","result":{"session":{"sessionId":"é\\n"},"a":null}}'.encode()
-
-
 @pytest.mark.parametrize(
     ("request_id", "data", "error"),
     [
-        (
-            b"1",
-            {"sessionId": "x"},
-            b'"id":1,"error":{"code":-32043,"message":"Session not found","data":{"sessionId":"x"}}',
-        ),
         (b'"a"', {}, b'"id":"a","error":{"code":-32043,"message":"Session not found","data":{}}'),
         (None, None, b'"id":null,"error":{"code":-32043,"message":"Session not found"}'),
     ],
@@ -333,24 +287,3 @@ def test_a_trace_context_takes_the_place_of_the_client_s(body: bytes, becomes: b
 )
 def test_the_field_stands_at_the_top_of_the_answer(response: bytes, becomes: bytes | None) -> None:
     assert rewrite.with_field(response, b"1", "s") == becomes
-
-
-def test_the_field_is_taken_out() -> None:
-    body = b'{"jsonrpc":"2.0","sessionId":"s","id":1e0,"method":"m"}'
-    message = Message(body, MessageKind.REQUEST, "m", field=Raw(b'"s"'))
-    outgoing = Sep1364(SEP1364Create(), None).outgoing(message)
-    assert (outgoing.body, outgoing.field) == (b'{"jsonrpc":"2.0","id":1e0,"method":"m"}', None)
-
-
-@pytest.mark.parametrize(
-    ("params", "becomes"),
-    [
-        ("{}", '{"capabilities":{}}'),
-        ('{"a":1,"capabilities":null}', '{"a":1,"capabilities":{}}'),
-        ('{"capabilities":{"roots":{}}}', '{"capabilities":{"roots":{}}}'),
-        ('{"capabilities":7}', '{"capabilities":7}'),
-    ],
-)
-def test_capabilities_are_stated_where_none_were(params: str, becomes: str) -> None:
-    """What a client states stays, though it be nonsense: that is the server's to judge."""
-    assert rewrite.with_capabilities(b'{"params":%s}' % params.encode()) == b'{"params":%s}' % becomes.encode()

@@ -56,34 +56,6 @@ def test_a_wrong_option_says_what_to_write(option: Any) -> None:
         Sep1364.of(option)
 
 
-def test_a_right_option_is_taken_in_any_order() -> None:
-    assert Sep1364.of(()) is None
-    assert Sep1364.of((SEP1364Initialize(), SEP1364Create())) == BOTH
-    assert Sep1364.of([SEP1364Create()]) == Sep1364(SEP1364Create(), None)
-
-
-STATING = ',"params":{"capabilities":{"experimental":{"sessions":{}}}}'
-
-
-@pytest.mark.parametrize(
-    ("dialects", "said", "modern", "begins"),
-    [
-        (BOTH, message("initialize"), False, True),
-        (BOTH, message("initialize"), True, False),
-        (BOTH, message("initialize", id=""), False, False),
-        (BOTH, message("initialize", STATING), False, False),
-        (BOTH, message("tools/call"), False, False),
-        (Sep1364(SEP1364Create(), None), message("initialize"), False, False),
-        (Sep1364(None, SEP1364Initialize(sessionless=True)), message("initialize"), False, False),
-    ],
-)
-def test_only_a_handshake_of_the_second_alternative_begins_a_session(
-    dialects: Sep1364, said: Message, modern: bool, begins: bool
-) -> None:
-    """Not one of a client that creates sessions itself, nor where there are none."""
-    assert dialects.begins_session(said, modern=modern) is begins
-
-
 @pytest.mark.parametrize(
     ("dialects", "method", "members", "body"),
     [

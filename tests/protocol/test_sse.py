@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mcp_sessions._protocol.sse import BYTE_ORDER_MARK, Event, EventStream
 
 MESSAGE = b'event: message\r\nid: 7\r\ndata: {"jsonrpc":"2.0","id":1,"result":{}}\r\n\r\n'
-JSON = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 LINES = [
     *(b"data: a", b"data:b", b"data:  c", b"data", b"data:"),
@@ -44,14 +43,6 @@ def facts(events: list[Event]) -> list[tuple[bytes | None, bool]]:
     return [(event.data, event.oversized) for event in events if event.data is not None or event.oversized]
 
 
-@pytest.mark.parametrize("chunks", [[MESSAGE * 2], [b"", MESSAGE[:9], b"", MESSAGE[9:] + MESSAGE, b""]])
-def test_an_event_comes_out_whole_with_its_data(chunks: list[bytes]) -> None:
-    """Servers also send empty bodies, to open or to close a response."""
-    events, rest = passed(chunks)
-    assert [(event.raw, event.data, event.oversized) for event in events] == [(MESSAGE, JSON, False)] * 2
-    assert rest == b""
-
-
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -74,31 +65,14 @@ def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
     assert event.id == Event(raw).id == expected
 
 
-def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
-    stream = EventStream(max_event_bytes=100)
-    assert [event.raw for event in stream.feed(MESSAGE + b"data: unfini")] == [MESSAGE]
-    assert stream.feed(b"shed\r\n") == []
-    assert stream.end() == b"data: unfinished\r\n"
-    assert stream.end() == b""
-
-
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        (b"data: a\n\n", [b"a"]),
-        (b"data:a\n\n", [b"a"]),
         (b"data:  a \n\n", [b" a "]),
-        (b"data: a\ndata:b\n\n", [b"a\nb"]),
         (b"data: a\ndata\ndata: b\n\n", [b"a\n\nb"]),
-        *((raw, []) for raw in (b"data\n\n", b"data:\n\n", b"data: \n\n", b"data\ndata\n\n", b"data: a\n")),
-        *((raw, []) for raw in (b"id: 1\nretry: 500\ndata: \n\n", b": a comment\n\n", b"\n\n\n")),
-        *((name + b": a\n\n", []) for name in (b"database", b" data", b"Data", b"data ")),
-        (b"event: x\ndata: a\nid\n\n", [b"a"]),
+        *((raw, []) for raw in (b"data: \n\n", b"data\ndata\n\n", b": a comment\n\n", b"data: a\n", b"data : a\n\n")),
         (b"data: a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b\n\n", [b"a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b"]),
-        (b"data: a\r\rdata: b\r\n\r\ndata: c\n\n", [b"a", b"b", b"c"]),
         (b"data: a\n\r\ndata: b\r\n\ndata: c\r\n\rdata: d\n\r", [b"a", b"b", b"c", b"d"]),
-        (b"data: a\r\n\n\r\n\rdata: b\n\n", [b"a", b"b"]),
-        (b"data: a\r\ndata: b\n\n", [b"a\nb"]),
     ],
 )
 def test_lines_and_fields_are_read_as_the_standard_says(stream: bytes, expected: list[bytes]) -> None:
@@ -172,13 +146,6 @@ def test_a_leading_byte_order_mark_passes_and_is_not_read(cut: int) -> None:
     assert passed([b"\xef", b"\xbb"]) == ([], b"\xef\xbb")
 
 
-@pytest.mark.parametrize("before", [BYTE_ORDER_MARK * 2, b"\xef\xbb", b"\n\xef\xbb\xbf", b": x\n\n" + BYTE_ORDER_MARK])
-def test_bytes_like_a_mark_elsewhere_belong_to_the_line(before: bytes) -> None:
-    """A second mark, half a mark, or a mark further on or in a later chunk makes a field of another name."""
-    for chunks in ([before + b"data: a\n\n"], [before, b"data: a\n\n"], bytewise(before + b"data: a\n\n")):
-        assert [event.data for event in passed(chunks)[0] if event.data is not None] == []
-
-
 def test_an_event_over_the_limit_passes_in_pieces() -> None:
     """What was held leaves at once, only the first piece says so, and the next event is read again."""
     stream = EventStream(max_event_bytes=10)
@@ -191,14 +158,6 @@ def test_an_event_over_the_limit_passes_in_pieces() -> None:
         (b"\r\n", None, False),
         (b"data: ok\n\n", b"ok", False),
     ]
-
-
-@pytest.mark.parametrize(("limit", "oversized"), [(9, False), (8, True)])
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_limit_counts_an_event_without_its_blank_line(limit: int, oversized: bool, ending: bytes) -> None:
-    """An event that arrives complete is judged like one that arrives in pieces."""
-    event = b"data: ab"[: 9 - len(ending)].ljust(9 - len(ending), b"x") + ending + ending
-    assert [found.oversized for found in passed([event], limit=limit)[0]] == [oversized]
 
 
 def test_an_event_over_the_limit_is_never_held() -> None:

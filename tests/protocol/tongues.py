@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from apps import Server
 from clients import SESSION_KEY, Answer, Client, Header, call, http
@@ -13,45 +13,25 @@ from starlette.types import ASGIApp
 from mcp_sessions import SEP1364Create, SEP1364Initialize
 
 
-class Tongue(Protocol):
-    """A client of one dialect, and the options of the middleware for it. A session is what the client holds of it."""
+class Tongue:
+    """The draft: `_meta`, `sessions/create`, `sessions/delete`. A session is what the client holds of it."""
 
-    options: Mapping[str, Any]
-
-    def __init__(self, app: ASGIApp) -> None: ...
-
-    @staticmethod
-    def around(server: Server) -> ASGIApp: ...  # the server, as one to which the dialect belongs
-
-    async def begin(self) -> Answer: ...
-
-    def held(self, answer: Answer) -> dict[str, str]: ...  # the session that an answer names
-
-    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer: ...
-
-    async def end(self, session: dict[str, str]) -> Answer: ...
-
-
-class _OnStateless:
-    """In front of a server that names no transport sessions, as the small one."""
+    options: Mapping[str, Any] = {}  # of the middleware
 
     @staticmethod
     def around(server: Server) -> ASGIApp:
+        """Return the server as one to which the dialect belongs."""
         return server
-
-
-class Draft(_OnStateless):
-    """`_meta`, `sessions/create`, `sessions/delete`."""
-
-    options: Mapping[str, Any] = {}
 
     def __init__(self, app: ASGIApp) -> None:
         self.client = Client(app, modern=False)
+        self.speaker = Speaker(app)
 
     async def begin(self) -> Answer:
         return await self.client.send("sessions/create")
 
     def held(self, answer: Answer) -> dict[str, str]:
+        """Return the session that an answer names."""
         session = dict(answer.result["session"])
         del session["expiresAt"]
         return session
@@ -66,13 +46,8 @@ class Draft(_OnStateless):
         return await self.client.delete(session)
 
 
-class TransportHeader(_OnStateless):
+class TransportHeader(Tongue):
     """The header, `initialize`, HTTP DELETE."""
-
-    options: Mapping[str, Any] = {}
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.client = Client(app, modern=False)
 
     async def begin(self) -> Answer:
         return await self.client.send("initialize", {**SERVES, "capabilities": {}})
@@ -97,13 +72,10 @@ class Bridged(TransportHeader):
         return Stateful(server)
 
 
-class Alternative1(_OnStateless):
+class Alternative1(Tongue):
     """The field, `sessions/create`, `sessions/delete`."""
 
     options: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.speaker = Speaker(app)
 
     async def begin(self) -> Answer:
         return await self.speaker.say("sessions/create", {"capabilities": {}})
@@ -135,7 +107,7 @@ def _mirror(session: Mapping[str, str]) -> Header:
 
 
 TONGUES: Final[Mapping[str, type[Tongue]]] = {
-    "draft": Draft,
+    "draft": Tongue,
     "transport": TransportHeader,
     "bridge": Bridged,
     "alternative 1": Alternative1,
