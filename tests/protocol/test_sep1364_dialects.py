@@ -12,7 +12,7 @@ import pytest
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
+from mcp_sessions._protocol.sep1364 import Sep1364
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)
@@ -29,21 +29,6 @@ def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> Non
     assert BOTH.named_id(message(method, ',"params":{"sessionId":"a"}')) == "a"
     assert BOTH.named_id(message("tools/call", ',"params":{"sessionId":"a"}')) is None
     assert NEITHER.named_id(message(method, ',"params":{"sessionId":"a"}')) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "spoken", "agrees"),
-    [
-        ('{"protocolVersion":"456"}', '{"protocolVersion":"456"}', True),
-        ('{"protocolVersion":"456"}', '{"protocolVersion":"4\\u00356"}', True),
-        ('{"protocolVersion":"456"}', '{"protocolVersion":"455"}', False),
-        ("{}", "{}", False),
-        ('{"protocolVersion":"456"}', "{}", False),
-    ],
-)
-def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, agrees: bool) -> None:
-    answer = f'{{"jsonrpc":"2.0","id":1,"result":{spoken}}}'.encode()
-    assert agrees_on_version(message("initialize", f',"params":{asked}'), answer) is agrees
 
 
 TWICE = [[SEP1364Create(), SEP1364Create()], [SEP1364Initialize(), SEP1364Initialize()]]

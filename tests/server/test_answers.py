@@ -139,14 +139,6 @@ class TestWithoutABody:
         expected = (404, -32043) if transport == "auto" else (400, -32020)  # as any id that is not live there
         assert (deleted.status, deleted.error["code"]) == expected
 
-    async def test_who_named_one_that_has_ended_learns_that(self) -> None:
-        """As with a session of the draft; the status makes its client begin anew."""
-        app = sessions(Server())
-        session_id = await named_by(app)
-        assert (await bodyless(app, "DELETE", session_id)).status == 200
-        answer = await Client(app, modern=False).tool("look", (b"mcp-session-id", session_id))
-        assert (answer.status, answer.error["data"]) == (404, {"reason": "ended"})
-
     @pytest.mark.parametrize("method", ["GET", "DELETE"])
     async def test_where_none_are_named_an_id_of_ours_is_out_of_place(self, method: str) -> None:
         session_id = await named_by(sessions(Server()))

@@ -107,25 +107,6 @@ async def test_a_body_that_does_not_come_whole_is_refused(arrived: list[Message]
             await read(receive, timeout=timeout)
 
 
-async def test_cancelling_the_request_reaches_the_server_s_receive() -> None:
-    """A request that is given up while it waits for its first byte leaves nothing waiting behind it."""
-    waiting, seen = anyio.Event(), []
-
-    async def receive() -> Message:
-        waiting.set()
-        try:
-            return await Incoming()()
-        except BaseException as error:
-            seen.append(type(error))
-            raise
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read, receive)
-        await waiting.wait()
-        group.cancel_scope.cancel()
-    assert seen == [anyio.get_cancelled_exc_class()]
-
-
 @pytest.mark.parametrize("timeout", [30, 0.001])
 async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) -> None:
     """Starlette's `BaseHTTPMiddleware` waits in a task group: our time limit lies around it, never inside."""

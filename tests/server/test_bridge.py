@@ -9,9 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server, sessions
+from apps import sessions
 from clients import Answer, Client, Header, Incoming, call, http
-from failing import Failing
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
@@ -74,16 +73,6 @@ async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -
     world = bridged(**options)
     ours = await world.opens()
     assert (await world.send("tools/call", ours)).result == {"content": 1}
-
-
-async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
-    """It keeps no sessions, so ours is one of those that it knows nothing of; there is no stream to be had."""
-    server = Server()
-    app = sessions(server, bridge=True)
-    ours = (await Client(app, modern=False).send("initialize")).headers[HEADER]
-    assert (await Client(app, modern=False).tool("whoami", (HEADER, ours))).result["content"].startswith("ses_")
-    assert HEADER not in server.last.headers
-    assert (await call(app, http(method="GET", headers=[(HEADER, ours)]))).status == 405
 
 
 @pytest.mark.parametrize(
@@ -232,14 +221,6 @@ async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
     answer = await world.bodyless("GET", other, (b"last-event-id", b"2"))
     assert (answer.status, answer.error["code"], world.reasons()) == (404, -32043, ["event_foreign"])
     assert world.server.seen == []
-
-
-async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
-    """Neither for a stream nor for a DELETE: the client may try again."""
-    world = bridged(store=Failing("status"))
-    ours = await world.opens()
-    for method in ("GET", "DELETE"):
-        assert (await world.bodyless(method, ours)).status == 503
 
 
 async def test_the_server_sees_nothing_of_the_bridge() -> None:

@@ -12,7 +12,7 @@ from clients import SESSION_KEY, Answer, Client, Clock, Header, call, http
 from failing import Failing
 
 from mcp_sessions import Session, TransportSessions
-from mcp_sessions._protocol.cookies import cookie_name, pop_session_cookie
+from mcp_sessions._protocol.cookies import cookie_name
 from mcp_sessions._refusals import REFUSALS
 
 DISCOVER = "server/discover"
@@ -39,20 +39,6 @@ async def counted(client: Client, *headers: Header, **more: Any) -> Any:
 def test_a_cookie_is_named_after_the_audience() -> None:
     """For good: another name would end all sessions of a deployment that is upgraded."""
     assert cookie_name("shop") == b"mcp-session-7dypny4b"
-
-
-@pytest.mark.parametrize(
-    ("cookie", "value", "kept"),
-    [
-        (b"a=1; mcp-session-x=tok=en ; b=2", "tok=en", [(b"cookie", b"a=1; b=2")]),
-        (b"mcp-session-x =token", "token", []),
-        (b"x mcp-session-x=no", None, [(b"cookie", b"x mcp-session-x=no")]),
-        (b"mcp-session-x=\xff", "\xff", []),
-        (b"__Secure-mcp-session-x =other; a=1", None, [(b"cookie", b"a=1")]),
-    ],
-)
-def test_our_cookie_is_taken_out_and_no_other(cookie: bytes, value: str | None, kept: list[Header]) -> None:
-    assert pop_session_cookie([(b"cookie", cookie)], b"mcp-session-x", path="/mcp", secure=False) == (value, kept)
 
 
 @pytest.mark.parametrize("sse", [False, True])

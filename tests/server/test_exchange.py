@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from apps import Server, read, reply, sessions
+from apps import Server, read, sessions
 from clients import LEGACY, Answer, Client, Header, Incoming, call, chunks, http
 from failing import Failing
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import Session, current_session
@@ -70,21 +70,6 @@ class TestWithASession:
                 assert (await client.tool("whoami", *headers, session=session)).session is not None
                 assert server.last.scope["extensions"] is left
                 assert gzip[0] not in server.last.headers
-
-    async def test_the_server_s_own_receive_goes_on_after_the_body(self, modern: bool) -> None:
-        """The next message that the application gets is the server's, with no disconnect made up."""
-        heard: list[Message] = []
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await read(receive)
-            heard.append(await receive())
-            await reply(send, b"{}")
-
-        client = Client(sessions(app, admission="own"), modern=modern)
-        left: Message = {"type": "http.disconnect"}
-        body = json.dumps(client.message("tools/call", session=await client.create())).encode()
-        await call(client.app, http(headers=client.headers("tools/call")), Incoming(*chunks(body), left))
-        assert heard[0] is left
 
 
 class TestWhileTheStoreIsAway:

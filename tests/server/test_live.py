@@ -14,7 +14,7 @@ from clients import START, Answer, Client, Clock
 from failing import Failing
 from starlette.types import Scope
 
-from mcp_sessions import CreateRefused, Principal, Session, SessionEvent
+from mcp_sessions import CreateRefused, Principal, Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
@@ -97,16 +97,6 @@ async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
     session = None if by_header else await client.create()
     assert (await client.tool("leave", *header, session=session)).result["content"] == [False, True]
     assert (await client.tool("leave", *header, session=session)).error["code"] == -32043
-
-
-async def test_one_without_a_record_is_lost() -> None:
-    """What another store recorded, or none, is not found where sessions are tracked."""
-    facts: list[SessionEvent] = []
-    refused = await Client(sessions(Server(), tracked=True, listen=facts.append)).tool(
-        session=await Client(sessions(Server())).create()
-    )
-    assert (refused.error["code"], set(refused.error["data"])) == (-32043, {"sessionId"})
-    assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["store_lost"]
 
 
 async def test_what_cannot_be_recorded_is_not_made() -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import anyio
@@ -25,8 +22,6 @@ from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSe
 from mcp_sessions._server.logs import MANY, EventSink, caller_of
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.telemetry import SessionLogFilter
-
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 @pytest.fixture
@@ -282,26 +277,3 @@ def test_a_warning_is_seen_under_uvicorn_as_it_comes(tmp_path: Path) -> None:
     )
     assert printed.count(held) == 1
     assert "refused 'tools/call'" not in printed
-
-
-FASTMCP = """
-from fastmcp import FastMCP
-from starlette.middleware import Middleware
-from mcp_sessions import MCPSessionMiddleware
-
-sessions = Middleware(MCPSessionMiddleware, keys="a-secret-of-thirty-two-bytes-and-more!")
-FastMCP("shop").run(transport="http", port=0, stateless_http=True, middleware=[sessions])
-"""
-
-
-def test_so_it_is_under_fastmcp() -> None:
-    """Which sets up a log of its own, for itself alone."""
-    command = [sys.executable, "-c", FASTMCP]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8") as server:
-        assert server.stdout is not None
-        hurry = Timer(2 * DEADLINE, server.kill)
-        hurry.start()
-        is_seen = any(line.startswith('store="memory:" is lost at a restart') for line in server.stdout)
-        hurry.cancel()
-        server.kill()
-    assert is_seen

@@ -7,7 +7,6 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from asgiref.testing import ApplicationCommunicator
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable
 from asgiref.typing import Scope as ASGIScope
 from clients import SECRET, Answer, Client, Clock, Header, Incoming, call, http
@@ -153,26 +152,3 @@ class TestUnderAnotherDriver:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         assert (await call(MCPSessionMiddleware(app, keys=SECRET), http("GET"))).status == 204
-
-    async def test_a_stream_passes_event_by_event(self) -> None:
-        """The first event is there before the second exists."""
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await receive()
-            headers = [(b"content-type", b"text/event-stream")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": b'data: {"n":1}\n\n', "more_body": True})
-            await receive()
-            await send({"type": "http.response.body", "body": b""})
-
-        created = await Client(sessions(Server(), admission="own"), modern=False).create()
-        client = Client(Server(), modern=False)
-        driver: Any = ApplicationCommunicator  # which has no types
-        peer = driver(sessions(app), http(headers=JSON))
-        body = str(client.message("tools/call", session=created)).replace("'", '"').encode()
-        await peer.send_input({"type": "http.request", "body": body})
-        assert (await peer.receive_output())["type"] == "http.response.start"
-        assert (await peer.receive_output())["body"] == b'data: {"n":1}\n\n'
-        await peer.send_input({"type": "http.disconnect"})
-        assert (await peer.receive_output())["body"] == b""
-        await peer.wait()

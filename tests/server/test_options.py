@@ -81,21 +81,21 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "remedy"),
     [
-        *(("path", value, "must begin with '/', as in path='/mcp'; None means every path") for value in ("mcp", "", 1)),
+        *(("path", value, "must begin with '/', as in path='/mcp'; None means every path") for value in ("mcp", 1)),
         *(
             ("path", value, r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None")
-            for value in ("/{tenant}/mcp", "/{path:path}", "/mcp}", "{")
+            for value in ("/{tenant}/mcp", "/mcp}")
         ),
-        *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None, 1)),
-        *(("bridge", value, "bridge=.* must be True or False") for value in ("yes", 1, None)),
-        *(("issuer", value, "issuer=.* must be printable ASCII") for value in ("", "\x00", None)),
+        *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None)),
+        ("issuer", "\x00", "issuer=.* must be printable ASCII"),
+        *(("bridge", value, "bridge=.* must be True or False") for value in ("yes", 1)),
         *(
             (name, value, f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
             for name, least in (
                 *(("lifetime", 1), ("idle_timeout", 1), ("body_timeout", 0.001)),
                 *(("store_timeout", 0.001), ("sweep_interval", 0.001)),
             )
-            for value in (0, -1, float("inf"), float("nan"), True, "60", timedelta(0), least / 2, 1e15)
+            for value in (float("inf"), float("nan"), True, "60", timedelta(0), least / 2, 1e15)
         ),
         ("lifetime", None, "must be from 1 to 3155760000 seconds"),
         *(
@@ -104,37 +104,34 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
                 *("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting"),
                 *("max_data_bytes", "max_value_bytes"),
             )
-            for value in (0, -1, 1.5, True, "1", None)
+            for value in (0, 1.5, True, "1", None)
         ),
-        *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, 0, 1.5, None)),
+        *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, None)),
         *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
-        *(("create_limit", value, "create_limit=.* at least 1") for value in (0, -1, 1.5, True, "1")),
-        *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
+        *(("create_limit", value, "create_limit=.* at least 1") for value in (0, 1.5, True)),
+        *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", ["stable"])),
         *(
             ("extensions", value, r"must be a tuple of some of 'fork', 'list', or \(\)")
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
         *(
             ("inspector", value, "inspector=.* must be an IP address and a port")
-            for value in ("", 8787, "8787", "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80")
+            for value in ("", 8787, "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80")
         ),
         *(("inspector_token", value, "inspector_token= must have at least 16") for value in ("short", "é" * 16, 1)),
-        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, "large", 1)),
+        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, 1)),
         ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
-        *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
-        *(("store", value, r"store= does not name a store; use 'memory:'") for value in ("memory", "x:", "")),
+        *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None)),
+        *(("store", value, r"store= does not name a store; use 'memory:'") for value in ("memory", "x:")),
         ("store", object(), "store= is a object, which lacks add, claim_ended, close"),
         ("store", None, "store= takes a store, not None"),
-        *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),
-        *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, None, "yes")),
+        *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", True)),
+        *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, "yes")),
         *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
-        *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print, object())),
+        *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print)),
         *(
             ("require", {typo: True}, f"which is not a method; did you mean '{meant}'")
-            for typo, meant in (
-                *(("tools/calls", "tools/call"), ("tool/call", "tools/call"), ("Tools/Call", "tools/call")),
-                *(("prompts/gets", "prompts/get"), ("resource/read", "resources/read"), ("tools/call ", "tools/call")),
-            )
+            for typo, meant in (("tool/call", "tools/call"), ("Resource/Read ", "resources/read"))
         ),
         ("idle_timeout", 7 * 86400 + 1, "idle_timeout=604801 is longer than lifetime=604800"),
         ("principal", "alice", "principal= takes a function"),

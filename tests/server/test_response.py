@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import Answer, Client, Incoming, http
 from failing import Failing
@@ -69,14 +68,6 @@ class TestJSON:
         assert answer.headers == {b"Content-Type": JSON[1], b"vary": b"origin", b"content-length": b"17"}
         assert message["headers"] == headers
 
-    async def test_the_start_waits_for_the_body(self) -> None:
-        """The length is not known before the last byte; nothing of what is held can be printed by accident."""
-        responder = shouting(answer := Answer())
-        for message in (start(JSON), body(b'{"hel', more=True)):
-            await responder.send(message)
-        assert answer.messages == []
-        assert repr(responder) == "<Response>"
-
     async def test_trailers_that_were_promised_still_follow(self) -> None:
         """Members of the messages that we do not know are kept."""
         trailers: Message = {"type": "http.response.trailers", "headers": [(b"x", b"1")], "more_trailers": False}
@@ -95,24 +86,6 @@ class TestEvents:
         assert answer.body == text
         (line,) = caplog.messages
         assert "over 12 bytes without its session (Limits.event_bytes)" in line
-
-    async def test_a_message_whose_events_stay_as_they_are_passes_itself(self) -> None:
-        note = body(b'event: message\r\ndata: {"note":1}\r\n\r\n', more=True)
-        assert (await respond_with(start(EVENTS), note)).messages[1] is note
-
-    async def test_backpressure_reaches_the_server(self) -> None:
-        """The application's `send` returns when the server's own has."""
-        order: list[str] = []
-
-        async def slow(message: Message) -> None:
-            await checkpoint()
-            order.append("sent")
-
-        responder = shouting(slow)
-        await responder.send(start(EVENTS))
-        await responder.send(body(b"data: x\n\n"))
-        order.append("returned")
-        assert order == ["sent", "sent", "returned"]
 
 
 CLAIMS = claims(issued_at=0, expires_at=2**40)

@@ -100,13 +100,6 @@ async def test_an_event_belongs_to_the_transport_session_in_which_it_was_sent() 
     assert (await broken.resume(TRANSPORT)).status == 200
 
 
-async def test_one_that_was_never_seen_is_the_server_s_own() -> None:
-    broken = Broken()
-    await broken.client.delete(await broken.happen(TRANSPORT))
-    assert (await broken.resume(TRANSPORT)).status == 404
-    assert (await broken.resume(TRANSPORT, last=b"3")).status == 200
-
-
 async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
     broken = Broken(principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
     alice: Header = (b"x-user", b"alice")
@@ -120,15 +113,6 @@ async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
         ]
     assert not broken.server.resumed.is_set()
     assert (await broken.resume(TRANSPORT, alice)).status == 200
-
-
-async def test_only_a_get_takes_up_a_stream() -> None:
-    broken = Broken()
-    await broken.client.delete(await broken.happen())
-    body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-    headers = [(b"content-type", b"application/json"), (b"last-event-id", b"1")]
-    assert (await call(broken.app, http(headers=headers), body)).result == {}
-    assert (await call(broken.app, http("PUT", headers=headers), body)).result == {}
 
 
 @pytest.mark.parametrize("is_answered", [False, True])

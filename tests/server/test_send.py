@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from typing import Any
 
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import Answer, Client, http
+from clients import Client
 from sniffio import current_async_library
 from starlette.types import ASGIApp, Message, Receive, Scope
 
@@ -48,28 +47,27 @@ def in_tasks(kind: str) -> ASGIApp:
     return app
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def with_functions(app: ASGIApp) -> ASGIApp:
+    """Call an application as servers do, with coroutine functions."""
+
+    async def call(scope: Scope, receive: Receive, send: Any) -> None:
+        async def own_receive() -> Message:
+            return await receive()
+
+        async def own_send(event: Message) -> None:
+            await send(event)
+
+        await app(scope, own_receive, own_send)
+
+    return call
+
+
 @pytest.mark.parametrize("is_in_session", [False, True])
 @pytest.mark.parametrize("kind", BODIES)
-def test_an_application_sends_in_tasks_whatever_it_answers(kind: str, is_in_session: bool, backend: str) -> None:
-    """On both event loops, in each kind of response, with and without a session."""
-    answer = anyio.run(answered, kind, is_in_session, backend=backend)
+async def test_an_application_sends_in_tasks_whatever_it_answers(kind: str, is_in_session: bool) -> None:
+    """In each kind of response, with and without a session."""
+    session = await Client(sessions(Server())).create() if is_in_session else None
+    answer = await Client(with_functions(sessions(in_tasks(kind)))).tool(session=session)
     assert answer.status == 200
     assert answer.body.startswith(BODIES[kind][:20])
     assert (answer.body != BODIES[kind]) == (is_in_session and kind != "text/plain")
-
-
-async def answered(kind: str, is_in_session: bool) -> Answer:
-    app, answer = sessions(in_tasks(kind)), Answer()
-    client = Client(app)
-    session = await Client(sessions(Server())).create() if is_in_session else None
-    body = json.dumps(client.message("tools/call", {"name": "whoami"}, session=session)).encode()
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body}
-
-    async def send(event: Message) -> None:
-        await answer(event)
-
-    await app(http(headers=client.headers("tools/call")), receive, send)
-    return answer

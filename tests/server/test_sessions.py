@@ -103,16 +103,6 @@ async def test_all_are_listed_page_by_page(
     assert sorted(record.ref for record in await deployment.sessions.of()) == sorted(made)
 
 
-async def test_what_is_not_recorded_ended_or_expired_is_not_listed(deployment: Deployment) -> None:
-    ended = await deployment.mint("a", ALICE)
-    await deployment.mint("b", ALICE, record=False)
-    await deployment.sessions.end(ended.ref)
-    assert await deployment.sessions.of(ALICE) == []
-    await deployment.mint("c", ALICE)
-    deployment.clock.now += 7 * DAY
-    assert await deployment.sessions.of(ALICE) == []
-
-
 async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deployment) -> None:
     """Others stay; a server runs its `on_end` at once, with the reason that was given. What is not there says so."""
     one, other = await deployment.mint("a", ALICE), await deployment.mint("b", ALICE)

@@ -100,13 +100,3 @@ class TestEndedElsewhere:
             OpenStream(streams, claims(jti=name * 22))
         await streams._check_once()
         assert store.asked == [2, 2, 1]
-
-
-async def test_a_stream_that_closes_is_forgotten() -> None:
-    """Also twice, and without the others of its session."""
-    streams = Streams(Store())
-    one, two = OpenStream(streams, A), OpenStream(streams, A)
-    for stream, left in ((one, [two.request]), (one, [two.request]), (two, [])):
-        streams.remove(stream.request, stream.terminate)
-        assert [request for of_session in streams._open.values() for request in of_session.values()] == left
-    assert streams._open == {}

@@ -11,8 +11,7 @@ from apps import Server, sessions, sweeper_of
 from clients import START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.lifecycle import BATCH_SIZE, LEASE, SWEEP_BATCH, Sweeper
-from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions._server.lifecycle import BATCH_SIZE, LEASE, SWEEP_BATCH
 from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.stores._base import Ended, Record
@@ -133,21 +132,6 @@ class TestOneLook:
             SessionDeleted("operated", "support", 0, "trace of operated"),
             SessionDeleted("left", "deleted", 60, "trace of left"),
         ]
-
-    async def test_of_workers_that_sweep_at_once_each_session_has_one(self) -> None:
-        clock, ran = Clock(), list[str]()
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            await anyio.lowlevel.checkpoint()
-            ran.append(session.ref)
-
-        worker = Worker(clock, on_end=on_end)
-        others = [Sweeper(worker.store, worker.sweeper.terminator, AUDIENCE, None, HOUR) for _ in range(3)]
-        await worker.expire(3 * BATCH_SIZE)
-        async with anyio.create_task_group() as group:
-            for sweeper in (worker.sweeper, *others):
-                group.start_soon(sweeper.sweep)
-        assert [len(ran), len(set(ran))] == [3 * BATCH_SIZE, 3 * BATCH_SIZE]
 
     async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:
         """Or its `on_end` would wait for the lease to run out."""
