@@ -101,12 +101,6 @@ def wheel(built: Path) -> Path:
     return path
 
 
-def files(wheel: Path) -> set[str]:
-    """The files that a wheel installs, but for its metadata."""
-    with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if ".dist-info/" not in name}
-
-
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
     """The metadata of the wheel."""
@@ -115,28 +109,16 @@ def metadata(wheel: Path) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the wheel and its requirements, and nothing else."""
-    folder = tmp_path_factory.mktemp("empty")
-    venv.create(folder)
-    interpreter = folder / "bin" / "python"
-    pip(interpreter, "install", "--quiet", wheel)
-    return interpreter
-
-
 def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
     """Every source file and `py.typed` ship; tests, examples and docs do not."""
     with zipfile.ZipFile(wheel) as archive:
-        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
-    assert files(wheel) == shipped()
-
-
-def shipped() -> set[str]:
-    """The files of the package that are not built."""
+        names = archive.namelist()
     package, kinds = ROOT / "middleware", {".py", ".html", ".typed"}
-    files = (path for path in (package / "mcp_sessions").rglob("*") if path.suffix in kinds)
-    return {path.relative_to(package).as_posix() for path in files}
+    shipped = [path for path in (package / "mcp_sessions").rglob("*") if path.suffix in kinds]
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name for name in names if ".dist-info/" not in name} == {
+        path.relative_to(package).as_posix() for path in shipped
+    }
 
 
 def test_the_source_archive_can_be_tested(built: Path) -> None:
@@ -145,35 +127,30 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     pages = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", ".github/SECURITY.md"}
-    gate = {
-        ".ci/run",
-        ".github/workflows/tests.yml",
-        "Makefile",
-        "docs/conf.py",
-        "pyproject.toml",
-        "noxfile.py",
-    }
+    gate = {".ci/run", ".github/workflows/tests.yml", "Makefile", "docs/conf.py", "pyproject.toml", "noxfile.py"}
     assert pages | gate <= names
     assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
 
 
 def test_the_metadata_names_what_is_supported(metadata: Message) -> None:
-    """Name, licence, Python versions and extras are those of the documentation."""
+    """Name, licence, Python versions and extras are those of the documentation.
+
+    The core requires neither an MCP SDK nor a server framework: the wrapped server brings its own.
+    """
     assert metadata["Name"] == "mcp-sessions"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
     assert set(metadata.get_all("Provides-Extra", [])) == {"client", "fastapi", "fastmcp", "postgres", "redis"}
-
-
-def test_no_framework_comes_with_the_core(metadata: Message) -> None:
-    """The core requires neither an MCP SDK nor a server framework: the wrapped server brings its own."""
     required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     core = {requirement.name for requirement in required if requirement.marker is None}
     assert core == {"anyio", "asgiref", "cryptography", "msgspec", "opentelemetry-api", "pyjwt", "starlette"}
 
 
-def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_where_nothing_else_is_installed(wheel: Path, tmp_path: Path) -> None:
     """With its own dependencies alone the wheel creates and echoes a session, and imports no optional library."""
+    venv.create(tmp_path / "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    pip(python, "install", "--quiet", wheel)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")
     printed = run(python, "-I", "-W", "error", program, cwd=tmp_path).strip()

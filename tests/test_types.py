@@ -23,7 +23,7 @@ PACKAGE = Path(mcp_sessions.__file__).parent.parent
 PYRIGHT = ROOT / "tests" / "support" / "pyright"
 MYPY = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache" / "users")
 
-PROGRAM = """
+RIGHT = """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
 
@@ -63,24 +63,17 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def pyright(home: Path, *arguments: str | Path) -> str:
-    """Run pyright, and return its output.
+    """Run pyright, and return its output, be it errors."""
+    try:
+        return await javascript.run(javascript.packages(PYRIGHT), home, "pyright", *map(str, arguments))
+    except RuntimeError as failed:
+        return str(failed)
 
-    Raises:
-        RuntimeError: It found errors, which the message names.
-    """
-    return await javascript.run(javascript.packages(PYRIGHT), home, "pyright", *map(str, arguments))
 
-
-def mypy(*programs: Path) -> str:
+def mypy(folder: Path, *programs: str) -> str:
     """Run mypy, strict, and return what it finds."""
     command = [str(part) for part in (*MYPY, *programs)]
-    return subprocess.run(command, cwd=programs[0].parent, capture_output=True, text=True, check=False).stdout
-
-
-def program(folder: Path, text: str) -> Path:
-    path = folder / "program.py"
-    path.write_text(dedent(text), "utf-8")
-    return path
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
 async def test_every_type_is_known(tmp_path: Path) -> None:
@@ -90,21 +83,14 @@ async def test_every_type_is_known(tmp_path: Path) -> None:
 
 
 async def test_options_have_types_wherever_they_are_given_and_in_the_readme(tmp_path: Path) -> None:
+    """Both checkers find a wrong name or type in each of the last four lines of the wrong program, and no other."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    paths = [tmp_path / f"block_{number}.py" for number in range(len(blocks))]
-    for path, block in zip(paths, blocks, strict=True):
-        path.write_text(block, "utf-8")
-    paths.append(program(tmp_path, PROGRAM))
-    assert "Success: no issues found" in mypy(*paths)
-    assert "0 errors" in await pyright(tmp_path, *paths)
-
-
-async def test_wrong_options_are_found_before_the_program_runs(tmp_path: Path) -> None:
-    """A wrong name or type is an error in each of the last four lines, for both checkers."""
-    path = program(tmp_path, WRONG)
-    lines = path.read_text("utf-8").count("\n")
-    wrong = {*range(lines - 3, lines + 1)}
-    assert {int(line) for line in re.findall(r"program\.py:(\d+): error", mypy(path))} == wrong
-    with pytest.raises(RuntimeError) as failed:
-        await pyright(tmp_path, path)
-    assert {int(line) for line in re.findall(r"program\.py:(\d+):\d+ - error", str(failed.value))} == wrong
+    programs = {f"block_{number}.py": block for number, block in enumerate(blocks)}
+    programs |= {"right.py": dedent(RIGHT), "wrong.py": dedent(WRONG)}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    lines = programs["wrong.py"].count("\n")
+    wrong = {("wrong.py", str(line)) for line in range(lines - 3, lines + 1)}
+    assert {*re.findall(r"(\w+\.py):(\d+): error", mypy(tmp_path, *programs))} == wrong
+    checked = await pyright(tmp_path, *(tmp_path / name for name in programs))
+    assert {*re.findall(r"(\w+\.py):(\d+):\d+ - error", checked)} == wrong
