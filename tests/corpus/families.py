@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from . import faults, talks
@@ -11,23 +10,8 @@ from .conversation import Conversation
 from .options import SETS
 
 Talk = Callable[[Conversation], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One conversation of a family: `default/modern`, and the wrapped server's arguments."""
-
-    name: str
-    server: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Family:
-    """Conversations with the same steps."""
-
-    talk: Talk
-    scenarios: tuple[Scenario, ...]
-
+Scenarios = dict[str, dict[str, Any]]
+"""Each conversation of a family, as `default/modern`, and the wrapped server's arguments."""
 
 ERAS = ("legacy", "modern")
 FIELDS = [name for name in SETS if name.startswith(("create", "initialize", "sessionless", "both", "spans_both"))]
@@ -42,42 +26,40 @@ HEADERS = """default always legacy no_transport short_transport tracked tracked_
  unheard""".split()
 
 
-def _family(talk: Talk, sets: Iterable[str], eras: Iterable[str] = ERAS, **server: Any) -> Family:
-    return Family(talk, tuple(Scenario(f"{name}/{era}", server) for name in sets for era in eras))
+def _in(sets: Iterable[str], *eras: str) -> Scenarios:
+    return {f"{name}/{era}": {} for name in sets for era in eras or ERAS}
 
 
-def _in_turn(talk: Talk, sets: Iterable[str]) -> Family:
-    """Make conversations in both eras with the first deployment, and in alternate eras with the others."""
+def _in_turn(sets: Iterable[str]) -> Scenarios:
+    """Take both eras with the first deployment, and alternate eras with the others."""
     first, *others = sets
-    turns = [_family(talk, [name], [ERAS[place % 2]]) for place, name in enumerate(others)]
-    return Family(talk, (*_family(talk, [first]).scenarios, *(turn.scenarios[0] for turn in turns)))
+    return {**_in([first]), **{f"{name}/{ERAS[place % 2]}": {} for place, name in enumerate(others)}}
 
 
-def _also(family: Family, sets: Iterable[str], eras: Iterable[str] = ERAS, **server: Any) -> Family:
-    """Add the same conversations with another server."""
+def _at(sets: Iterable[str], *eras: str, **server: Any) -> Scenarios:
+    """Take another server."""
     words = "-".join(str(value) for value in server.values())
-    more = (Scenario(f"{name}/{era}/{words}", server) for name in sets for era in eras)
-    return Family(family.talk, (*family.scenarios, *more))
+    return {f"{name}/{words}": server for name in _in(sets, *eras)}
 
 
-FAMILIES: Mapping[str, Family] = {
-    "draft": _also(_in_turn(talks.draft, SETS), EVENTS, shape="sse"),
-    "forks": _in_turn(talks.forks, FORKING),
-    "header": _also(_family(talks.header, HEADERS, ["legacy"]), ["default", "spans"], ["legacy"], shape="sse_ids"),
-    "field": _also(_in_turn(talks.field, FIELDS), ["both", "create_required"], shape="sse_pieces"),
-    "renewed": _family(talks.renewed, FIELDS, ["legacy"]),
-    "bridge": _also(
-        _family(talks.bridge, BRIDGES, ["legacy"], stateful=True),
-        ["bridge", "both_bridge", "default"],
-        ["legacy"],
-        shape="sse_ids",
-        stateful=True,
+FAMILIES: dict[str, tuple[Talk, Scenarios]] = {
+    "draft": (talks.draft, {**_in_turn(SETS), **_at(EVENTS, shape="sse")}),
+    "forks": (talks.forks, _in_turn(FORKING)),
+    "header": (talks.header, {**_in(HEADERS, "legacy"), **_at(["default", "spans"], "legacy", shape="sse_ids")}),
+    "field": (talks.field, {**_in_turn(FIELDS), **_at(["both", "create_required"], shape="sse_pieces")}),
+    "renewed": (talks.renewed, _in(FIELDS, "legacy")),
+    "bridge": (
+        talks.bridge,
+        {
+            **{name: {"stateful": True} for name in _in(BRIDGES, "legacy")},
+            **_at(["bridge", "both_bridge", "default"], "legacy", shape="sse_ids", stateful=True),
+        },
     ),
-    "streams": _family(talks.streams, ["default", "tracked", "bridge", "spans"]),
-    "bodies": _in_turn(faults.bodies, ["default", "small", "both", "bridge", "fills", "every_path"]),
-    "refused": _in_turn(faults.refused, ["default", "principal", "idle", "both", "spans", "always_own"]),
-    "shapes": _in_turn(faults.shapes, ["default", "both", "small_state", "spans_session"]),
-    "handshakes": _family(faults.handshakes, ["default", "initialize", "bridge"], ["legacy"]),
-    "places": _in_turn(faults.places, ["default", "every_path", "other_path", "both", "bridge"]),
-    "routed": _family(faults.routed, ["default", "tracked", "sqlite"]),
+    "streams": (talks.streams, _in(["default", "tracked", "bridge", "spans"])),
+    "bodies": (faults.bodies, _in_turn(["default", "small", "both", "bridge", "fills", "every_path"])),
+    "refused": (faults.refused, _in_turn(["default", "principal", "idle", "both", "spans", "always_own"])),
+    "shapes": (faults.shapes, _in_turn(["default", "both", "small_state", "spans_session"])),
+    "handshakes": (faults.handshakes, _in(["default", "initialize", "bridge"], "legacy")),
+    "places": (faults.places, _in_turn(["default", "every_path", "other_path", "both", "bridge"])),
+    "routed": (faults.routed, _in(["default", "tracked", "sqlite"])),
 }

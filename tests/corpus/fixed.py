@@ -13,6 +13,7 @@ from hashlib import sha256
 from unittest.mock import patch
 
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
@@ -82,7 +83,7 @@ def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
     this process in tokens.
     """
     spans, levels, randomness, logger = Spans(), Levels(), Randomness(), logging.getLogger("mcp_sessions")
-    provider = TracerProvider(id_generator=Ids(), shutdown_on_exit=False)
+    provider = TracerProvider(id_generator=Ids(), resource=Resource.get_empty(), shutdown_on_exit=False)
     provider.add_span_processor(SessionSpanProcessor(aliases=[ALIAS]))
     provider.add_span_processor(spans)
     level = logger.level

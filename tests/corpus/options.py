@@ -8,13 +8,13 @@ from hashlib import sha256
 from typing import Any
 
 from apps import grouped
+from clients import SECRET
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from signers import private_pem
 from starlette.types import Scope
 
 from mcp_sessions import CreateRefused, KeyRing, SEP1364Create, SEP1364Initialize, Session
 
-SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
 OTHER_SECRET = "another-secret-for-tests-0123456789-lmnop"
 
 
@@ -27,8 +27,7 @@ def options(**flat: Any) -> dict[str, Any]:
 
 
 def _pem(seed: str) -> str:
-    key = Ed25519PrivateKey.from_private_bytes(sha256(seed.encode()).digest())
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return private_pem(Ed25519PrivateKey.from_private_bytes(sha256(seed.encode()).digest()))
 
 
 def _user(scope: Scope) -> str | None:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from .conversation import Conversation
-from .families import FAMILIES, Family, Scenario
+from .families import FAMILIES, Talk
 from .fixed import held_still
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -27,26 +27,26 @@ _LONGEST = 2000  # characters of a text that is recorded as it is
 def replay(family: str) -> list[Line]:
     """Play a family, and return a record of each request, with digests of credentials and long texts."""
     _import_everything()
-    return [line for scenario in FAMILIES[family].scenarios for line in _lines(FAMILIES[family], scenario)]
+    talk, scenarios = FAMILIES[family]
+    return [line for name, server in scenarios.items() for line in _lines(talk, name, server)]
 
 
 @cache
 def _import_everything() -> None:
     """Trigger lazy imports, which may draw random bytes, before anything is recorded."""
     for name in ("spans_session/legacy", "spans_bridge/modern", "spans_both/legacy", "sqlite_tracked/modern"):
-        _lines(FAMILIES["draft"], Scenario(name))
+        _lines(FAMILIES["draft"][0], name, {})
 
 
-def _lines(family: Family, scenario: Scenario) -> list[Line]:
-    with TemporaryDirectory() as folder, held_still(traced="spans" in scenario.name) as (spans, levels):
-        talk = Conversation(scenario.name, spans, levels, Path(folder), **scenario.server)
-        Context().run(asyncio.run, _play(family, talk))
-        return [plain(line) for line in talk.lines]
+def _lines(talk: Talk, name: str, server: dict[str, Any]) -> list[Line]:
+    async def play() -> None:
+        async with told.served(told.middleware(told.set)):
+            await talk(told)
 
-
-async def _play(family: Family, talk: Conversation) -> None:
-    async with talk.served(talk.middleware(talk.set)):
-        await family.talk(talk)
+    with TemporaryDirectory() as folder, held_still(traced="spans" in name) as (spans, levels):
+        told = Conversation(name, spans, levels, Path(folder), **server)
+        Context().run(asyncio.run, play())
+        return [plain(line) for line in told.lines]
 
 
 def plain(value: Any) -> Any:
@@ -57,11 +57,9 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, bytes):
         return plain(value.decode("latin-1"))
-    return _short(value) if isinstance(value, str) else value
-
-
-def _short(text: str) -> str:
-    named = _TOKEN.sub(_name, text) if "." in text else text
+    if not isinstance(value, str):
+        return value
+    named = _TOKEN.sub(_name, value)
     return named if len(named) <= _LONGEST else f"{named[:100]}... {len(named)} characters <{_digest(named)}>"
 
 
@@ -119,14 +117,10 @@ def compare(family: str, played: list[Line]) -> str | None:
     now = [*map(_without_empty, played)]
     for was, is_now in zip(recorded, now, strict=False):
         if was != is_now:
-            return _difference(family, was, is_now)
+            names = sorted(name for name in was.keys() | is_now.keys() if was.get(name) != is_now.get(name))
+            parts = [f"  {name}\n    expected {was.get(name)}\n    got      {is_now.get(name)}" for name in names]
+            return "\n".join([f"{family}: {was['at']}", *parts])
     return None if len(recorded) == len(now) else f"{family}: {len(recorded)} requests recorded, {len(now)} played"
-
-
-def _difference(family: str, was: Line, is_now: Line) -> str:
-    differing = sorted(name for name in was.keys() | is_now.keys() if was.get(name) != is_now.get(name))
-    parts = [f"  {name}\n    expected {was.get(name)}\n    got      {is_now.get(name)}" for name in differing]
-    return "\n".join([f"{family}: {was['at']}", *parts])
 
 
 def count(played: Iterable[list[Line]]) -> str:
