@@ -22,7 +22,7 @@ import anyio
 import jwt
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, call, chunks, http
+from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, by, call, chunks, http, user_of
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from signers import ED25519, P256, private_pem, public_pem
@@ -114,20 +114,10 @@ async def free(session: Session | None, arguments: dict[str, Any]) -> str:
     return "free"
 
 
-def by_header(scope: Scope) -> str | None:
-    """Name the principal, which a test chooses by a header."""
-    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-
-def user(name: str) -> tuple[bytes, bytes]:
-    return (b"x-user", name.encode())
-
-
 async def of_ann() -> tuple[Client, dict[str, str]]:
     """Return a client of a server with principals, and a session of ann's."""
-    client = Client(sessions(Server(), principal=by_header))
-    held = (await client.send("sessions/create", None, user("ann"))).result["session"]
-    return client, {"sessionId": held["sessionId"]}
+    client = Client(sessions(Server(), principal=user_of))
+    return client, await client.create(by("ann"))
 
 
 # --- PyJWT: an HMAC secret that is a public key ----------------------------------------------------
@@ -303,9 +293,9 @@ def imported_from(package: str) -> set[str]:
 async def test_cve_2026_52869_ghsa_jpw9_pfvf_9f58_a_session_that_every_user_may_use() -> None:
     """The Python SDK before 1.27.2 found a session by its id alone, so another user with the id could use it."""
     client, session = await of_ann()
-    assert (await client.tool("whoami", user("bob"), session=session)).error["code"] == NOT_FOUND
+    assert (await client.tool("whoami", by("bob"), session=session)).error["code"] == NOT_FOUND
     assert (await client.tool("whoami", session=session)).error["code"] == NOT_FOUND
-    assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
+    assert (await client.tool("whoami", by("ann"), session=session)).result["content"] != "nobody"
 
 
 async def test_cve_2026_52870_sessions_of_others_are_neither_listed_nor_ended() -> None:
@@ -314,10 +304,10 @@ async def test_cve_2026_52870_sessions_of_others_are_neither_listed_nor_ended() 
     """
     client, session = await of_ann()
     for method in ("sessions/list", "sessions/get", "sessions/cancel"):
-        assert (await client.send(method, None, user("bob"))).error["code"] == -32601
-    deleted = await client.send("sessions/delete", None, user("bob"), session=session)
+        assert (await client.send(method, None, by("bob"))).error["code"] == -32601
+    deleted = await client.send("sessions/delete", None, by("bob"), session=session)
     assert deleted.error == {"code": NOT_FOUND, "message": "Session not found", "data": session}
-    assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
+    assert (await client.tool("whoami", by("ann"), session=session)).result["content"] != "nobody"
 
 
 async def test_cve_2026_27124_the_consent_of_another_user() -> None:
@@ -325,11 +315,10 @@ async def test_cve_2026_27124_the_consent_of_another_user() -> None:
     an attacker's grant. The equivalent without OAuth is a session that an attacker creates and a victim fills.
     """
     assert not [module for module in imported_from("fastmcp") if "auth" in module]
-    client = Client(sessions(Server(), principal=by_header))
-    for attacker in ([user("mallory")], []):
-        planted = (await client.send("sessions/create", None, *attacker)).result["session"]
-        session = {"sessionId": planted["sessionId"]}
-        led = await client.tool("remember", user("ann"), session=session, card="4111")
+    client = Client(sessions(Server(), principal=user_of))
+    for attacker in ([by("mallory")], []):
+        session = await client.create(*attacker)
+        led = await client.tool("remember", by("ann"), session=session, card="4111")
         assert led.error["code"] == NOT_FOUND
         assert (await client.tool("remember", *attacker, session=session)).result["content"] == {}
 

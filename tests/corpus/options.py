@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from apps import grouped
-from clients import SECRET
+from clients import SECRET, user_of
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from signers import private_pem
 from starlette.types import Scope
@@ -28,12 +28,6 @@ def options(**flat: Any) -> dict[str, Any]:
 
 def _pem(seed: str) -> str:
     return private_pem(Ed25519PrivateKey.from_private_bytes(sha256(seed.encode()).digest()))
-
-
-def _user(scope: Scope) -> str | None:
-    """Name the user by a header."""
-    named: bytes | None = dict(scope["headers"]).get(b"x-user")
-    return None if named is None else named.decode()
 
 
 def _fill(session: Session, params: dict[str, Any], _scope: Scope) -> None:
@@ -63,7 +57,7 @@ def _redacted(_what: str, tool: str, value: Any) -> Any:
 
 CREATE, INITIALIZE = SEP1364Create(), SEP1364Initialize()
 BOTH = [CREATE, INITIALIZE]
-TRACKED: Mapping[str, Any] = {"tracked": True, "principal": _user}
+TRACKED: Mapping[str, Any] = {"tracked": True, "principal": user_of}
 NAMED_TOOLS = {"tools/call": ["remember"], "resources/read": ["file:///a"], "prompts/get": True}
 
 SETS: Mapping[str, Mapping[str, Any]] = {
@@ -97,7 +91,7 @@ SETS: Mapping[str, Mapping[str, Any]] = {
     "tracked_anonymous": {"tracked": True, "extensions": ["list"]},
     "idle": {"idle_timeout": timedelta(minutes=2)},
     "short": {"lifetime": 300},
-    "principal": {"principal": _user},
+    "principal": {"principal": user_of},
     "fills": {"on_create": _fill},
     "fills_data": {"on_create": _fill_data, "on_end": lambda ended, reason: None},
     "refuses": {"on_create": _refuse},

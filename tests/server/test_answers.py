@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import START, Answer, Client, Clock, call, http
+from clients import START, Answer, Client, Clock, Header, call, http
 from failing import Failing
 from starlette.types import ASGIApp
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import StoreFull, StoreUnavailable
-from mcp_sessions._server.logs import EventSink
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import SessionUsed
 from mcp_sessions.stores._base import Record
 
 
@@ -109,12 +107,12 @@ class TestAnAnswerThatComesLate:
         assert (answer.json["id"], answer.error["code"]) == (1, -32603)
 
 
-async def named_by(app: ASGIApp) -> bytes:
-    return (await Client(app, modern=False).send("initialize")).headers[b"mcp-session-id"]
+async def named_by(app: ASGIApp) -> Header:
+    return await Client(app, modern=False).connect()
 
 
-async def bodyless(app: ASGIApp, method: str, session_id: bytes) -> Answer:
-    return await call(app, http(method, headers=[(b"mcp-session-id", session_id)]))
+async def bodyless(app: ASGIApp, method: str, named: Header) -> Answer:
+    return await call(app, http(method, headers=[named]))
 
 
 class TestWithoutABody:
@@ -132,17 +130,16 @@ class TestWithoutABody:
         """Its clients mirror it in the header of every request, so a GET is answered as any other of theirs."""
         app = sessions(Server(), dialects=[SEP1364Create()], transport=transport)
         created = await Client(app, modern=False).send("sessions/create", {"capabilities": {}})
-        session_id = created.result["sessionId"].encode()
-        answer = await bodyless(app, "GET", session_id)
+        named = b"mcp-session-id", created.result["sessionId"].encode()
+        answer = await bodyless(app, "GET", named)
         assert (answer.status, answer.headers[b"allow"]) == (405, b"POST, DELETE")
-        deleted = await bodyless(app, "DELETE", session_id)
+        deleted = await bodyless(app, "DELETE", named)
         expected = (404, -32043) if transport == "auto" else (400, -32020)  # as any id that is not live there
         assert (deleted.status, deleted.error["code"]) == expected
 
     @pytest.mark.parametrize("method", ["GET", "DELETE"])
     async def test_where_none_are_named_an_id_of_ours_is_out_of_place(self, method: str) -> None:
-        session_id = await named_by(sessions(Server()))
-        answer = await bodyless(sessions(Server(), transport="off"), method, session_id)
+        answer = await bodyless(sessions(Server(), transport="off"), method, await named_by(sessions(Server())))
         assert (answer.status, answer.error["code"]) == (400, -32020)
 
 
@@ -172,8 +169,3 @@ class TestTheLog:
         (line,) = [line for line in caplog.messages if "at a restart" not in line]
         assert line.isprintable()
         assert len(line) < 160
-
-    def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
-            EventSink(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
-        assert not caplog.records

@@ -10,22 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from apps import sessions
-from clients import Answer, Client, Header, Incoming, call, http
+from clients import DEADLINE, Answer, Client, Header, Incoming, call, http
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
-from mcp_sessions import MCPSessionMiddleware, Principal, Session
+from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server.active import Bridged as Crossing
 from mcp_sessions._session.events import RequestRefused, SessionEvent
-
-DEADLINE = 30  # seconds after which a test that hangs fails
-
-
-def by_user(scope: Scope) -> Principal | None:
-    """Whoever the header `user` names."""
-    name = dict(scope["headers"]).get(b"user")
-    return None if name is None else Principal("client", None, name.decode())
 
 
 @dataclass
@@ -63,7 +55,7 @@ class Bridged:
 
 def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
     server, facts = server or Stateful(), list[SessionEvent]()
-    app = sessions(server, bridge=True, listen=facts.append, principal=by_user, **options)
+    app = sessions(server, bridge=True, listen=facts.append, **options)
     return Bridged(server, app, facts)
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import SESSION_KEY, Answer, Client, Clock, Header, call, http
+from clients import DISCOVER, SESSION_KEY, Answer, Client, Clock, Header, call, http
 from failing import Failing
 
 from mcp_sessions import Session, TransportSessions
 from mcp_sessions._protocol.cookies import cookie_name
 from mcp_sessions._refusals import REFUSALS
 
-DISCOVER = "server/discover"
 DEAD = (-32043, "Session not found")
 CLIENT = "io.modelcontextprotocol/clientCapabilities"
 
@@ -140,7 +139,7 @@ async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
         "twice": token + b"; " + name + b"=" + token,
         "quoted": b'"' + token + b'"',
         "draft": (await client.create())["sessionId"].encode(),
-        "header": (await legacy.send("initialize")).headers[b"mcp-session-id"],
+        "header": (await legacy.connect())[1],
     }
     answer = await client.tool("count", (b"cookie", name + b"=" + values[kind]))
     assert error_of(answer) == DEAD

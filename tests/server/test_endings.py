@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import START
+from clients import DEADLINE, START
 from openstreams import OpenStream
 from sources import claims
 
@@ -27,7 +27,6 @@ from mcp_sessions.stores._memory import MemoryStore
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
 CLAIMS = claims(trace=TRACE)
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Store(MemoryStore):

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import LEGACY, Client, Header
+from clients import DISCOVER, HANDSHAKE, Client, Header
 from starlette.types import Receive, Scope, Send
 
-DISCOVER = "server/discover"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 NODE: Header = (b"user-agent", b"node")
 
 

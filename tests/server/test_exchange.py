@@ -98,14 +98,10 @@ class TestWhileTheStoreIsAway:
         self, modern: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not that one is required, as long as the store is away; nor does the log blame the client for it."""
-
-        async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
-            return current_session() is session
-
         monkeypatch.setattr(logs, "_warned", set())
         failing = Failing("open", "statuses")
         options: dict[str, Any] = {"store": TimeoutStore(failing, seconds=60), "require": {"tools/call": ["whoami"]}}
-        client = Client(sessions(Server(asks=asks), **options), modern=modern)
+        client = Client(sessions(Server(), **options), modern=modern)
         assert (await client.send("server/discover" if modern else "initialize", {"protocolVersion": LEGACY})).result
         answer = await client.tool("whoami")
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
@@ -147,8 +143,8 @@ class TestWhileTheStoreIsAway:
             store = Failing("read", error=lambda: StoreUnavailable("store_timeout"))
             app = sessions(Server(), store=store, on_store_error=on_store_error, require=require)
             client = Client(app, modern=False)
-            named = (await client.send("initialize")).headers[b"mcp-session-id"]
-            answers = [await client.tool(name, (b"mcp-session-id", named)) for name in ("whoami", "remember")]
+            named = await client.connect()
+            answers = [await client.tool(name, named) for name in ("whoami", "remember")]
             assert [answer.status for answer in answers] == statuses
         assert caplog.text.count("continues without its state: store unavailable (store_timeout)") == 1
 
@@ -184,8 +180,7 @@ async def test_a_state_that_cannot_be_kept_makes_the_answer_an_error(by_header: 
 
     client = Client(sessions(Server(sse=True, spoil=spoil)), modern=False)
     if by_header:
-        named = (await client.send("initialize")).headers[b"mcp-session-id"]
-        answer = await client.tool("spoil", (b"mcp-session-id", named))
+        answer = await client.tool("spoil", await client.connect())
     else:
         answer = await client.tool("spoil", session=await client.create())
     assert answer.error["code"] == -32603

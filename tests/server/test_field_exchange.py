@@ -148,16 +148,6 @@ class TestAlternative1:
 class TestAlternative2:
     """Use initialize method for session creation."""
 
-    @pytest.mark.parametrize("session", ["valid elsewhere", "made-up"])
-    async def test_an_id_and_a_sessionless_server_is_an_error(self, server: Server, session: str) -> None:
-        """Second and third row, first column; on every other method, too."""
-        if session != "made-up":
-            session = (await second(server).initialize()).json["sessionId"]
-        client = second(server, sessionless=True)
-        assert (await client.initialize(sessionId=session)).error["code"] == NOT_FOUND
-        assert (await client.tool("whoami", session)).error["code"] == NOT_FOUND
-        assert (await client.say("terminate", {"sessionId": session})).error["code"] == NOT_FOUND
-
     @pytest.mark.parametrize("alternative", [1, 2])
     async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server, alternative: int) -> None:
         """With an error; the application is not asked to fill it, so nothing has to be freed."""

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import START, Client, Clock, Header
+from clients import DISCOVER, START, Client, Clock, Header
 from failing import Failing
 
 from mcp_sessions import (
@@ -22,8 +22,6 @@ from mcp_sessions import (
 from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore
-
-DISCOVER = "server/discover"
 
 
 async def count(session: Session | None, arguments: dict[str, Any]) -> Any:

@@ -18,15 +18,12 @@ from trio.testing import MockClock
 from integration.servers import CELLS, bare
 from integration.serving import serving
 from mcp_sessions import Limits
-from mcp_sessions._errors import Refusal, SessionNotFound
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH
 from mcp_sessions._server.body import read_body
 from mcp_sessions._server.principal import CreateLimit
-from mcp_sessions._session.claims import MAX_TOKEN_BYTES
 from mcp_sessions._session.events import RequestRefused, SessionEvent
-from mcp_sessions._tokens.jwt import Tokens
-from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions._tokens.seal import sealed_size
 from mcp_sessions.stores._memory import MemoryStore
 
@@ -86,13 +83,6 @@ async def batch(size: int) -> bool:
     answer = await Client(sessions(Server()), modern=False).post([{"jsonrpc": "2.0", "method": "a"}] * size)
     assert answer.status in {202, 400}
     return answer.status == 202
-
-
-async def token(size: int) -> bool:
-    """Whether it is looked into at all."""
-    with pytest.raises(SessionNotFound) as refused:
-        Tokens(issuer="i", audience="a").verify(KeyRing.random(), "a" * size, now=START, principal=None)
-    return refused.value.reason != "token_size"
 
 
 async def named(size: int) -> bool:
@@ -166,7 +156,6 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "max_batch": (batch, MAX_BATCH),
     "max_nesting": (nesting, 20),
     "max_token_bytes": (named, 600),
-    "a token's bytes": (token, MAX_TOKEN_BYTES),
     "max_state_bytes": (sealed_state, sealed_size(111)),
     "create_limit": (created, 5),
     "sessions_per_principal": (recorded, 5),

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import Client, Clock
+from clients import DEADLINE, Client, Clock
 from failing import Failing
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -19,7 +19,6 @@ from mcp_sessions._server import background
 from mcp_sessions.telemetry import SessionMetrics
 
 GAUGE = "mcp_sessions.session.active"
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Telling(SessionMetrics):

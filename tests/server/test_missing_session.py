@@ -12,17 +12,15 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Client, Header, call, http
+from clients import DISCOVER, HANDSHAKE, Client, Header, call, http
 
-from mcp_sessions import Session, TransportSessions, current_session
+from mcp_sessions import TransportSessions, current_session
 from mcp_sessions._server import current, logs
 
-DISCOVER = "server/discover"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")
 NAMED: dict[str, Any] = {"_meta": {CLIENT_INFO: {"name": "shop", "version": "2"}}}
-HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +34,8 @@ def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> l
     return [text for text in texts if part in text]
 
 
-async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
-    return current_session() is session
-
-
 def asking(*, modern: bool = True, **options: Any) -> Client:
-    return Client(sessions(Server(asks=asks, tool=asks), **options), modern=modern)
+    return Client(sessions(Server(), **options), modern=modern)
 
 
 @pytest.mark.parametrize(

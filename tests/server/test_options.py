@@ -11,7 +11,14 @@ import pytest
 from apps import SHORT, Server, sessions
 from clients import SECRET, START
 
-from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
+from mcp_sessions import (
+    ConfigurationError,
+    Limits,
+    MCPSessionMiddleware,
+    Principal,
+    SEP1364Create,
+    SEP1364Initialize,
+)
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
 from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
@@ -132,6 +139,10 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         *(
             ("require", {typo: True}, f"which is not a method; did you mean '{meant}'")
             for typo, meant in (("tool/call", "tools/call"), ("Resource/Read ", "resources/read"))
+        ),
+        *(
+            ("dialects", value, r"\[SEP1364Create\(\), SEP1364Initialize\(\)\]; the draft .* need no naming$")
+            for value in list[Any](["draft", [SEP1364Create], [SEP1364Create()] * 2, [SEP1364Initialize()] * 2, [None]])
         ),
         ("idle_timeout", 7 * 86400 + 1, "idle_timeout=604801 is longer than lifetime=604800"),
         ("principal", "alice", "principal= takes a function"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import SECRET, Client, call, http, started
+from clients import SECRET, Client, by, call, http, started, user_of
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -29,7 +29,7 @@ class Header(AuthenticationBackend):
     """Everybody is who they say they are."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
-        return AuthCredentials(), SimpleUser(conn.headers["user"])
+        return AuthCredentials(), SimpleUser(conn.headers["x-user"])
 
 
 class AuthenticationMiddlewareOfOurs(AuthenticationMiddleware):
@@ -145,9 +145,7 @@ REPEATED: dict[str, Callable[[], object]] = {
     "the wrapped app itself": lambda: sessions(SERVER),
     "for every path": lambda: sessions(SERVER, path=None),
     "noted down with its path": lambda: FastAPI(middleware=noted(path="/mcp/")),
-    "built": lambda: built(Starlette(middleware=noted())),
     "at the route": lambda: added("/mcp"),
-    "in a mounted app": lambda: Starlette(routes=[Mount("/", sessions(SERVER))]),
     "in an app that is mounted above": lambda: Starlette(routes=[Mount("/mcp", sessions(SERVER, path="/"))]),
 }
 NOT_REPEATED: dict[str, Callable[[], object]] = {
@@ -189,7 +187,7 @@ async def test_a_misplaced_middleware_does_not_start(inner: ASGIApp, message: st
         with pytest.raises(ConfigurationError, match=remedy):
             await call(app, http(method))
     assert SERVER.seen == []
-    assert (await call(app, http(path="/health", headers=[(b"user", b"ann")]))).status == 202
+    assert (await call(app, http(path="/health", headers=[by("ann")]))).status == 202
 
 
 @pytest.mark.parametrize("by_the_start", [False, True])
@@ -213,12 +211,11 @@ async def test_routes_may_be_added_until_the_first_call(by_the_start: bool) -> N
 
 async def test_with_a_principal_of_its_own_it_may_stand_anywhere() -> None:
     """`principal=` tells whose the session is, so nothing has to be seen on the scope."""
-    app = sessions(authenticated(Server()), principal=lambda scope: dict(scope["headers"])[b"user"].decode())
+    app = sessions(authenticated(Server()), principal=user_of)
     client = Client(app)
-    answer = await client.send("sessions/create", None, (b"user", b"ann"))
-    session = {"sessionId": answer.result["session"]["sessionId"]}
-    assert "result" in (await client.tool("whoami", (b"user", b"ann"), session=session)).json
-    assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
+    session = await client.create(by("ann"))
+    assert "result" in (await client.tool("whoami", by("ann"), session=session)).json
+    assert (await client.tool("whoami", by("bob"), session=session)).error["code"] == -32043
 
 
 async def own_default(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Client, Clock, Header
+from clients import SECRET, SESSION_KEY, Client, Clock, Header, by, user_of
 from every_store import STORES
 from failing import Failing
 from starlette.types import Scope, Send
@@ -42,18 +42,10 @@ async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
     return [session.kind, session.id, session.expires_at.timestamp()]
 
 
-def user(scope: Scope) -> str | None:
-    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-
-def by(name: str) -> Header:
-    return b"x-user", name.encode()
-
-
 def server(clock: Clock | None = None, **options: Any) -> Client:
     app = Server(count=count, leave=leave, about=about)
     clock = clock or Clock()
-    given = {"transport.principal": True, "principal": user, "clock": clock, "store": MemoryStore(clock=clock)}
+    given = {"transport.principal": True, "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
     return Client(sessions(app, **{**given, **options}))
 
 
@@ -96,8 +88,7 @@ async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
 async def test_it_gives_way_to_every_session_that_is_named() -> None:
     client = server()
     own = await ref_of(client, by("ann"))
-    created = (await client.send("sessions/create", None, by("ann"))).result["session"]
-    held = [await ref_of(client, by("ann"), session={"sessionId": created["sessionId"]})]
+    held = [await ref_of(client, by("ann"), session=await client.create(by("ann")))]
     answer = await client.send("server/discover", None, by("ann"))
     _, cookie = answer.cookie
     held.append(await ref_of(client, by("ann"), answer.cookie))
@@ -248,13 +239,13 @@ async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
     """A name that nothing has checked yet must not fill the store: the server's own answer is the answer."""
 
     async def guard(scope: Scope, send: Send) -> bool:
-        is_mallory = user(scope) == "mallory"
+        is_mallory = user_of(scope) == "mallory"
         if is_mallory:
             await reply(send, b"no", status=401, media_type=b"text/plain")
         return is_mallory
 
     store, app = MemoryStore(clock=Clock()), Server(count=count, guard=guard)
-    client = Client(sessions(app, principal=user, store=store, tracked=True, **{"transport.principal": True}))
+    client = Client(sessions(app, principal=user_of, store=store, tracked=True, **{"transport.principal": True}))
     assert (await client.tool("count", by("mallory"))).status == 401
     assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
     assert [await counted(client, by("ann")) for _ in range(2)] == [1, 2]
@@ -296,7 +287,7 @@ async def test_who_gets_none_is_answered_why() -> None:
     """By a policy, `on_create`, a store that never swaps, or not at all, where keys die with the process."""
 
     def on_create(session: Session, params: Any, scope: Scope) -> None:
-        raise CreateRefused(f"not for {user(scope)}")
+        raise CreateRefused(f"not for {user_of(scope)}")
 
     client = server(require="always")
     assert await counted(client, by("ann")) == 1

@@ -10,12 +10,11 @@ from typing import Any, get_args
 
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Answer, Client, Header, call, http
+from clients import HANDSHAKE, Answer, Client, Header, by, call, http, user_of
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
-from starlette.types import Scope
 from stateful import Stateful
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize, current_session
+from mcp_sessions import SEP1364Create, SEP1364Initialize
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._server import logs, minting
 from mcp_sessions._server.principal import from_scope, reader
@@ -128,7 +127,7 @@ class TestACallerWhomNothingShows:
     ) -> None:
         """Its server works as before, and whoever asks for a session reads in the log why there is none."""
         logs._warned.clear()
-        app = sessions(Server(asks=asks))
+        app = sessions(Server())
         answer = await started(app, method, BEARER, modern=modern)
         assert answer.result["capabilities"]["tools"] == {}
         assert named_in not in answer.headers
@@ -148,19 +147,10 @@ class TestACallerWhomNothingShows:
         assert (await started(app, "sessions/create", BEARER, modern=True, **scope)).result["session"]
 
 
-async def asks(session: Any, arguments: dict[str, Any]) -> Any:
-    return current_session() is session
-
-
-HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 DIALECTS = [SEP1364Create(), SEP1364Initialize()]
 DEPLOYMENTS: list[dict[str, Any]] = [
     *({}, {"transport": "off"}, {"bridge": True}, {"dialects": DIALECTS}, {"dialects": DIALECTS, "bridge": True}),
 ]
-
-
-def named_user(scope: Scope) -> str | None:
-    return dict(scope["headers"]).get(b"user", b"").decode() or None
 
 
 def bodies(token: str, method: str) -> list[bytes]:
@@ -178,7 +168,7 @@ def bodies(token: str, method: str) -> list[bytes]:
 @pytest.mark.parametrize("options", DEPLOYMENTS)
 async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, options: dict[str, Any]) -> None:
     """Who is not its owner gets what a forged one gets, whatever it is used as, in every place and method."""
-    app = sessions(server(), principal=named_user, **options)
+    app = sessions(server(), principal=user_of, **options)
     minted = await minting.mint(app._runtime, principal=Principal("ann"), params={}, scope=http(), kind=kind)
 
     async def answers(token: str, method: str, *user: Header) -> list[tuple[Any, ...]]:
@@ -191,6 +181,6 @@ async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, 
             found.append((answer.status, answer.headers.get(b"allow"), text))
         return found
 
-    for user, method in itertools.product(([], [(b"user", b"bob")]), ("POST", "GET", "DELETE", "PUT")):
+    for user, method in itertools.product(([], [by("bob")]), ("POST", "GET", "DELETE", "PUT")):
         forged = await answers(minted.token[:-4] + "AAAA", method, *user)
         assert await answers(minted.token, method, *user) == forged, (user, method)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import Answer, Client, Incoming, http
+from clients import DEADLINE, Answer, Client, Incoming, http
 from failing import Failing
 from sources import claims
 from starlette.types import Message, Receive, Scope, Send
@@ -92,7 +92,6 @@ CLAIMS = claims(issued_at=0, expires_at=2**40)
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32043,"message":"Session not found"}}'
 AWAY = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Session store unavailable"}}'
 TOLD, TOLD_AWAY = (b"\n\ndata: %b\n\n" % error for error in (ERROR, AWAY))
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Open:

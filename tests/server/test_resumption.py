@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import sessions
-from clients import START, Answer, Client, Clock, Header, call, http
+from clients import DEADLINE, START, Answer, Client, Clock, Header, by, call, http, user_of
 from failing import Failing
 from sources import claims
 from streaming import SECRET_RESULT, Streaming
@@ -20,7 +20,6 @@ from mcp_sessions._server.resumption import Events, StreamRequest
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionEvent
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Broken:
@@ -101,12 +100,11 @@ async def test_an_event_belongs_to_the_transport_session_in_which_it_was_sent() 
 
 
 async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
-    broken = Broken(principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
-    alice: Header = (b"x-user", b"alice")
-    session = (await broken.client.send("sessions/create", None, alice)).result["session"]
-    await broken.lose(TRANSPORT, alice, session={"sessionId": session["sessionId"]})
+    broken = Broken(principal=user_of)
+    alice = by("alice")
+    await broken.lose(TRANSPORT, alice, session=await broken.client.create(alice))
     (ref,) = {fact.ref for fact in broken.facts if isinstance(fact, SessionCreated)}
-    for headers in ([TRANSPORT], [TRANSPORT, (b"x-user", b"bob")]):
+    for headers in ([TRANSPORT], [TRANSPORT, by("bob")]):
         assert (await broken.resume(*headers)).status == 404
         assert [(fact.reason, fact.ref) for fact in broken.facts if isinstance(fact, RequestRefused)] == [
             ("event_foreign", ref)
@@ -247,7 +245,7 @@ class TestACallThatIsCancelled:
     async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
         """Clients of the SDK 1.x leave without cancelling their calls."""
         broken = Broken()
-        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
+        header = await broken.client.connect()
 
         async def leave() -> None:
             assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200

@@ -60,23 +60,22 @@ READ: dict[str, dict[str, Any]] = {
     "tracked": {"true": True, "TRUE": True, "1": True, "false": False, "0": False},
     "keys": {"file:/run/keys": "file:/run/keys", "env:OTHER": "env:OTHER", SECRET: "env:MCP_SESSIONS_KEYS"},
 }
-CASES = [
-    (f"MCP_SESSIONS_{name.upper()}", name, text, value) for name, forms in READ.items() for text, value in forms.items()
-]
 GROUPED: dict[str, dict[str, Any]] = {
-    "WIRE_EXTENSIONS": {text: Wire(extensions=tuple(text.split(","))) for text in ("fork", "fork,list")},
-    "TELEMETRY_CORRELATE": {
+    "wire_extensions": {
+        **{text: Wire(extensions=tuple(text.split(","))) for text in ("fork", "fork,list")},
+        "none": Wire(extensions=()),
+    },
+    "telemetry_correlate": {
         **{text: Telemetry(correlate=text == "true") for text in ("true", "false")},
         "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
     },
-    "LIMITS_BATCH": {"7": Limits(batch=7)},
-    "TRANSPORT_BRIDGE": {"true": TransportSessions(bridge=True)},
-    "TRANSPORT_LIFETIME": {"1h": TransportSessions(lifetime=HOUR)},
+    "limits_batch": {"7": Limits(batch=7)},
+    "transport_bridge": {"true": TransportSessions(bridge=True)},
+    "transport_lifetime": {"1h": TransportSessions(lifetime=HOUR)},
 }
-GROUPED["WIRE_EXTENSIONS"]["none"] = Wire(extensions=())
-CASES += [
-    (f"MCP_SESSIONS_{name}", name.partition("_")[0].lower(), text, value)
-    for name, forms in GROUPED.items()
+CASES = [
+    (f"MCP_SESSIONS_{name.upper()}", name if name in READ else name.partition("_")[0], text, value)
+    for name, forms in {**READ, **GROUPED}.items()
     for text, value in forms.items()
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import START
+from clients import DEADLINE, START
 from openstreams import OpenStream
 from sources import claims
 
@@ -19,7 +19,6 @@ from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._memory import MemoryStore
 
 SOON = 0.001  # seconds between two looks
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 A, B = claims(jti="a" * 22), claims(jti="b" * 22)

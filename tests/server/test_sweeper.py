@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions, sweeper_of
-from clients import START, Clock
+from clients import DEADLINE, START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.lifecycle import BATCH_SIZE, LEASE, SWEEP_BATCH
@@ -18,7 +18,6 @@ from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
 
 HOUR = 3600
-DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Store(MemoryStore):

@@ -10,7 +10,7 @@ from typing import Any
 from clients import SECRET, Clock
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions import MCPSessionMiddleware, Session, current_session
 from mcp_sessions._server.lifecycle import Sweeper
 from mcp_sessions._server.options import GROUPS
 
@@ -78,6 +78,11 @@ async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
     return session.state["n"]
 
 
+async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Ask for the session as code does that gets no arguments, and return whether it is the same."""
+    return current_session() is session
+
+
 class Server:
     """An MCP server: tools, lists and the handshake, in JSON or as an event stream.
 
@@ -97,7 +102,7 @@ class Server:
         self.seen: list[Seen] = []
         self._sse = sse
         self._guard = guard
-        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, "count": count, **tools}
+        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, "count": count, "asks": asks, **tools}
 
     @property
     def methods(self) -> list[str]:

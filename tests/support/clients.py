@@ -24,7 +24,21 @@ START = 1_800_000_000
 OFFERED = {"fork": True}
 """The extensions in `capabilities.experimental.sessions`, by default."""
 
+DISCOVER = "server/discover"
+HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+DEADLINE = 30  # seconds after which a test that hangs fails
+
 Header = tuple[bytes, bytes]
+
+
+def by(name: str) -> Header:
+    """Return the header by which a caller says who it is."""
+    return b"x-user", name.encode()
+
+
+def user_of(scope: Scope) -> str | None:
+    """Return who a caller says it is, as `principal=`."""
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
 
 class Clock:
@@ -190,9 +204,13 @@ class Client:
         params = {"name": name, "arguments": arguments}
         return await self.send("tools/call", params, *headers, session=session)
 
-    async def create(self) -> dict[str, str]:
+    async def connect(self) -> Header:
+        """Shake hands, and return the header that names the transport session."""
+        return b"mcp-session-id", (await self.send("initialize")).headers[b"mcp-session-id"]
+
+    async def create(self, *headers: Header) -> dict[str, str]:
         """Create a session, and return its metadata as clients send it back, without the expiry hint."""
-        answer = await self.send("sessions/create")
+        answer = await self.send("sessions/create", None, *headers)
         session: dict[str, str] = {**answer.result["session"]}
         del session["expiresAt"]
         return session

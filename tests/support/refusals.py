@@ -94,8 +94,7 @@ async def ended(client: Client) -> Answer:
 
 
 async def hung_up(client: Client) -> Answer:
-    named = (await client.send("initialize")).headers[b"mcp-session-id"]
-    header = (b"mcp-session-id", named)
+    header = await client.connect()
     await call(client.app, http("DELETE", headers=[header]))
     return await client.tool("whoami", header)
 
