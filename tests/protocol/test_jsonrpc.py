@@ -65,13 +65,7 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
         assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
-ANSWERS = [
-    *(b'"id":1,"result":{}', b'"id":null,"error":{}', b'"id":1.5,"result":1', b'"result":{}', b'"id":[],"params":7'),
-    b'"a":1',
-]
-
-
-@pytest.mark.parametrize("rest", ANSWERS)
+@pytest.mark.parametrize("rest", [b'"id":1,"result":{}', b'"id":[],"params":7', b'"a":1'])
 def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> None:
     """Clients post their answers to the server's requests; whether they fit is the server's to judge."""
     message = parse(b'{"jsonrpc":"2.0",' + rest + b"}")
@@ -116,15 +110,12 @@ def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
     [
         (b"[]", "not_jsonrpc"),
         (b"[1]", "not_jsonrpc"),
-        (b"[[]]", "not_jsonrpc"),
         (b'[[{"jsonrpc":"2.0","method":"a"}]]', "not_jsonrpc"),
         (b'[{"jsonrpc":"1.0","method":"a"},{"method":"a"}]', "not_jsonrpc"),
         (b'[{"jsonrpc":"2.0","method":"a"},null]', "batch"),
-        (b'[null,{"jsonrpc":"2.0","method":"a"}]', "batch"),
         (b'[{"jsonrpc":"1.0"},{"jsonrpc":"2.0","result":1}]', "batch"),
         (b'["jsonrpc",{"\\u006A\\u0073\\u006F\\u006E\\u0072\\u0070\\u0063":"2.0","method":"a"}]', "batch"),
         (b'[1,{"jsonrpc":"2.0","method":1}]', "method_not_string"),
-        (b'[1,{"jsonrpc":"2.0","jsonrpc":"1.0"}]', "duplicate_member"),
         (b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a","method":"b"}]', "duplicate_member"),
         (b'[{"jsonrpc":"2.0","method":"a"},]', "not_json"),
         (b'[{"jsonrpc":"2.0","method":"\\ud800"},', "not_json"),
@@ -235,7 +226,6 @@ def test_deep_nesting_passes_up_to_a_limit(rest: bytes) -> None:
 TWICE = [
     b'"%b":{},"%b":{}',
     b'"%b":{},"%b":{"a":22222222}',
-    b'"%b":{"a":1},"%b":{}',
     b' "%b" : {} , "%b" : {} ',
     b'\n"%b":\t{"a":" "},\n"x":[ 1, 2 ],\n"%b"\n:{}\n',
     b'"%b":{},"x":"\\ud800","%b":{}',

@@ -141,10 +141,9 @@ async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
         "draft": (await client.create())["sessionId"].encode(),
         "header": (await legacy.connect())[1],
     }
-    answer = await client.tool("count", (b"cookie", name + b"=" + values[kind]))
-    assert error_of(answer) == DEAD
-    assert await counted(client, answer.cookie) == 1
-    answer = await client.send(DISCOVER, None, (b"cookie", name + b"=" + values[kind]))
+    cookie = b"cookie", name + b"=" + values[kind]
+    await is_answered_once(client, cookie)
+    answer = await client.send(DISCOVER, None, cookie)
     assert "result" in answer.json
     assert await counted(client, answer.cookie) == 1
 
@@ -155,10 +154,8 @@ async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
         assert session is not None
         await session.end()
 
-    clock = Clock()
-    caller = ["alice"]
-    app = sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0])
-    client = Client(app)
+    clock, caller = Clock(), ["alice"]
+    client = Client(sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0]))
     cookie, _ = await alive(client)
     if kind == "expired":
         clock.now += 31 * 24 * 3600
@@ -166,6 +163,11 @@ async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
         caller[0] = "bob"
     else:
         await client.tool("leave", cookie)
+    await is_answered_once(client, cookie)
+
+
+async def is_answered_once(client: Client, cookie: Header) -> None:
+    """Check that a cookie is refused with a fresh one, which is good."""
     answer = await client.tool("count", cookie)
     assert error_of(answer) == DEAD
     assert await counted(client, answer.cookie) == 1

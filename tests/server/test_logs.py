@@ -96,21 +96,6 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")  # though it is written outside of a request
 
 
-async def test_a_line_that_a_store_writes_within_a_request_carries_its_session(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It knows of none, and so do handlers' own lines of this logger; a line outside of requests has none."""
-
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        logging.getLogger("mcp_sessions").warning("the store is slow")
-        return None if session is None else session.ref
-
-    client = Client(sessions(Server(slow=tool)))
-    ref = (await client.tool("slow", session=await client.create())).result["content"]
-    logging.getLogger("mcp_sessions").warning("the store is slow")
-    assert [extras(record)[0] for record in of(caplog, "slow")] == [ref, "-"]
-
-
 async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplog: pytest.LogCaptureFixture) -> None:
     """Never a key, but the names of all of them."""
     secrets = ["first-" + "abcdefghijklmnopqrstuvwxyz0123456789", "other-" + "zyxwvutsrqponmlkjihgfedcba9876543210"]

@@ -57,12 +57,6 @@ def test_the_path_is_the_one_that_routing_takes(path: str, root: str) -> None:
     assert route_path(scope) == get_route_path(scope)
 
 
-def test_without_keys_it_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server()
-    assert MCPSessionMiddleware(server).app is server
-    assert "for this process only" in caplog.text
-
-
 class Store(MemoryStore):
     """A store that says what is asked of it, and may refuse to open and to close."""
 

@@ -289,23 +289,21 @@ class TestEverythingElse:
         messages: list[Message] = [{"type": "http.response.start", "status": 202}, body(b"")]
         assert (await respond_with(*messages)).messages == messages
 
-    @pytest.mark.parametrize("kind", [JSON, EVENTS])
     async def test_a_compressed_response_passes_with_an_error_in_the_log(
-        self, kind: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It cannot be read, so it is not touched; the log says what to turn round."""
-        messages = [start(kind, (b"content-encoding", b"gzip"), (b"content-length", b"3")), body(b"\x1f\x8b\x00")]
+        messages = [start(EVENTS, (b"content-encoding", b"gzip"), (b"content-length", b"3")), body(b"\x1f\x8b\x00")]
         assert (await respond_with(*messages)).messages == messages
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         assert "put compression outside MCPSessionMiddleware" in caplog.text
 
-    @pytest.mark.parametrize("kind", ["http.response.early_hint", "http.response.debug", "later.extension"])
-    async def test_messages_of_other_types_pass(self, kind: str) -> None:
+    async def test_messages_of_other_types_pass(self) -> None:
         """Early hints, and what ASGI may invent, go out at once, before and after the start."""
-        hint: Message = {"type": kind, "links": []}
+        hint: Message = {"type": "http.response.early_hint", "links": []}
         answer = await respond_with(hint, start(JSON), hint, body(b"{}"))
-        kinds = [message["type"] for message in answer.messages]
-        assert kinds == [kind, kind, "http.response.start", "http.response.body"]
+        assert answer.messages[:2] == [hint, hint]
+        assert [message["type"] for message in answer.messages[2:]] == ["http.response.start", "http.response.body"]
 
 
 async def test_a_stream_whose_start_waits_can_be_cut() -> None:
