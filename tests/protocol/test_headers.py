@@ -11,7 +11,6 @@ from mcp_sessions._protocol.headers import (
     RequestHeaders,
     edit,
     independent_of_body,
-    runtime_without_cookies,
 )
 
 
@@ -43,24 +42,6 @@ def test_every_version_is_modern_but_those_of_the_handshake(version: str) -> Non
 def test_what_a_server_might_take_for_json_is_json(kinds: list[str], is_json: bool) -> None:
     """In whichever copy of the header; the official SDK takes a type that only begins with it, or a list with it."""
     assert RequestHeaders([(b"content-type", kind.encode()) for kind in kinds]).is_json is is_json
-
-
-@pytest.mark.parametrize(
-    ("agent", "expected"),
-    [
-        (None, None),
-        ("node", "node"),
-        ("ai-sdk/mcp/2.0 runtime/Node.js/24", None),
-        ("shop/1.0 Node.js/24.1 more", "node.js"),
-        ("Mozilla/5.0 (X11) Deno/2", None),
-        ("python-httpx/0.28", None),
-        ("Go-http-client/2.0", "go-http-client"),
-    ],
-)
-def test_some_runtimes_keep_no_cookies(agent: str | None, expected: str | None) -> None:
-    """By the products that the User-Agent names; a browser names what it likes."""
-    headers = RequestHeaders([] if agent is None else [(b"user-agent", agent.encode())])
-    assert runtime_without_cookies(headers) == expected
 
 
 def test_headers_are_edited_by_name() -> None:

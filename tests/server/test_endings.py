@@ -1,23 +1,25 @@
-"""The end of a session: in one order, by one worker, and to its end."""
+"""The end of a session: in one order, by one worker, and to its end, which open streams find here and elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from clients import DEADLINE, START
-from openstreams import OpenStream
 from sources import claims
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
+from mcp_sessions._server import resumption
 from mcp_sessions._server.lifecycle import Terminator
-from mcp_sessions._server.resumption import Streams
-from mcp_sessions._session.claims import AUDIENCE, utc
+from mcp_sessions._server.resumption import StreamRequest, Streams
+from mcp_sessions._session.claims import AUDIENCE, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import SessionDeleted, SessionEvent
 from mcp_sessions._session.session import EndedSession
@@ -29,12 +31,31 @@ TRACE = f"00-{1:032x}-{2:016x}-01"
 CLAIMS = claims(trace=TRACE)
 
 
+class OpenStream:
+    """A stream that is open in a process until it is cut."""
+
+    def __init__(self, streams: Streams, claims: Claims, *, ended_by_this_request: bool = False) -> None:
+        session = SimpleNamespace(ended_by_own_request=ended_by_this_request, close=lambda: None)
+        self.request = StreamRequest(claims, b"1", "tools/call", session=session)
+        self.cut = anyio.Event()
+        streams.add(self.request, self.terminate)
+
+    async def terminate(self) -> None:
+        self.cut.set()
+
+    @property
+    def is_cut(self) -> bool:
+        return self.cut.is_set()
+
+
 class Store(MemoryStore):
-    """A store that may be away, and tells when a session was forgotten."""
+    """A store that may be away, and tells when a session was forgotten, and for how many it was asked."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: START)
         self.away = 0  # how many calls fail
+        self.asked: list[int] = []
+        self.was_asked = anyio.Event()
         self.finished: list[str] = []
         self.has_finished = anyio.Event()
 
@@ -46,6 +67,12 @@ class Store(MemoryStore):
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         self._answer()
         return await super().revoke(record, reason=reason, lease=lease)
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
+        self.asked.append(len(claims))
+        self.was_asked.set()
+        self._answer()
+        return await super().statuses(claims)
 
     async def purge(self, *refs: str) -> None:
         self._answer()
@@ -244,3 +271,66 @@ class TestForgetting:
             worker.store.away = 3
             await worker.terminator._retry(attempt)
             assert (worker.store.away, worker.store.finished) == (1, [])
+
+
+A, B = claims(jti="a" * 22), claims(jti="b" * 22)
+
+
+class TestStreamsEndedHere:
+    async def test_all_streams_of_the_session_are_cut_but_that_of_the_request_that_ends_it(self) -> None:
+        """Side by side: a client that reads slowly does not keep the others waiting. Also where there are none."""
+        streams = Streams(Store())
+        await streams.end(A.ref)
+
+        class Slow(OpenStream):
+            async def terminate(self) -> None:
+                await one.cut.wait()
+
+        Slow(streams, A)
+        one, other = OpenStream(streams, A), OpenStream(streams, B)
+        spared = OpenStream(streams, A, ended_by_this_request=True)
+        with anyio.fail_after(DEADLINE):
+            await streams.end(A.ref)
+        assert [one.is_cut, other.is_cut, spared.is_cut] == [True, False, False]
+        left = {ref: [*of_session.values()] for ref, of_session in streams._open.items()}
+        assert left == {A.ref: [spared.request], B.ref: [other.request]}
+
+
+class TestStreamsEndedElsewhere:
+    async def test_it_is_found_by_asking_again_where_the_store_is_away(self) -> None:
+        """Only the streams of the session are cut, but for one whose request ended it, which is not known here yet."""
+        store = Store()
+        streams = Streams(store, interval=0.001)
+        stream, other = OpenStream(streams, A), OpenStream(streams, B)
+        spared = OpenStream(streams, A, ended_by_this_request=True)
+        await store.revoke(Record.of(A), reason="logout", lease=60)
+        store.away = 10**9
+        with anyio.fail_after(DEADLINE):
+            await store.was_asked.wait()
+            assert not stream.is_cut
+            store.away = 0
+            await stream.cut.wait()
+        assert (other.is_cut, spared.is_cut) == (False, False)
+
+    async def test_nothing_is_asked_while_nothing_is_open(self) -> None:
+        """The last stream that closes ends the asking, and the next one begins it again."""
+        store = Store()
+        streams = Streams(store, interval=0.001)
+        for _ in range(2):
+            stream = OpenStream(streams, A)
+            assert streams._polling
+            streams.remove(stream.request, stream.terminate)
+            with anyio.fail_after(DEADLINE):
+                while streams._polling:
+                    await checkpoint()
+        assert set(store.asked) <= {0}
+
+    async def test_many_sessions_are_asked_for_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each answer has to come within the time that a store is given."""
+        monkeypatch.setattr(resumption, "BATCH", 2)
+        store = Store()
+        streams = Streams(store, interval=60)
+        for name in "abcdea":
+            OpenStream(streams, claims(jti=name * 22))
+        await streams._check_once()
+        assert store.asked == [2, 2, 1]

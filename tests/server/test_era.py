@@ -26,8 +26,9 @@ async def is_led(client: Client, *headers: Header) -> bool:
 @pytest.mark.parametrize(
     ("agent", "led"),
     [
-        *((agent, True) for agent in ("node", "undici/7 (x)", "Deno/2.1", "ai-sdk/2.0.99 node.js/24")),
-        *((agent, False) for agent in ("python-httpx/0.28", "Mozilla/5.0 node", "nodebb/1", "")),
+        *((agent, True) for agent in ("node", "undici/7 (x)", "Deno/2.1", "shop/1.0 Node.js/24.1 more")),
+        *((agent, False) for agent in ("python-httpx/0.28", "Mozilla/5.0 (X11) Deno/2", "nodebb/1", "")),
+        ("ai-sdk/mcp/2.0 runtime/Node.js/24", False),  # which sets its own
     ],
 )
 async def test_clients_on_runtimes_without_cookies_are_led_to_the_legacy_era(agent: str, led: bool) -> None:
