@@ -15,8 +15,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import anyio
-
-from integration.wire import lifespan
+from clients import lifespan
 
 from . import apps, ours
 from .stores import STORES

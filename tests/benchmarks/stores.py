@@ -17,8 +17,7 @@ from typing import Any, Final
 import anyio
 import postgres_servers
 import redis_servers
-
-from integration.wire import lifespan
+from clients import lifespan
 
 from . import apps, ours
 from .timing import CREATED, ECHOED, MICROSECONDS, Report, Size, prove

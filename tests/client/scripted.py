@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
-from clients import MODERN, SESSION_KEY
+from clients import ENVELOPE, MODERN, SESSION_KEY
 from mcp import types
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from pydantic import TypeAdapter
 
-from integration.wire import ENVELOPE
 from mcp_sessions.client import ClientSessions, SessionStorage, with_sessions
 
 _MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(types.JSONRPCMessage)

@@ -11,7 +11,6 @@ from environments import needs
 
 from integration.servers import CELLS, COVERING, Cell, bare
 from integration.serving import Peer
-from integration.wire import Held
 from mcp_sessions.client import ClientSessions
 
 from .peers import Log, in_process, peer, served
@@ -50,7 +49,7 @@ async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Ce
         async with peer(cell, sessions) as client:
             await client.tool("count")
             assert sessions.current is not None
-            await client.delete(Held({"sessionId": sessions.current.id}))
+            await client.delete({"sessionId": str(sessions.current.id)})
             with pytest.raises(Exception, match="Session not found") as refusal:
                 await client.tool("count")
             assert getattr(refusal.value, "error").code == -32043  # noqa: B009

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import anyio
 from apps import grouped
+from clients import RealClient, lifespan
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
 from integration.servers import FRAMEWORKS, http_app, server_class
 from integration.servers import Cell as Mode
-from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions, current_session
 
 KEYS: Final = "a secret of the bearer tests, at least 32 bytes long"
@@ -83,11 +83,11 @@ def made(framework: str, *tools: Any, authenticated: bool = False, stateful: boo
 
 
 @asynccontextmanager
-async def connected(app: ASGIApp, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
+async def connected(app: ASGIApp, *, modern: bool, **options: Any) -> AsyncIterator[RealClient]:
     """Wrap a server in the middleware, and yield a client that has shaken hands with it."""
     app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
     async with lifespan(app):
-        client = Client(app, modern=modern)
+        client = RealClient(app, modern=modern)
         await client.connect()
         yield client
 
@@ -139,9 +139,9 @@ class Running:
     app: ASGIApp
     cell: Cell
 
-    async def client(self, token: str | None = None) -> Client:
+    async def client(self, token: str | None = None) -> RealClient:
         """A new client that has shaken hands, with an access token or without."""
-        client = Client(self.app, modern=self.cell.modern, headers={} if token is None else bearer(token))
+        client = RealClient(self.app, modern=self.cell.modern, headers={} if token is None else bearer(token))
         await client.connect()
         return client
 

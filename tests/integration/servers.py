@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import anyio
 from apps import grouped
+from clients import RealClient, lifespan
 from environments import INSTALLED
 from packaging.version import Version
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware, current_session
-
-from .wire import Client, lifespan
 
 KEYS: Final = "a secret of the integration tests, at least 32 bytes long"
 
@@ -218,10 +217,10 @@ class Running:
     cell: Cell
     hall: Hall
 
-    def client(self, **headers: str) -> Client:
-        return Client(self.app, modern=self.cell.modern, headers=headers)
+    def client(self, **headers: str) -> RealClient:
+        return RealClient(self.app, modern=self.cell.modern, headers=headers)
 
-    async def connected(self, **headers: str) -> Client:
+    async def connected(self, **headers: str) -> RealClient:
         """Return a new client that has completed its handshake."""
         client = self.client(**headers)
         await client.connect()

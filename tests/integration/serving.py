@@ -14,11 +14,10 @@ from typing import Any, Final, cast
 
 import anyio
 import uvicorn
-from clients import SESSION_KEY
+from clients import SESSION_KEY, credentials
 from starlette.types import ASGIApp
 
 from .servers import Cell
-from .wire import Held
 
 Progress = Callable[[float], Awaitable[None]]
 
@@ -71,14 +70,16 @@ class Peer:
     capabilities: Any
     progress: str  # the name of its argument for a progress callback
 
-    async def create(self) -> Held:
+    async def create(self) -> dict[str, str]:
         """Create a session, by the client's own means for methods that it does not know."""
-        return Held((await self._send("sessions/create", {}))["session"])
+        return credentials((await self._send("sessions/create", {}))["session"])
 
-    async def delete(self, held: Held) -> None:
-        await self._send("sessions/delete", {"_meta": {SESSION_KEY: held.sent()}})
+    async def delete(self, held: dict[str, str]) -> None:
+        await self._send("sessions/delete", {"_meta": {SESSION_KEY: held}})
 
-    async def tool(self, name: str, held: Held | None = None, /, hear: Progress | None = None, **arguments: Any) -> str:
+    async def tool(
+        self, name: str, held: dict[str, str] | None = None, /, hear: Progress | None = None, **arguments: Any
+    ) -> str:
         """Call a tool and return its text; `hear` is called with each progress."""
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
@@ -86,10 +87,10 @@ class Peer:
             await hear(progress)
 
         listening = {} if hear is None else {self.progress: tell}
-        meta = {} if held is None else {"meta": {SESSION_KEY: held.sent()}}
+        meta = {} if held is None else {"meta": {SESSION_KEY: held}}
         result = await self.call(name, arguments, **meta, **listening)
         if held is not None:
-            held.learn(result.meta[SESSION_KEY])
+            held |= credentials(result.meta[SESSION_KEY])
         return cast("str", result.content[0].text)
 
     async def _send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-from clients import SESSION_KEY
+from clients import Answer, RealClient, StartRefused, lifespan
 
 from integration.servers import FRAMEWORKS
-from integration.wire import Client, Held, Reply, StartRefused, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 
 from .bearers import CELLS, KEYS, STATEFUL, Cell, bearer, made
@@ -21,17 +20,18 @@ BAD_TOKENS: Final = [NO_TOKEN, bearer("made-up"), bearer("late"), {"authorizatio
 WHOAMI: Final = {"name": "whoami", "arguments": {}}
 
 
-async def everything_of_ours(client: Client, held: Held, headers: dict[str, str]) -> list[Reply]:
+async def everything_of_ours(client: RealClient, held: dict[str, str], **headers: str) -> list[Answer]:
     """Whatever the middleware answers itself, and the use of a session."""
+    client = client.having(**headers)
     return [
-        await client.request("sessions/create", headers=headers),
-        await client.request("tools/call", WHOAMI, held, headers),
-        await client.request("sessions/delete", held=held, headers=headers),
-        await client.request("tools/call", WHOAMI, Held({"sessionId": "made-up"}), headers),
-        await client.request("prompts/get", {"name": "secret"}, headers=headers),
-        await client.request("sessions/delete", headers=headers),
-        await client.request("tools/call", {**WHOAMI, "_meta": {SESSION_KEY: 1}}, headers=headers),
-        await client.send("DELETE", headers={"mcp-session-id": held.id, **headers}),
+        await client.send("sessions/create"),
+        await client.send("tools/call", WHOAMI, session=held),
+        await client.send("sessions/delete", session=held),
+        await client.send("tools/call", WHOAMI, session={"sessionId": "made-up"}),
+        await client.send("prompts/get", {"name": "secret"}),
+        await client.send("sessions/delete"),
+        await client.send("tools/call", WHOAMI, session=1),
+        await client.having(mcp_session_id=headers.get("mcp_session_id", held["sessionId"])).http("DELETE"),
     ]
 
 
@@ -41,10 +41,10 @@ async def test_without_a_good_token_nothing_can_be_done_with_a_session(cell: Cel
     async with cell.running(require=RULES) as server:
         client = await server.client("ann")
         held = await client.create()
-        replies = [reply for bad in BAD_TOKENS for reply in await everything_of_ours(client, held, bad)]
+        replies = [reply for bad in BAD_TOKENS for reply in await everything_of_ours(client, held, **bad)]
         ref = await client.call("whoami", held)
     assert {reply.status for reply in replies} == {401}
-    assert all("www-authenticate" in reply.headers for reply in replies)
+    assert all(b"www-authenticate" in reply.headers for reply in replies)
     assert not any(b"ession" in reply.body for reply in replies)
     assert ref != "nobody"
 
@@ -56,11 +56,11 @@ async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str
     async with cell.running() as server:
         ann, other = await server.client("ann"), await server.client(token)
         held = await ann.create()
-        used = await other.request("tools/call", WHOAMI, held)
-        deleted = await other.request("sessions/delete", held=held)
+        used = await other.send("tools/call", WHOAMI, session=held)
+        deleted = await other.send("sessions/delete", session=held)
         ref = await ann.call("whoami", held)
     for reply in (used, deleted):
-        assert reply.error == {"code": -32043, "message": "Session not found", "data": {"sessionId": held.id}}
+        assert reply.error == {"code": -32043, "message": "Session not found", "data": {"sessionId": held["sessionId"]}}
     assert ref != "nobody"
 
 
@@ -69,8 +69,8 @@ async def test_with_a_good_token_the_answers_are_ours(cell: Cell) -> None:
     """The requests that a bad token was refused for are created, answered, deleted and refused by the middleware."""
     async with cell.running(require=RULES, transport="off") as server:  # which would be a session to every request
         client = await server.client("ann")
-        replies = await everything_of_ours(client, await client.create(), {})
-    codes = [reply.answer.get("error", {}).get("code") for reply in replies]
+        replies = await everything_of_ours(client, await client.create())
+    codes = [reply.json.get("error", {}).get("code") for reply in replies]
     assert codes[:-1] == [None, None, None, -32043, -31044, -32602, -32602]
     # A stateful server refuses a DELETE that names no transport session of its own; else the refusal is ours.
     assert replies[-1].status in {400, 404}
@@ -83,8 +83,8 @@ async def test_host_and_origin_are_judged_before_we_answer(cell: Cell, name: str
     async with cell.running(authenticated=False, require=RULES) as server:
         client = await server.client()
         held = await client.create()
-        own = await client.request("tools/call", WHOAMI, headers={name: value})
-        replies = await everything_of_ours(client, held, {name: value})
+        own = await client.having(**{name: value}).send("tools/call", WHOAMI)
+        replies = await everything_of_ours(client, held, **{name: value})
         ref = await client.call("whoami", held)
     assert own.status == {"host": 421, "origin": 403}[name]
     assert {(reply.status, reply.body) for reply in replies} == {(own.status, own.body)}
@@ -97,7 +97,7 @@ async def test_an_unknown_transport_session_is_the_servers_to_refuse(cell: Cell)
     async with cell.running(require=RULES) as server:
         client = await server.client("ann")
         held = await client.create()
-        replies = await everything_of_ours(client, held, {"mcp-session-id": "0123456789abcdef0123456789abcdef"})
+        replies = await everything_of_ours(client, held, mcp_session_id="0123456789abcdef0123456789abcdef")
         ref = await client.call("whoami", held)
     assert {reply.status for reply in replies} == {404}
     assert not any(b"result" in reply.body for reply in replies)

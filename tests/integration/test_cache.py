@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import anyio
+from clients import RealClient
 from environments import require
 
 require("mcp>=2")
@@ -21,8 +22,6 @@ from mcp_sessions.client import with_sessions
 
 from .servers import DEADLINE, KEYS, ref
 from .serving import serving
-from .wire import Client as Wire
-from .wire import Held
 
 FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
 
@@ -45,11 +44,11 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
     app = server(served)
     with anyio.fail_after(DEADLINE):
         async with serving(app) as url, Client(url, mode="2026-07-28", cache=CacheConfig()) as client:
-            wire = Wire(app, modern=True)
+            wire = RealClient(app, modern=True)
             first, second = await wire.create(), await wire.create()
 
-            async def read(held: Held | None) -> str:
-                meta: Any = None if held is None else {SESSION_KEY: held.sent()}
+            async def read(held: dict[str, str] | None) -> str:
+                meta: Any = None if held is None else {SESSION_KEY: held}
                 result: Any = await client.read_resource("session://me", meta=meta)
                 return str(result.contents[0].text)
 

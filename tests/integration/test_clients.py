@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from clients import MODERN, OFFERED, SESSION_KEY
+from clients import MODERN, OFFERED, SESSION_KEY, RealClient, lifespan
 
-from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, Running, bare, running, wrapped
+from .servers import CELLS, COVERING, DEADLINE, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import Client, Reply, lifespan
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
@@ -28,8 +27,10 @@ async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]
 
 @every_cell
 async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
-    """Through the client's own calls, two sessions are created, used with separate state, and deleted."""
+    """It sees that they exist, creates two by its own calls, uses them with separate state, and deletes them."""
     async with connected(cell) as client:
+        assert cell.modern == (getattr(client.session, "protocol_version", None) == MODERN)
+        assert client.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
         first, second = await client.create(), await client.create()
         assert [await client.tool("count", held) for held in (first, second, first)] == ["1", "1", "2"]
         assert await client.tool("whoami", first) != await client.tool("whoami", second)
@@ -40,18 +41,7 @@ async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
         assert await client.tool("count", second) == "2"
 
 
-@every_cell
-async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
-    """Every client sees `experimental.sessions`; only the older ones keep the top-level key."""
-    async with connected(cell) as client:
-        if cell.modern:
-            assert client.session.protocol_version == MODERN
-        assert client.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
-        seen = client.capabilities.model_dump(by_alias=True)
-    assert seen.get("sessions") == ({} if cell.framework in {"sdk1", "fastmcp3"} else None)
-
-
-@every_cell
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_cancelled_call_leaves_the_session_alive(cell: Cell) -> None:
     """The session survives a cancelled call, and where the client notifies the server the tool itself stops."""
     hall = Hall()
@@ -82,22 +72,21 @@ def progress_of(event: str) -> float:
     return float(json.loads(data)["params"]["progress"])
 
 
-@pytest.mark.parametrize("with_session", [True, False], ids=["session", "no-session"])
 @both_backends
 @streaming
-async def test_progress_arrives_while_the_tool_works(cell: Cell, with_session: bool) -> None:
+async def test_progress_arrives_while_the_tool_works(cell: Cell) -> None:
     async with running(cell) as server:
         client = await server.connected()
-        held = await client.create() if with_session else None
-        async with client.under_way("tools/call", PROGRESS, held) as exchange:
+        held = await client.create()
+        async with client.under_way("tools/call", PROGRESS, session=held) as exchange:
             assert progress_of(await exchange.next_event()) == 1
             await server.hall.filled(1)
             assert server.hall.left == []
             server.hall.open()
-            messages = (await exchange.reply()).events
-    assert [message["params"]["progress"] for message in messages[:-1]] == [2, 3]
+            messages = (await exchange.ended()).events
+    assert [message["params"]["progress"] for message in messages[:-1]] == [1, 2, 3]
     assert SESSION_KEY not in json.dumps(messages[:-1])
-    assert (SESSION_KEY in messages[-1]["result"].get("_meta", {})) is with_session
+    assert SESSION_KEY in messages[-1]["result"]["_meta"]
 
 
 @both_backends
@@ -106,7 +95,7 @@ async def test_a_client_that_leaves_midway_breaks_nothing(cell: Cell) -> None:
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
-        async with client.under_way("tools/call", PROGRESS, held) as exchange:
+        async with client.under_way("tools/call", PROGRESS, session=held) as exchange:
             await exchange.next_event()
             await server.hall.filled(1)
         if cell.modern:
@@ -119,41 +108,33 @@ async def test_a_client_that_leaves_midway_breaks_nothing(cell: Cell) -> None:
 # --- beside what the server has itself ---------------------------------------------------------------
 
 
-WITHOUT_SESSION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "tool": ("tools/call", {"name": "whoami", "arguments": {}}),
-    "tool-that-is-unknown": ("tools/call", {"name": "nothing", "arguments": {}}),
-    "tools": ("tools/list", {}),
-    "resource": ("resources/read", {"uri": "session://me"}),
-    "prompt": ("prompts/get", {"name": "who"}),
-    "method-that-is-unknown": ("nothing/at-all", {}),
-}
+WITHOUT_SESSION: Final[list[tuple[str, dict[str, Any]]]] = [
+    ("tools/call", {"name": "whoami", "arguments": {}}),
+    ("tools/call", {"name": "nothing", "arguments": {}}),
+    ("tools/list", {}),
+    ("resources/read", {"uri": "session://me"}),
+    ("prompts/get", {"name": "who"}),
+    ("nothing/at-all", {}),
+]
 
 
 @every_cell
-async def test_sessions_are_advertised_beside_the_servers_own_capabilities(cell: Cell) -> None:
-    async with running(cell) as server:
-        advertised = (await server.client().connect()).result
-    plain = bare(cell)
-    async with lifespan(plain):
-        own = (await Client(plain, modern=cell.modern).connect()).result
-    own["capabilities"]["sessions"] = {}
-    own["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
-    assert advertised == own
+async def test_without_a_session_a_client_gets_the_servers_own_bytes(cell: Cell) -> None:
+    """Its capabilities alone have ours beside them."""
+    hello, through = await without_session(cell, wrapped(cell))
+    own_hello, own = await without_session(cell, bare(cell))
+    assert through == own
+    own_hello["capabilities"]["sessions"] = {}
+    own_hello["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
+    assert hello == own_hello
 
 
-@every_cell
-async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell) -> None:
-    async with running(cell) as server:
-        through = await without_session(server)
-    plain = bare(cell)
-    async with lifespan(plain):
-        assert await without_session(Running(plain, cell, Hall())) == through
-
-
-async def without_session(server: Running) -> dict[str, Reply]:
-    """Send the requests of a client that knows nothing of sessions."""
-    client = await server.connected()
-    replies = {name: await client.request(*asked) for name, asked in WITHOUT_SESSION.items()}
-    for reply in replies.values():
-        reply.headers.pop("mcp-session-id", None)  # the server's own, new in every connection
-    return replies
+async def without_session(cell: Cell, app: Any) -> tuple[dict[str, Any], list[tuple[int, dict[bytes, bytes], bytes]]]:
+    """Send the requests of a client that knows nothing of sessions; the handshake's result, and what came back."""
+    async with lifespan(app):
+        client = RealClient(app, modern=cell.modern)
+        hello = (await client.connect()).result
+        answers = [(await client.send(*asked)).whole for asked in WITHOUT_SESSION]
+    for _, headers, _ in answers:
+        headers.pop(b"mcp-session-id", None)  # the server's own, new in every connection
+    return hello, answers

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from clients import INITIALIZE
 
 from mcp_sessions.telemetry import SessionLogFilter
 
 from .servers import CELLS, STATEFUL, Cell, running
-from .wire import INITIALIZE, Held
 
 HANDLERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "async-tool": ("tools/call", {"name": "whoami", "arguments": {}}),
@@ -36,8 +36,8 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
         own = [await client.call("whoami", held) for held in (first, second)]
         assert len({*own, "nobody"}) == 3
         for handler, (method, params) in HANDLERS.items():
-            turns: list[Held | None] = [first, second, None, second, first]
-            seen = [(await client.request(method, params, held)).text for held in turns]
+            turns: list[dict[str, str] | None] = [first, second, None, second, first]
+            seen = [(await client.send(method, params, session=held)).text for held in turns]
             assert seen == [*own, "nobody", *reversed(own)], handler
 
 
@@ -46,11 +46,11 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
 async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
     async with running(cell) as server:
         client = await server.connected()
-        sessions: list[Held | None] = [await client.create() for _ in range(3)]
+        sessions: list[dict[str, str] | None] = [await client.create() for _ in range(3)]
         own = [await client.call("whoami", held) for held in sessions]
         seen: dict[int, str] = {}
 
-        async def hold(index: int, held: Held | None) -> None:
+        async def hold(index: int, held: dict[str, str] | None) -> None:
             seen[index] = await client.call("hold", held, name=str(index))
 
         async with anyio.create_task_group() as tasks:
@@ -72,9 +72,9 @@ async def test_the_session_of_a_handshake_does_not_stick_to_its_connection(
     async with running(cell) as server:
         before, client = await server.connected(), server.client()
         first, second = await before.create(), await before.create()
-        shaken = await client.request("initialize", INITIALIZE, first)
-        client.headers["mcp-session-id"] = shaken.headers["mcp-session-id"]
-        await client.notify("notifications/initialized")
+        shaken = await client.send("initialize", INITIALIZE, session=first)
+        client.own["mcp-session-id"] = shaken.headers[b"mcp-session-id"].decode()
+        await client.send("notifications/initialized", id=None)
         caplog.clear()
         own = [await client.call("whoami", held) for held in (second, None)]
     logged = {str(record.__dict__["session"]) for record in caplog.records if record.name.startswith("mcp")}

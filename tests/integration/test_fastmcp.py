@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from clients import RealClient, lifespan
 from environments import needs
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
 
 from integration.servers import Cell, http_app
-from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session, current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
@@ -26,7 +26,7 @@ def modern(request: pytest.FixtureRequest) -> bool:
     return era
 
 
-def served(mcp: Any, *, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
+def served(mcp: Any, *, modern: bool, **options: Any) -> AbstractAsyncContextManager[RealClient]:
     app = http_app(mcp, Cell(FASTMCP, modern=False, stateful=False, json=False))
     return connected(app, modern=modern, **options)
 
@@ -54,7 +54,7 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
         assert found[0] == found[2] != found[1]
         assert await client.call("optional", one, word="I am") == found[0]
         assert await client.call("optional", None, word="I am") == "I am nobody"
-        tools = (await client.request("tools/list")).result["tools"]
+        tools = (await client.send("tools/list")).result["tools"]
         assert {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in tools} == {
             "required": ["word"],
             "optional": ["word"],
@@ -63,7 +63,7 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
 
 async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> None:
     async with served(asking(), modern=modern) as client:
-        reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
+        reply = await client.send("tools/call", {"name": "required", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
         assert reply.text.startswith("Session required: ")
         assert 'set transport="auto"' in reply.text
@@ -77,8 +77,8 @@ async def test_a_resource_that_requires_a_session_fails_with_the_protocols_error
         return require_session().ref
 
     async with served(mcp, modern=modern) as client:
-        assert (await client.request("resources/read", {"uri": "session://me"}, await client.create())).text
-        refused = await client.request("resources/read", {"uri": "session://me"})
+        assert (await client.send("resources/read", {"uri": "session://me"}, session=await client.create())).text
+        refused = await client.send("resources/read", {"uri": "session://me"})
         assert refused.error["code"] == -31044
 
 
@@ -142,7 +142,7 @@ async def test_components_are_shown_to_one_session_alone() -> None:
     async with served(remembering(SessionStateStore()), modern=False) as client:
         one, other = await client.create(), await client.create()
         await client.call("reveal", one)
-        lists = [(await client.request("tools/list", held=held)).result["tools"] for held in (one, other)]
+        lists = [(await client.send("tools/list", session=held)).result["tools"] for held in (one, other)]
         assert ["secret" in {tool["name"] for tool in tools} for tools in lists] == [True, False]
         assert await client.call("secret", one) == "found"
 
@@ -167,7 +167,7 @@ async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
     mcp.tool(remember)
     app = add_sessions(mcp.http_app(stateless_http=True, allowed_hosts=["127.0.0.1:8000"]), keys=KEYS)
     async with lifespan(app):
-        ann, bob = (Client(app, modern=True, headers=bearer(name)) for name in tokens)
+        ann, bob = (RealClient(app, modern=True, headers=bearer(name)) for name in tokens)
         one, other = await ann.create(), await ann.create()
         assert await ann.call("remember", one, fact="a") == "a"
         assert await ann.call("remember", other, fact="b") == "a b"
@@ -209,7 +209,7 @@ async def test_what_fastmcp_does_not_handle_is_no_state_of_the_session() -> None
         await send({"type": "http.response.start", "status": 202, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    client = Client(MCPSessionMiddleware(app, keys=KEYS, admission="own"))
+    client = RealClient(MCPSessionMiddleware(app, keys=KEYS, admission="own"))
     held = await client.create()
-    await client.request("tools/call", {"name": "any"}, held)
+    await client.send("tools/call", {"name": "any"}, session=held)
     assert await otherwise.get("x:y") == {"n": 1}

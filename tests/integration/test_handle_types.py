@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final
 
 import anyio
 import pytest
+from clients import RealClient, lifespan
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from integration.servers import FRAMEWORKS, Cell
 from integration.serving import Peer, peer, serving
-from integration.wire import Client, lifespan
 from mcp_sessions import add_sessions
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions.handles import Handle, HandleOf, Handles, _Installed
@@ -162,16 +162,16 @@ async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
     assert schemas["long"]["pattern"] == schemas["perhaps"]["anyOf"][0]["pattern"]
 
 
-async def _answer(client: Client, tool: str, **arguments: Any) -> str:
-    return (await client.request("tools/call", {"name": tool, "arguments": arguments})).text
+async def _answer(client: RealClient, tool: str, **arguments: Any) -> str:
+    return (await client.send("tools/call", {"name": tool, "arguments": arguments})).text
 
 
 @asynccontextmanager
-async def clients(app: Any, cell: Cell, *tokens: str) -> AsyncIterator[list[Client]]:
+async def clients(app: Any, cell: Cell, *tokens: str) -> AsyncIterator[list[RealClient]]:
     """Clients of an app, one for each access token."""
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
-            found = [Client(app, modern=cell.modern, headers=bearer(token)) for token in tokens]
+            found = [RealClient(app, modern=cell.modern, headers=bearer(token)) for token in tokens]
             for client in found:
                 await client.connect()
             yield found

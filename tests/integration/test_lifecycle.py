@@ -21,12 +21,11 @@ from starlette.types import ASGIApp
 from .event_store import KEPT, with_events
 from .servers import DEADLINE, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import Held
 
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 
-async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held], Awaitable[None]]) -> str:
+async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[dict[str, str]], Awaitable[None]]) -> str:
     """Delete the session of a waiting call, and return the error that ends the call.
 
     The tool reports progress first, since newer servers open a stream with the first event.
@@ -74,7 +73,7 @@ async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell:
         client = await server.connected()
         for held in [await client.create(), *[None] * bridge]:
             assert await client.call("count", held) == "1"
-            async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, held) as exchange:
+            async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, session=held) as exchange:
                 first = await exchange.next_event("id:")
                 await server.hall.filled(1)
             server.hall.open()
@@ -84,7 +83,7 @@ async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell:
                 answer = json.loads((await resumed.next_event()).partition("data: ")[2].splitlines()[0])["result"]
             assert answer["content"][0]["text"] == KEPT
             if held is not None:
-                held.learn(answer["_meta"][SESSION_KEY])
+                held.update(answer["_meta"][SESSION_KEY])
             assert await client.call("count", held) == "3"
 
 
@@ -98,11 +97,11 @@ async def test_parallel_notifications_with_a_dead_session_are_all_answered(cell:
         message = {
             "jsonrpc": "2.0",
             "method": "notifications/progress",
-            "params": {"_meta": {SESSION_KEY: held.sent()}},
+            "params": {"_meta": {SESSION_KEY: held}},
         }
 
         async def notify() -> None:
-            statuses.append((await client.send("POST", json.dumps(message).encode())).status)
+            statuses.append((await client.post(message)).status)
 
         async with anyio.create_task_group() as group:
             for _ in range(100):

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, Answer, Incoming, call, http, started
+from clients import SECRET, Answer, Incoming, RealClient, call, http, lifespan, started
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -19,7 +19,6 @@ from starlette.routing import Route, Router
 from starlette.types import Message
 
 from integration.servers import FRAMEWORKS
-from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
@@ -62,7 +61,7 @@ async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any]
     app.add_route("/items", items)
     app.mount("/api", mcp)
     async with lifespan(app):
-        client = Client(app, path="/api/mcp")
+        client = RealClient(app, path="/api/mcp")
         await client.connect()
         assert len({await client.call("whoami", await client.create()) for _ in range(2)} | {"nobody"}) == 3
 
@@ -91,7 +90,7 @@ async def test_sessions_may_come_later(outer: Any) -> None:
     app.mount("/api", mcp)
     add_sessions(app, keys=SECRET, transport="off")
     async with lifespan(app):
-        client = Client(app, path="/api/mcp")
+        client = RealClient(app, path="/api/mcp")
         await client.connect()
         assert await client.call("whoami", await client.create()) != "nobody"
 

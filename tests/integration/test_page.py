@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import SECRET
-from clients import Client as RawClient
+from clients import SECRET, Client, RealClient, lifespan
 from environments import needs
 from starlette.types import ASGIApp
-
-from integration.wire import Client, lifespan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
 DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -34,15 +31,15 @@ def app_of(block: str) -> ASGIApp:
 
 
 @asynccontextmanager
-async def served(block: str, path: str = "/mcp") -> AsyncIterator[Client]:
+async def served(block: str, path: str = "/mcp") -> AsyncIterator[RealClient]:
     """A client of a block's application, in the modern era."""
     app = app_of(block)
     async with lifespan(app):
-        yield Client(app, modern=True, path=path)
+        yield RealClient(app, modern=True, path=path)
 
 
 async def test_an_endpoint_that_depends_on_the_session() -> None:
-    client = RawClient(app_of(DEPENDING), query_string=b"")
+    client = Client(app_of(DEPENDING), query_string=b"")
     assert (await client.tool(session=await client.create())).result["ref"].startswith("ses_")
     assert (await client.tool()).error["code"] == -31044
 
@@ -64,14 +61,14 @@ async def test_tools_of_the_official_sdk() -> None:
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
         assert (await client.call("greet", held)).startswith("hello, ses_")
         assert await client.call("greet") == "hello"
-        reply = await client.request("tools/call", {"name": "note", "arguments": {"text": "lost"}})
+        reply = await client.send("tools/call", {"name": "note", "arguments": {"text": "lost"}})
         assert reply.error["code"] == -31044
 
 
 async def test_data_and_state_of_fastmcp() -> None:
     app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
     async with lifespan(app):
-        client = Client(app)
+        client = RealClient(app)
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
         for color, before in (("red", "None"), ("blue", "red")):

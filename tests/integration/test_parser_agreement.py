@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from clients import SESSION_KEY
+from clients import SESSION_KEY, Answer, RealClient, lifespan
 from json_corpus import CASES, EXPLAINED, GROUPS, Case
 
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
@@ -25,7 +25,6 @@ from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
-from .wire import Client, Reply, lifespan
 
 SDK: Final = FRAMEWORKS[0]
 ERAS: Final = {"sdk1": ["legacy"], "sdk2": ["legacy", "modern"]}[SDK]
@@ -114,9 +113,9 @@ class Recorder:
 class Outcome:
     """What became of one body, bare and wrapped."""
 
-    own: Reply
+    own: Answer
     own_runs: list[Run]
-    ours: Reply
+    ours: Answer
     our_runs: list[Run]
     reasons: list[str]
     refs: dict[str, str]
@@ -147,7 +146,7 @@ class Outcome:
             return self.ours.status in {202, 400}
         if accepted(self.ours) and SESSION_KEY.encode() in self.ours.body:  # the echo makes the bytes differ
             return accepted(self.own)
-        return (accepted(self.own), accepted(self.ours)) == (False, False) or self.own == self.ours
+        return (accepted(self.own), accepted(self.ours)) == (False, False) or self.own.whole == self.ours.whole
 
 
 def kind(reason: str) -> str:
@@ -156,7 +155,7 @@ def kind(reason: str) -> str:
     return family if family in {"token", "state"} else reason
 
 
-def accepted(reply: Reply) -> bool:
+def accepted(reply: Answer) -> bool:
     return reply.status == 202 or (reply.status == 200 and "result" in json.loads(reply.body))
 
 
@@ -177,23 +176,23 @@ class Pair:
         wrapped = MCPSessionMiddleware(
             self.inside.app(), keys=KEYS, require=POLICY, telemetry=Telemetry(listen=self.facts.append)
         )
-        self._own, self._ours = (Client(app, modern=self.modern) for app in (bare, wrapped))
+        self._own, self._ours = (RealClient(app, modern=self.modern) for app in (bare, wrapped))
         with anyio.fail_after(DEADLINE):
             async with lifespan(bare), lifespan(wrapped):
                 for _ in range(2):
                     held = await self._ours.create()
-                    await self._ours.request("tools/call", {"name": "open"}, held)
+                    await self._ours.send("tools/call", {"name": "open"}, session=held)
                     (run,) = self.inside.take()
                     assert run.ref is not None
-                    self.refs[held.id] = run.ref
+                    self.refs[held["sessionId"]] = run.ref
                 yield self
 
     async def send(self, body: bytes, name: str) -> Outcome:
         """Send one body to both, with the headers of a modern call of that tool."""
         headers = {"mcp-method": "tools/call", "mcp-name": name} if self.modern else {}
         self.facts.clear()
-        own = await self._own.send("POST", body, headers)
-        ours = await self._ours.send("POST", body, headers)
+        own = await self._own.having(**headers).http("POST", body)
+        ours = await self._ours.having(**headers).http("POST", body)
         reasons = [fact.reason for fact in self.facts if isinstance(fact, RequestRefused)]
         return Outcome(own, self.bare.take(), ours, self.inside.take(), reasons, self.refs)
 

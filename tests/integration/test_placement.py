@@ -7,6 +7,7 @@ from typing import Final
 
 import anyio
 import pytest
+from clients import RealClient, lifespan
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,7 +17,6 @@ from starlette.types import ASGIApp
 from mcp_sessions import MCPSessionMiddleware
 
 from .servers import COVERING, DEADLINE, KEYS, Cell, bare
-from .wire import Client, lifespan
 
 
 def add_to_the_app(cell: Cell) -> ASGIApp:
@@ -73,13 +73,13 @@ COMBINATIONS: Final = [
 ]
 
 
-async def live_a_session(client: Client) -> None:
+async def live_a_session(client: RealClient) -> None:
     await client.connect()
     held = await client.create()
     assert [await client.call("count", held) for _ in range(2)] == ["1", "2"]
     assert await client.call("whoami") == "nobody"
     await client.delete(held)
-    refused = await client.request("tools/call", {"name": "count", "arguments": {}}, held)
+    refused = await client.send("tools/call", {"name": "count", "arguments": {}}, session=held)
     assert refused.error["code"] == -32043
 
 
@@ -88,7 +88,7 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
     app = place(cell)
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
-            await live_a_session(Client(app, modern=cell.modern, path=PLACES[place]))
+            await live_a_session(RealClient(app, modern=cell.modern, path=PLACES[place]))
 
 
 @pytest.mark.parametrize("cell", COVERING, ids=str)
@@ -96,4 +96,6 @@ async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
     app = MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off")
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
-            await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
+            await live_a_session(
+                RealClient(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy")
+            )

@@ -8,10 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET
+from clients import SECRET, RealClient, lifespan
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
-from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions
 
 PLACED: dict[str, Callable[..., Any]] = {"outside": MCPSessionMiddleware, "at the route": add_sessions}
@@ -79,5 +78,5 @@ async def test_rules_that_name_no_uri_hold_for_templates_too(
     with anyio.fail_after(60):
         async with lifespan(wrapped):
             for uri in ("res://cart/7", "res://cart/07", "res://cart/+7", "res://cart/7%20"):
-                reply = await Client(wrapped).request("resources/read", {"uri": uri})
-                assert reply.answer["error"]["code"] == -31044
+                reply = await RealClient(wrapped).send("resources/read", {"uri": uri})
+                assert reply.json["error"]["code"] == -31044

@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
+from clients import RealClient
 from environments import needs
 
-from integration.wire import Client
 from mcp_sessions import Session, current_session, require_session
 
 from .bearers import SDK, connected, made
@@ -19,7 +19,7 @@ async def called(word: str) -> str:
     return f"{word} {require_session().ref}"
 
 
-def served(*tools: Any, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
+def served(*tools: Any, modern: bool, **options: Any) -> AbstractAsyncContextManager[RealClient]:
     return connected(made(SDK, *tools), modern=modern, **options)
 
 
@@ -38,7 +38,7 @@ async def test_resolved_sessions_stay_out_of_the_schema(modern: bool) -> None:
     required.__annotations__["session"] = Annotated[Session, resolve(require_session)]
     optional.__annotations__["session"] = Annotated[Session | None, resolve(current_session)]
     async with served(required, optional, modern=modern) as client:
-        tools = (await client.request("tools/list")).result["tools"]
+        tools = (await client.send("tools/list")).result["tools"]
         assert [list(tool["inputSchema"]["properties"]) for tool in tools] == [["word"], ["word"]]
         held = await client.create()
         found = await client.call("required", held, word="I am")
@@ -53,7 +53,7 @@ async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_erro
 ) -> None:
     """As `require=` asks for it, so that a client can create one and call again."""
     async with served(called, modern=modern) as client:
-        reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
+        reply = await client.send("tools/call", {"name": "called", "arguments": {"word": "I am"}})
         assert reply.error["code"] == -31044
         assert reply.error["message"].startswith("Session required: ")
         assert 'set transport="auto"' in reply.error["message"]
@@ -63,6 +63,6 @@ async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_erro
 async def test_a_tool_of_an_older_sdk_fails_with_the_same_words() -> None:
     """SDK 1.x makes a failed result of every error of a tool."""
     async with served(called, modern=False) as client:
-        reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
+        reply = await client.send("tools/call", {"name": "called", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
         assert "Session required" in reply.text

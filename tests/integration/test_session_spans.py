@@ -23,7 +23,6 @@ from starlette.types import ASGIApp
 
 from .errands import ALL_CELLS, HEADER, alone, inside, outside
 from .servers import Cell, Running, running
-from .wire import Held
 
 NAMES: Final = ("session.id", "mcp.session.id", ALIAS)
 PLACES: Final[dict[str, Callable[..., ASGIApp]]] = {"outside": outside, "inside": inside}
@@ -49,16 +48,16 @@ def trace_of(name: str) -> int:
     return 0xA0 + ERRANDS.index(name)
 
 
-async def run_all(server: Running, sessions: dict[str, Held | None], *, traceparent: bool) -> dict[str, str]:
+async def run_all(server: Running, sessions: dict[str, dict[str, str] | None], *, traceparent: bool) -> dict[str, str]:
     """Run all errands at once, each inside its tool before any goes on, and return the ref that each tool saw."""
     client = await server.connected()
     refs: dict[str, str] = {}
 
-    async def run(name: str, held: Held | None) -> None:
+    async def run(name: str, held: dict[str, str] | None) -> None:
         params: dict[str, Any] = {"name": "errand", "arguments": {"name": name}}
         if traceparent:
             params["_meta"] = {"traceparent": f"00-{trace_of(name):032x}-{1:016x}-01"}
-        refs[name] = (await client.request("tools/call", params, held, {HEADER: name})).text
+        refs[name] = (await client.having(**{HEADER: name}).send("tools/call", params, session=held)).text
 
     async with anyio.create_task_group() as tasks:
         for name, held in sessions.items():
@@ -124,7 +123,7 @@ async def test_every_span_names_the_session_of_its_request(
     async with running(cell, make=PLACES[place]) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
-        held: dict[str, Held | None] = {FIRST: first, SECOND: second, AGAIN: Held(dict(first.metadata)), NONE: None}
+        held: dict[str, dict[str, str] | None] = {FIRST: first, SECOND: second, AGAIN: dict(first), NONE: None}
         refs = await run_all(server, held, traceparent=traceparent)
         assert refs[FIRST] == refs[AGAIN] != refs[SECOND]
     has_transport = place == "inside" and not cell.modern and not cell.stateful
@@ -160,7 +159,7 @@ async def test_a_session_can_be_one_trace(cell: Cell, place: str, traceparent: b
         held = await client.create()
         server.hall.open()
         params = {"name": "errand", "arguments": {"name": "one"}, "_meta": META if traceparent else {}}
-        session = (await client.request("tools/call", params, held)).text
+        session = (await client.send("tools/call", params, session=held)).text
         await client.delete(held)
     around = [span for span in spans if place == "outside" and maker(span) == "opentelemetry.instrumentation.asgi"]
     within = [span for span in spans if said(span, "session.id") == [session] and span not in around]

@@ -55,7 +55,7 @@ async def test_a_plain_function_uses_session_data(framework: str, store: str) ->
     app = made(framework, notebook, notebook_in_a_thread, misused)
     async with connected(app, modern=framework in {"sdk2", "fastmcp4"}, store=store) as client:
         held = await client.create()
-        answer = (await client.request("tools/call", {"name": "notebook", "arguments": {}}, held)).text
+        answer = (await client.send("tools/call", {"name": "notebook", "arguments": {}}, session=held)).text
         if framework == "sdk1":
             assert "SDK 1.x does with tools, make yours `async def`" in answer
         else:

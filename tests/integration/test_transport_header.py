@@ -68,15 +68,15 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
 async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
     async with running(cell) as server:
         client = server.client()
-        transport_id = (await client.connect()).headers["mcp-session-id"]
-        assert "." not in transport_id
+        transport_id = (await client.connect()).headers[b"mcp-session-id"]
+        assert b"." not in transport_id
         held = await client.create()
         whoami = {"name": "whoami", "arguments": {}}
         for session in (held, None):
-            reply = await client.request("tools/call", whoami, session)
-            assert reply.headers.get("mcp-session-id", transport_id) == transport_id
-        assert (await client.send("DELETE")).status == 200
-        assert (await client.request("tools/call", whoami)).status == 404
+            reply = await client.send("tools/call", whoami, session=session)
+            assert reply.headers.get(b"mcp-session-id", transport_id) == transport_id
+        assert (await client.http("DELETE")).status == 200
+        assert (await client.send("tools/call", whoami)).status == 404
 
 
 @stateful
@@ -85,5 +85,5 @@ async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> N
         client = await server.connected()
         held = await client.create()
         await client.call("count", held)
-        await client.send("DELETE")
+        await client.http("DELETE")
         assert await (await server.connected()).call("count", held) == "2"

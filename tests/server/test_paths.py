@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import sessions
-from clients import Answer, Incoming, call, chunks, http
+from clients import Answer, Incoming, call, chunks, http, lifespan
 from fastapi import FastAPI
 from hypothesis import settings
 from odd_paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
@@ -26,7 +26,6 @@ from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
-from integration.wire import lifespan
 from mcp_sessions._server.routing import Routing
 
 PATHS, REAL = 80 * settings().max_examples, 50  # over all applications, and for each real server

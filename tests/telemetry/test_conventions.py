@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from apps import sessions
+from clients import RealClient, lifespan
 from environments import needs, require
 from recorded import ALIAS, process_wide
 
@@ -21,8 +22,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from integration.servers import CELLS, FRAMEWORKS, Cell, bare, http_app, server_class
-from integration.wire import Client as Wire
-from integration.wire import Held, lifespan
 
 CLIENT = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
 JSON = [cell for cell in CELLS if cell.json and not cell.stateful]
@@ -54,10 +53,10 @@ ONLY = {"gen_ai.tool.name", "gen_ai.operation.name", "gen_ai.prompt.name", "mcp.
 
 async def answered(app: Any, cell: Cell, method: str, params: dict[str, Any]) -> None:
     async with lifespan(app):
-        client = Wire(app, modern=cell.modern)
-        held = Held((await client.request("sessions/create", {"_meta": CLIENT})).result["session"])
+        client = RealClient(app, modern=cell.modern)
+        held = (await client.send("sessions/create", {"_meta": CLIENT})).result["session"]
         with process_wide().recording() as spans:
-            await client.request(method, params, held)
+            await client.send(method, params, session=held)
     check(spans, cell, method)
 
 
@@ -127,9 +126,9 @@ async def test_a_call_takes_few_spans_and_bytes(is_instrumented: bool, options: 
     app = sessions(http_app(mcp, cell), transport="off", **options)
     around: Any = OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"]) if is_instrumented else app
     async with lifespan(app):
-        client = Wire(around, modern=cell.modern)
+        client = RealClient(around, modern=cell.modern)
         held = await client.create()
         with process_wide().recording() as spans:
-            await client.request("tools/call", {"name": "buy", "arguments": {"article": "hat"}}, held)
+            await client.send("tools/call", {"name": "buy", "arguments": {"article": "hat"}}, session=held)
     assert len(spans) <= MAX_SPANS
     assert size(spans) <= MAX_BYTES

@@ -250,8 +250,8 @@ async def test_a_tool_that_meets_a_fault_of_the_store_has_not_failed(cell: Cell,
         held = await client.create()
         for failing in ({"add"}, set[str]()):
             store.failing = failing
-            failed = await client.request("tools/call", {"name": "tally"}, held)
-            assert failed.answer["result"]["isError"] is bool(failing)
+            failed = await client.send("tools/call", {"name": "tally"}, session=held)
+            assert failed.result["isError"] is bool(failing)
     assert calls(meter) == {("tally", "refused"): 1, ("tally", "success"): 1}
 
 

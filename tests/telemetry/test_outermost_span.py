@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Client, Clock, call, http
+from clients import LEGACY, Client, Clock, RealClient, call, http, lifespan
 from environments import require
 from recorded import messages, named, said
 
@@ -22,8 +22,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integration.servers import CELLS, bare
-from integration.wire import Client as Wire
-from integration.wire import lifespan
 
 CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
 PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
@@ -61,12 +59,12 @@ async def test_it_names_the_session_the_method_the_tool_and_the_error(
     """Also where a session is one trace: around a server that makes spans itself, and around one that does not."""
     app = sessions(make(), trace="session", transport="off")
     async with lifespan(app):
-        client = Wire(instrumented(app), modern=CELL.modern)
+        client = RealClient(instrumented(app), modern=CELL.modern)
         held = await client.create()
         created = outermost(spans)
-        await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)
+        await client.send("tools/call", {"name": "whoami", "arguments": {}}, session=held)
         called = outermost(spans)
-        await client.request("no/such", held=held)
+        await client.send("no/such", session=held)
         failed = outermost(spans)
         await client.delete(held)
     start = named(spans, "session start")
@@ -219,7 +217,7 @@ async def test_so_they_are_where_the_server_makes_spans_itself(
     """Its own span ends before its answer leaves, so that one of ours is around it where nothing else is."""
     app = sessions(bare(CELL), transport="off", redact=whole)
     async with lifespan(app):
-        await Wire(instrumented(app) if is_instrumented else app, modern=CELL.modern).call("whoami")
+        await RealClient(instrumented(app) if is_instrumented else app, modern=CELL.modern).call("whoami")
     (outer,) = [span for span in spans if span.parent is None]
     assert len(spans) <= 2
     assert all(said(outer, *SIDES[:2]))

@@ -69,10 +69,10 @@ def buy(article: str) -> str:
 
 async def visit() -> Shown:
     """Let Alice and Erin call the official SDK's server, and Mallory use Alice's session."""
+    from clients import RealClient, lifespan
     from mcp.server.mcpserver import MCPServer
     from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 
-    from integration.wire import Client, Held, lifespan
     from mcp_sessions import MCPSessionMiddleware, Telemetry
 
     mcp = MCPServer("shop")
@@ -86,11 +86,11 @@ async def visit() -> Shown:
     traced = OpenTelemetryMiddleware(app, exclude_spans=["receive", "send"])
     shown: Shown = {}
 
-    async def order(client: Client, held: Held, *articles: str) -> list[str]:
+    async def order(client: RealClient, held: dict[str, str], *articles: str) -> list[str]:
         lines = []
         for article in articles:
             given = {"article": article}
-            answer = (await client.request("tools/call", {"name": "buy", "arguments": given}, held)).answer
+            answer = (await client.send("tools/call", {"name": "buy", "arguments": given}, session=held)).json
             result = answer.get("result", {"isError": True})
             text = json.dumps(result) if "content" in result else "refused: token_principal"
             lines.append(turn("POST tools/call buy", json.dumps(given), text, failed=result.get("isError", False)))
@@ -101,7 +101,7 @@ async def visit() -> Shown:
 
     async with lifespan(app):
         alice, mallory, erin = (
-            Client(traced, modern=True, headers={"x-user": user}) for user in ("alice", "mallory", "erin")
+            RealClient(traced, modern=True, headers={"x-user": user}) for user in ("alice", "mallory", "erin")
         )
         first, other = await alice.create(), await erin.create()
         basket = "hat", "socks", "air"

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clients import RealClient, lifespan
 from environments import require
 
 require("mcp>=2")
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from integration.wire import Client, Held, lifespan
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -57,9 +56,9 @@ class Failed:
     text: str
 
 
-async def use(client: Client, tool: str, held: Held | None = None, /, **arguments: Any) -> Any:
+async def use(client: RealClient, tool: str, held: dict[str, str] | None = None, /, **arguments: Any) -> Any:
     """Call a tool, and return its value, or how it failed."""
-    answer = (await client.request("tools/call", {"name": tool, "arguments": arguments}, held)).answer
+    answer = (await client.send("tools/call", {"name": tool, "arguments": arguments}, session=held)).json
     if "error" in answer:
         return Failed(f"{answer['error']['code']} {answer['error']['message']}")
     result = answer["result"]

@@ -15,14 +15,12 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
-from clients import LEGACY, SECRET
+from clients import INITIALIZE, LEGACY, SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
 from programs import Nginx, Program, free_port
 from redis_servers import serving
-
-from integration.wire import INITIALIZE
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent

@@ -10,10 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SESSION_KEY, Clock
+from clients import SESSION_KEY, Clock, RealClient
 from example_servers import Failed, running, use
-
-from integration.wire import Client, Held
 
 Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of its `Failed.text`
 
@@ -98,7 +96,7 @@ async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> No
     """What one session does shows in no other, and each step has its value or its error."""
     name = story.partition(":")[0]
     async with running(name) as app:
-        client, sessions = Client(app, modern=modern, path=PATHS.get(name, "/mcp")), dict[str, Held]()
+        client, sessions = RealClient(app, modern=modern, path=PATHS.get(name, "/mcp")), dict[str, dict[str, str]]()
         for session, tool, arguments, expected in STORIES[story]:
             if session != "none" and session not in sessions:
                 sessions[session] = await client.create()
@@ -116,10 +114,10 @@ async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> No
 async def test_the_client_holds_the_number_of_counter() -> None:
     """State is last-write-wins: a client that sends an older state again counts from there."""
     async with running("counter") as app:
-        client = Client(app)
+        client = RealClient(app)
         first = await client.create()
         assert await use(client, "count", first) == 1
-        assert [await use(client, "count", Held(dict(first.metadata))) for _ in range(2)] == [2, 2]
+        assert [await use(client, "count", dict(first)) for _ in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["notebook", "fastmcp_app"])
@@ -130,7 +128,7 @@ async def test_a_model_does_not_see_the_session(name: str) -> None:
         "fastmcp_app": {"choose_language": {"language"}, "say": {"word"}, "history": set()},
     }
     async with running(name) as app:
-        tools = (await Client(app).request("tools/list")).result["tools"]
+        tools = (await RealClient(app).send("tools/list")).result["tools"]
     assert {tool["name"]: {*tool["inputSchema"]["properties"]} for tool in tools} == expected[name]
 
 
@@ -141,7 +139,7 @@ def kept(sandboxes: Path) -> list[str]:
 async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
     """Its folder alone; a session without files can be deleted, too."""
     async with running("sandbox") as app:
-        client = Client(app)
+        client = RealClient(app)
         one, other, empty = [await client.create() for _ in range(3)]
         for session, text in ((one, "mine"), (other, "other")):
             await use(client, "write", session, name="notes.txt", text=text)
@@ -153,13 +151,13 @@ async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
 async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
     """The other commit finds no open transaction."""
     async with running("transaction") as app:
-        client, outcomes = Client(app), list[Any]()
+        client, outcomes = RealClient(app), list[Any]()
         session = await client.create()
         await use(client, "begin", session)
         await use(client, "write", session, name="color", value="red")
 
         async def commit() -> None:
-            outcomes.append(await use(client, "commit", Held(dict(session.metadata))))
+            outcomes.append(await use(client, "commit", dict(session)))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit)
@@ -171,11 +169,11 @@ async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
 
 async def test_items_of_parallel_calls_are_all_in_the_basket() -> None:
     async with running("fastapi_app") as app:
-        client = Client(app, path="/api/mcp")
+        client = RealClient(app, path="/api/mcp")
         session = await client.create()
 
         async def add(item: str) -> None:
-            await use(client, "add", Held(dict(session.metadata)), item=item)
+            await use(client, "add", dict(session), item=item)
 
         async with anyio.create_task_group() as tasks:
             for item in ("pen", "book", "pen"):
@@ -186,23 +184,23 @@ async def test_items_of_parallel_calls_are_all_in_the_basket() -> None:
 async def test_the_routes_beside_an_mcp_endpoint_are_unchanged() -> None:
     """The lifespan ran, the OpenAPI document has no MCP endpoint, and only responses in a session name one."""
     async with running("fastapi_app") as app:
-        assert json.loads((await Client(app, path="/catalogue").send("GET")).body) == {"pen": 3, "book": 12}
-        assert [*json.loads((await Client(app, path="/openapi.json").send("GET")).body)["paths"]] == ["/catalogue"]
+        assert json.loads((await RealClient(app, path="/catalogue").http("GET")).body) == {"pen": 3, "book": 12}
+        assert [*json.loads((await RealClient(app, path="/openapi.json").http("GET")).body)["paths"]] == ["/catalogue"]
     async with running("starlette_app") as app:
-        client = Client(app, path="/tools/mcp")
+        client = RealClient(app, path="/tools/mcp")
         session = await client.create()
         refs = [
-            (await client.request("ping", None, held)).headers.get("x-session-ref") for held in (session, session, None)
+            (await client.send("ping", session=held)).headers.get(b"x-session-ref") for held in (session, session, None)
         ]
-        health = await Client(app, path="/health").send("GET")
+        health = await RealClient(app, path="/health").http("GET")
     assert refs[0] == refs[1]
-    assert str(refs[0]).startswith("ses_")
-    assert refs[2] is health.headers.get("x-session-ref") is None
+    assert str(refs[0]).startswith("b'ses_")
+    assert refs[2] is health.headers.get(b"x-session-ref") is None
     assert health.body == b"well"
 
 
-def bearer(app: Any, user: str) -> Client:
-    return Client(app, headers={"authorization": f"Bearer token-of-{user}"})
+def bearer(app: Any, user: str) -> RealClient:
+    return RealClient(app, headers={"authorization": f"Bearer token-of-{user}"})
 
 
 async def test_the_audit_log_names_user_action_and_session(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,18 +245,18 @@ async def test_a_new_session_brings_no_fresh_budget(monkeypatch: pytest.MonkeyPa
         assert (await use(bob, "search", await bob.create(), words="hats")).endswith("4 more this minute")
         clock.now += 42
         assert (await use(ann, "search", one, words="socks")).endswith("3 more this minute")
-        assert (await bearer(app, "nobody").request("sessions/create")).status == 401
+        assert (await bearer(app, "nobody").send("sessions/create")).status == 401
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
 async def test_a_list_grows_in_the_legacy_era_alone(*, modern: bool) -> None:
     """And in the session alone that unlocked the tool; in the modern era the list is the same for all."""
     async with running("progressive_tools") as app:
-        client = Client(app, modern=modern)
+        client = RealClient(app, modern=modern)
         early, late = await client.create(), await client.create()
 
-        async def listed(held: Held | None) -> set[str]:
-            result = (await client.request("tools/list", None, held)).result
+        async def listed(held: dict[str, str] | None) -> set[str]:
+            result = (await client.send("tools/list", session=held)).result
             assert (SESSION_KEY in result.get("_meta", {})) is (held is not None)
             return {tool["name"] for tool in result["tools"]}
 

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from clients import RealClient
+
 TESTS: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / folder) for folder in ("", "support")]  # as pytest finds the tests' modules
 warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")  # the older requirement set asks for it
@@ -29,7 +31,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration import javascript
 from integration.serving import serving
-from integration.wire import Client
 from mcp_sessions import MCPSessionMiddleware
 
 from .server import Everything
@@ -51,7 +52,7 @@ def within(**options: Any) -> ASGIApp:
 
 async def carried() -> ASGIApp:
     """Write one session into each request and notification, as a client sends that always names its session."""
-    app, session = within(require="always"), (await Client(within(admission="own")).create()).sent()
+    app, session = within(require="always"), await RealClient(within(admission="own")).create()
 
     async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
