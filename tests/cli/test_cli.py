@@ -14,11 +14,11 @@ from clients import SECRET
 from environments import INSTALLED
 from sources import claims
 
+from mcp_sessions import KeyRing, Principal
 from mcp_sessions import _cli as cli
-from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
-from mcp_sessions._tokens.keys import KeyRing, base64url
+from mcp_sessions._tokens.keys import base64url
 
 NOW = 1_800_000_000
 RING = KeyRing([SECRET])

@@ -11,11 +11,9 @@ import pytest
 from clients import SECRET
 from sources import claims
 
+from mcp_sessions import Claims, KeyRing, Principal, Record, SessionStatus
 from mcp_sessions import _cli as cli
-from mcp_sessions._session.claims import Claims, Principal
-from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.stores._base import Record, SessionStatus, Store
-from mcp_sessions.stores._sqlite import SQLiteStore
+from mcp_sessions.stores import SQLiteStore, Store
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
 KEYS = ("--keys", "env:SESSION_KEYS")

@@ -18,7 +18,7 @@ from clients import SECRET, Clock
 from mcp.types import TextContent
 
 from integration.test_explicit_handles import held
-from mcp_sessions._session.claims import Principal
+from mcp_sessions import Principal
 from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")

@@ -13,12 +13,8 @@ import pytest
 from environments import needs
 from packaging.requirements import Requirement
 
-from mcp_sessions._session.events import SessionEvent
-from mcp_sessions.stores._base import Store
-from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._sqlite import SQLiteStore
+from mcp_sessions import SessionEvent
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)

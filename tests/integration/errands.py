@@ -30,20 +30,15 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .servers import CELLS, KEYS, Cell, Hall, http_app, ref, server_class
+from .servers import COVERING, KEYS, Cell, Hall, http_app, ref, server_class
 
 HEADER: Final = "x-errand"
 """The request header that names an errand to the instrumentation around the server."""
 
 PLAIN: Final = ("starlette", "fastapi")
 ALL_CELLS: Final = [
-    *CELLS,
-    *(
-        Cell(framework, modern, False, json)
-        for framework in PLAIN
-        for modern in (False, True)
-        for json in (True, False)
-    ),
+    *COVERING,
+    *(Cell(framework, modern, False, modern) for framework in PLAIN for modern in (False, True)),
 ]
 
 

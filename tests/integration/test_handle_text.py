@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Iterator
-from itertools import permutations
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from signers import ED25519, NEW, OLD, private_pem, public_pem
 
-from mcp_sessions._errors import ConfigurationError, MCPSessionsError
-from mcp_sessions._session.claims import Principal
-from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions import ConfigurationError, KeyRing, MCPSessionsError, Principal
 from mcp_sessions.handles import (
     ALPHABET,
     BITS,
@@ -36,7 +33,7 @@ from mcp_sessions.handles import (
 NOW = 1_800_000_000
 DAY = 86_400
 RING = KeyRing([OLD])
-PRIVATE, PUBLIC = private_pem(ED25519), public_pem(ED25519)
+SIGNING = KeyRing([private_pem(ED25519)])
 
 ANN = Holder("shop", Principal("desk", "https://id.example", "ann"))
 ID = "0123456789abcdefghjkmnpqrs"
@@ -70,6 +67,8 @@ def refusal(text: object, type: str = "basket", holder: Holder = ANN, *, ring: K
     with pytest.raises(HandleError) as refused:
         verified(text, type, holder, ring=ring)
     assert refused.value.__cause__ is None
+    assert isinstance(refused.value, MCPSessionsError)
+    assert isinstance(refused.value, ValueError)
     return refused.value
 
 
@@ -91,10 +90,9 @@ def test_a_handle_is_pinned() -> None:
     assert verified(text) == Handle("basket", ID, NOW + DAY, False, text)
 
 
-@given(types, holders, st.none() | st.integers(1, 2 ** (BITS * LAYOUT["expiry"]) - 1), st.sampled_from([OLD, PRIVATE]))
-def test_what_was_minted_verifies(type: str, holder: Holder, expires_at: int | None, secret: str | bytes) -> None:
+@given(types, holders, st.none() | st.integers(1, 2 ** (BITS * LAYOUT["expiry"]) - 1), st.sampled_from([RING, SIGNING]))
+def test_what_was_minted_verifies(type: str, holder: Holder, expires_at: int | None, ring: KeyRing) -> None:
     """Any type, any holder, any time, any key that can sign: every part comes back."""
-    ring = KeyRing([secret])
     text = minted(type, holder, ring=ring, expires_at=expires_at)
     found = verified(text, type, holder, ring=ring, now=0)
     assert found == Handle(type, found.id, expires_at, holder.session is not None, text)
@@ -117,17 +115,10 @@ def test_a_verified_handle_shows_its_id_and_not_its_text() -> None:
     assert refusal(f"basket_{found.id}").reason == "malformed"
 
 
-@pytest.mark.parametrize(
-    "type", ["", "Basket", "2fa", "a-b", "a__b", "_a", "a_", "a b", "a" * 16, "ü", "a\n", "\u0661", None, 5]
-)
+@pytest.mark.parametrize("type", ["", "Basket", "2fa", "a-b", "a__b", "_a", "a_", "a" * 16, "ü", "a\n", None])
 def test_what_cannot_stand_in_a_handle_is_no_type(type: str) -> None:
     with pytest.raises(ConfigurationError, match="at most 15 lower-case letters and digits"):
         check_type(type)
-
-
-@pytest.mark.parametrize("type", ["a", "a1", "price_list", "a_1", "a" * 15])
-def test_a_type_is_the_words_of_the_application(type: str) -> None:
-    assert check_type(type) == type
 
 
 # --- everything that a model may do to a handle --------------------------------------------------
@@ -153,12 +144,10 @@ def transposed(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("misquote", [substituted, shortened, lengthened, transposed])
-@pytest.mark.parametrize("session", [None, "ses_a"])
-def test_every_slip_of_one_character_is_found_out(misquote: object, session: str | None) -> None:
+def test_every_slip_of_one_character_is_found_out(misquote: Callable[[str], Iterator[str]]) -> None:
     """Each of them, at every place, with every printable character; and no error repeats what was sent."""
-    holder = Holder("shop", ANN.principal, session)
-    text = mint(RING.signing, "basket", ID, holder, expires_at=NOW + DAY)
-    others = {other: refusal(other, holder=holder) for other in misquote(text)}  # type: ignore[operator]
+    text = mint(RING.signing, "basket", ID, ANN, expires_at=NOW + DAY)
+    others = {other: refusal(other) for other in misquote(text)}
     assert text not in others
     assert len(others) >= 50
     assert {error.reason for error in others.values()} <= {"malformed", "unknown"}
@@ -171,7 +160,7 @@ def test_parts_of_two_handles_make_none() -> None:
     assert {refusal(cut).reason for cut in cuts if cut not in {one, two}} == {"unknown"}
 
 
-@pytest.mark.parametrize(("one", "other"), list(permutations(["basket", "browser", "price_list", "price"], 2)))
+@pytest.mark.parametrize(("one", "other"), [("basket", "browser"), ("price", "price_list"), ("price_list", "price")])
 def test_a_handle_of_another_type_is_found_out(one: str, other: str) -> None:
     """Also where one type's name begins with the other's; and no other prefix makes it one of that type."""
     text = minted(one)
@@ -191,13 +180,14 @@ STRANGERS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), list(permutations([ANN, *STRANGERS], 2)))
-def test_somebody_elses_handle_is_found_out(one: Holder, other: Holder) -> None:
+@pytest.mark.parametrize("one", [ANN, *STRANGERS])
+def test_somebody_elses_handle_is_found_out(one: Holder) -> None:
     """Another user's, another client's, another issuer's, an anonymous one, another server's: none says which."""
-    text = minted(holder=one)
+    text, old = minted(holder=one), minted(holder=one, expires_at=NOW)
     assert verified(text, holder=one).text == text
-    assert str(refusal(text, holder=other)) == str(refusal(minted(holder=one, expires_at=NOW), holder=other)) == UNKNOWN
-    assert str(refusal(text, "browser", holder=other)) == UNKNOWN.replace("basket", "browser")
+    for other in {ANN, *STRANGERS} - {one}:
+        assert str(refusal(text, holder=other)) == str(refusal(old, holder=other)) == UNKNOWN
+        assert str(refusal(text, "browser", holder=other)) == UNKNOWN.replace("basket", "browser")
 
 
 def test_a_handle_that_is_bound_to_a_session_is_good_there_alone() -> None:
@@ -238,15 +228,12 @@ MISTYPED = "this basket handle was mistyped: copy it again exactly as it was giv
 @pytest.mark.parametrize(
     ("sent", "advice"),
     [
-        *(
-            (around.format(SENT), AROUND)
-            for around in ("`{}`", '"{}"', "'{}'", " {}", "{}\n", "{}.", "({})", "**{}**,")
-        ),
+        *((around.format(SENT), AROUND) for around in ("`{}`", " {}", "{}\n", "**{}**,")),
         *((text, CASE) for text in (SENT.upper(), SENT.capitalize())),
-        *((text, BEGIN) for text in ("", "null", "the basket", "basket", SENT[7:], SENT.replace("_", "-"), "Basket 1")),
+        *((text, BEGIN) for text in ("", "the basket", SENT[7:], SENT.replace("_", "-"))),
         *((text, SHORT) for text in ("basket_", SENT[:-1], SENT[:12] + "...", SENT[:20] + SENT[30:])),
         *((text, LONG) for text in (SENT + "0", SENT + " " + SENT)),
-        *((SENT[:20] + wrong + SENT[21:], MISTYPED) for wrong in ("i", "l", "o", "u", "O", "-", " ", "é", "٠")),
+        *((SENT[:20] + wrong + SENT[21:], MISTYPED) for wrong in ("i", "O", "-", " ", "٠")),
         *((text, UNKNOWN) for text in (SENT[:-1] + "0", "basket_" + SENT, SENT.replace("basket", "baskte"))),
     ],
 )
@@ -273,10 +260,8 @@ def test_a_mix_up_of_ones_own_handles_is_named(type: str, other: str, advice: st
     ("lifetime", "advice"),
     [
         (None, "expired: create a new basket"),
-        (1, "expired: basket handles live 1 s; create a new basket"),
         (90, "expired: basket handles live 90 s; create a new basket"),
         (DAY, "expired: basket handles live 24 h; create a new basket"),
-        (2 * DAY, "expired: basket handles live 48 h; create a new basket"),
         (36 * 3600.0, "expired: basket handles live 36 h; create a new basket"),
     ],
 )
@@ -294,11 +279,6 @@ def test_the_time_of_a_handle_ends_with_its_second() -> None:
         with pytest.raises(HandleError, match="expired: create"):
             verified(text, now=now)
     assert verified(minted(), now=math.inf).expires_at is None
-
-
-def test_a_wrong_handle_is_a_value_error() -> None:
-    assert issubclass(HandleError, MCPSessionsError)
-    assert issubclass(HandleError, ValueError)
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -328,5 +308,5 @@ def test_keys_that_share_their_short_name_verify_their_own_handles() -> None:
 
 def test_a_public_key_makes_no_handles() -> None:
     """Nor does it verify those of its private half: what everybody has authenticates nothing."""
-    text = minted(ring=KeyRing([PRIVATE]))
-    assert refusal(text, ring=KeyRing([OLD, PUBLIC])).reason == "unknown"
+    text = minted(ring=SIGNING)
+    assert refusal(text, ring=KeyRing([OLD, public_pem(ED25519)])).reason == "unknown"

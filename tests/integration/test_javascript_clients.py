@@ -61,9 +61,9 @@ class Served:
         options = ("--cli", self.url, "--transport", "http", "--format", "json", "--quiet", *arguments)
         return json.loads(await javascript.run(self.packages, self.home, "mcp-inspector", *options))["result"]
 
-    async def whoami(self, *arguments: str) -> str:
+    async def whoami(self) -> str:
         """Return the session of a tool call by the Inspector."""
-        result = await self.inspect("--method", "tools/call", "--tool-name", "whoami", *arguments)
+        result = await self.inspect("--method", "tools/call", "--tool-name", "whoami")
         return str(result["content"][0]["text"])
 
 
@@ -110,7 +110,7 @@ async def test_without_a_lasting_key_clients_see_the_bare_server(tmp_path: Path)
         assert {(exchange.sent, exchange.named) for exchange in exchanges} == {(None, None)}
 
 
-@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+@pytest.mark.parametrize("cell", STATEFUL[:1], ids=str)
 async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tmp_path: Path) -> None:
     seen, bare_seen = await toured(tmp_path, as_shipped(cell), bare(cell))
     assert seen == bare_seen
@@ -120,15 +120,15 @@ async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tm
         assert Exchange("POST", 404, 0, None) in exchanges
 
 
-async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
-    async with served(as_shipped(STATEFUL[0]), tmp_path) as server:
+async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
+    async with served(as_shipped(STREAMING), tmp_path) as server:
         tools = (await server.inspect("--method", "tools/list"))["tools"]
-        assert {"whoami", "count"} <= {tool["name"] for tool in tools}
-        assert await server.whoami() == "nobody"
-        assert await server.whoami("--protocol-era", "auto") == "nobody"
+        refs = [await server.whoami() for _ in range(2)]
+    assert {"whoami", "count"} <= {tool["name"] for tool in tools}
+    assert len({*refs, "nobody"}) == 3
 
 
-@pytest.mark.parametrize("cell", STATELESS, ids=str)
+@pytest.mark.parametrize("cell", STATELESS[:2], ids=str)
 async def test_an_unchanged_client_has_a_session(cell: Cell, tmp_path: Path) -> None:
     steps = (["call", "whoami"], ["call", "whoami_sync"], ["call", "count"], ["resume"], ["call", "count"])
     async with served(as_shipped(cell), tmp_path) as server:
@@ -202,12 +202,6 @@ async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(tmp_path: 
     assert {exchange.named for exchange in visit.exchanges} == {None, 0}
 
 
-async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
-    async with served(as_shipped(STREAMING), tmp_path) as server:
-        refs = [await server.whoami() for _ in range(2)]
-    assert len({*refs, "nobody"}) == 3
-
-
 # --- with sessions by the draft ----------------------------------------------------------------------
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sessions.ts"
@@ -219,7 +213,7 @@ async def with_the_example(app: ASGIApp, home: Path, *steps: Any) -> list[Visit]
         return await server.visits(EVERY, *steps, wrapper=EXAMPLE)
 
 
-@pytest.mark.parametrize("cell", [*STATELESS[:2], STATEFUL[0]], ids=str)
+@pytest.mark.parametrize("cell", [STATELESS[-1], STATEFUL[0]], ids=str)
 async def test_all_calls_go_in_one_session_which_is_deleted_at_the_end(cell: Cell, tmp_path: Path) -> None:
     """The parallel first calls share the session, state goes back and forth, and closing the client ends it."""
     ended: list[str] = []

@@ -22,8 +22,7 @@ from integration.servers import FRAMEWORKS
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
-from mcp_sessions.stores import Ended
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores import Ended, MemoryStore
 
 from .bearers import SDK, made
 from .test_starlette import StreamableHTTPASGIApp

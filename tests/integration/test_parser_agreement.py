@@ -19,10 +19,9 @@ import pytest
 from clients import SESSION_KEY, Answer, RealClient, lifespan
 from json_corpus import CASES, EXPLAINED, GROUPS, Case
 
-from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
+from mcp_sessions import MCPSessionMiddleware, RequestRefused, SessionEvent, Telemetry, current_session
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import decision, jsonrpc
-from mcp_sessions._session.events import RequestRefused, SessionEvent
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
 

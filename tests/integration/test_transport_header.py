@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_sessions._session.events import SessionCreated, SessionDeleted, SessionEvent
+from mcp_sessions import SessionCreated, SessionDeleted, SessionEvent
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import peer, serving

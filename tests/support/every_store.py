@@ -10,11 +10,7 @@ import postgres_servers
 import redis_servers
 from clients import Clock
 
-from mcp_sessions.stores._base import Store
-from mcp_sessions.stores._memory import MemoryStore
-from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._sqlite import SQLiteStore
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
 
 
 def name(folder: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores import MemoryStore
 
 
 class Failing(MemoryStore):

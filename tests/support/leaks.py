@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import pytest
 
-from mcp_sessions._errors import MCPSessionsError
+from mcp_sessions import Key, KeyRing, MCPSessionsError
 from mcp_sessions._protocol import draft
 from mcp_sessions._server import request
 from mcp_sessions._server.logs import EventSink
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
-from mcp_sessions._tokens.keys import Key, KeyRing, base64url
+from mcp_sessions._tokens.keys import base64url
 
 WINDOW: Final = 16  # characters by which a secret is searched for, before it is compared as a whole
 

@@ -15,8 +15,7 @@ from starlette.types import Message
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import Refusal
-from mcp_sessions._refusals import refusal
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores import MemoryStore, refusal
 
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 Attempt = Callable[[Client], Awaitable[Answer]]

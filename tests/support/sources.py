@@ -8,10 +8,9 @@ from typing import Any
 
 from clients import START
 
-from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, Principal
-from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.state import State
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions import Claims, Data, Principal, State
+from mcp_sessions._session.claims import AUDIENCE, SESSION
+from mcp_sessions.stores import MemoryStore, Namespace
 
 
 def no_data() -> Data:

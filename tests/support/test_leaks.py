@@ -7,7 +7,7 @@ from apps import Server, sessions
 from clients import SECRET, Answer, Client
 from leaks import RECORDER
 
-from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions import KeyRing
 
 
 async def test_every_credential_and_text_is_recorded() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mcp_sessions.stores._base import METHODS, Store, StoreScope
+from mcp_sessions.stores import Store, StoreScope
+from mcp_sessions.stores._base import METHODS
 
 
 class StoreWrapper:
