@@ -26,9 +26,7 @@ async def test_a_create_that_is_refused_is_the_callers_error() -> None:
         assert "result" in await caller.ask("tools/call")
 
 
-@pytest.mark.parametrize(
-    "session", [None, {}, {"sessionId": 7}, *({"sessionId": bad} for bad in ("", " ", "a b", "a\n", "é"))]
-)
+@pytest.mark.parametrize("session", [None, {}, {"sessionId": 7}, *({"sessionId": bad} for bad in ("", "a b", "é"))])
 async def test_a_created_session_must_be_one(session: Any) -> None:
     server = Server({"sessions/create": lambda _: {"result": {"session": session}}})
     async with talk(server) as (_, caller):

@@ -1,8 +1,10 @@
-"""Pages that list what the package has: its names, its requirements and its drawings."""
+"""Pages that list what the package has: its names, its requirements and its drawings; and all pages in a browser."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from importlib import import_module
 from importlib.metadata import requires
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from browser import browsing
 from environments import needs
 from packaging.requirements import Requirement
 
@@ -66,3 +69,19 @@ def test_a_drawing_is_on_a_page_and_fits_a_phone(drawing: Any) -> None:
     """One that no page shows was forgotten; a wider one cannot be read."""
     assert f"](images/{drawing.name})" in "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
     assert int(ET.fromstring(drawing.read_text("utf-8")).attrib.get("width", 480)) <= 480
+
+
+TABLES = """return [...document.querySelectorAll('.table-wrapper')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
+
+
+@pytest.mark.nightly
+def test_every_page_fits_a_phone(tmp_path: Path) -> None:
+    """Neither a page nor a table in it has to be scrolled sideways."""
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path], check=True)
+    with browsing() as browser:
+        browser.resize(390, 844)
+        for page in sorted(tmp_path.glob("*.html")):
+            browser.open(page.as_uri())
+            assert browser.run("return document.documentElement.scrollWidth") == 390, page.name
+            assert browser.run(TABLES) == [], page.name

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from environments import require
 
 _LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 _HERE = Path(__file__).parent
@@ -31,21 +29,3 @@ def leave_nothing_for_others() -> Iterator[None]:
 def anyio_backend() -> str:
     """Asyncio alone: Uvicorn runs on nothing else, and the matrix is large. Files about tasks also run on trio."""
     return "asyncio"
-
-
-@pytest.fixture
-def redis() -> None:
-    """Connect errands to the run's Redis server before a test, which is skipped where there is none."""
-    from .errands import instrumented_redis
-
-    instrumented_redis()
-
-
-@pytest.fixture
-def spans() -> Iterator[list[Any]]:
-    """The spans that end during one test, from everything in this process."""
-    require("opentelemetry-sdk>=1.28")
-    from recorded import process_wide
-
-    with process_wide().recording() as kept:
-        yield kept

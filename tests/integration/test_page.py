@@ -44,23 +44,12 @@ async def test_an_endpoint_that_depends_on_the_session() -> None:
     assert (await client.tool()).error["code"] == -31044
 
 
-GREET = """
-from mcp_sessions import current_session
-
-@mcp.tool()
-async def greet(session: Annotated[Session | None, Resolve(current_session)]) -> str:
-    return "hello" if session is None else f"hello, {session.ref}"
-"""
-
-
 @needs("mcp>=2")
 async def test_tools_of_the_official_sdk() -> None:
-    """Also with `Resolve(current_session)`, which the page names."""
-    async with served(RESOLVING + GREET) as client:
+    """`Resolve(current_session)`, which the page names, is in `test_sdk.py`."""
+    async with served(RESOLVING) as client:
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
-        assert (await client.call("greet", held)).startswith("hello, ses_")
-        assert await client.call("greet") == "hello"
         reply = await client.send("tools/call", {"name": "note", "arguments": {"text": "lost"}})
         assert reply.error["code"] == -31044
 
