@@ -8,15 +8,17 @@ Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from typing import Any, Final
 
-from clients import SESSION_KEY
-from rule_client import Answer, RuleClient
+import anyio
+from clients import INITIALIZE, SESSION_KEY, RealClient
+from starlette.types import ASGIApp
 
+CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 NOT_FOUND: Final = -32043
 INVALID_PARAMS: Final = -32602
 PRINCIPAL_REQUIRED: Final = -31046
@@ -31,12 +33,77 @@ class Skipped(Exception):  # an outcome, not an error
     """A rule does not apply. The message says why."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    message: Mapping[str, Any]  # of JSON-RPC; empty where there is none
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        return self.message.get("result")
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.message.get("error") or {}
+
+    @property
+    def code(self) -> object:
+        return self.error.get("code")
+
+    @property
+    def refuses(self) -> bool:
+        return bool(self.error) or self.status in range(400, 500)
+
+    def __str__(self) -> str:
+        what = f"error {self.code}" if self.error else "a result" if self.result is not None else "no JSON-RPC answer"
+        return f"HTTP {self.status}, {what}"
+
+
 @dataclass
 class Run:
     """One server in one era while it is examined."""
 
-    client: RuleClient
+    client: RealClient
+    capabilities: Mapping[str, Any] = field(default_factory=dict)  # the server's
     held: dict[str, Session] = field(default_factory=dict, repr=False)  # by the checks' names for them
+    _ids: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        return (self.capabilities.get("experimental") or {}).get("sessions")
+
+    async def begin(self) -> bool:
+        """Connect, or return False where the server does not speak the era."""
+        hello = {**INITIALIZE, "capabilities": {"experimental": {"sessions": {}}}}
+        answer = await (
+            self.client.send("server/discover") if self.client.modern else self.client.send("initialize", hello)
+        )
+        if "result" not in answer.json:
+            return False
+        self.capabilities = answer.result["capabilities"]
+        if b"mcp-session-id" in answer.headers:
+            self.client.own["mcp-session-id"] = answer.headers[b"mcp-session-id"].decode()
+        if not self.client.modern:
+            await self.client.send("notifications/initialized", id=None)
+        return True
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        session: object = None,
+        envelope: bool = True,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request, with the modern era's envelope whole or not."""
+        message = self.client.message(method, params, id=next(self._ids), session=session)
+        if not envelope:
+            del message["params"]["_meta"][CAPABILITIES]
+        answer = await self.client.having(**(headers or {})).post(message, method=method)
+        return Answer(answer.status, answer.json if answer.body else {})
 
     def session(self, name: str) -> Session:
         """Return a session that an earlier check made, or skip this check."""
@@ -44,11 +111,11 @@ class Run:
             raise Skipped("no session was created")
         return self.held[name]
 
-    def use(self, session: object, **options: Any) -> Answer:
+    async def use(self, session: object, **headers: str) -> Answer:
         """Send a harmless request in a session, of a method that the server has."""
         usual = "server/discover" if self.client.modern else "ping"
-        method = next((method for name, method in HARMLESS.items() if name in self.client.capabilities), usual)
-        return self.client.request(method, session=session, **options)
+        method = next((method for name, method in HARMLESS.items() if name in self.capabilities), usual)
+        return await self.request(method, session=session, headers=headers)
 
     def hold(self, name: str, answer: Answer) -> str | None:
         """Hold the session in a result; return what was seen where there is none."""
@@ -61,9 +128,9 @@ class Run:
         self.held[name] = answer.result["session"]
         return None
 
-    def delete_all(self) -> None:
+    async def delete_all(self) -> None:
         for session in self.held.values():
-            self.client.request("sessions/delete", session=_sent(session))
+            await self.request("sessions/delete", session=_sent(session))
         self.held.clear()
 
 
@@ -97,22 +164,22 @@ def _forged_id(session: Session) -> str:
     return f"{session_id[:place]}{other}{session_id[place + 1 :]}"
 
 
-def _advertised(run: Run) -> str | None:
-    if "sessions" in run.client.capabilities:
+async def _advertised(run: Run) -> str | None:
+    if "sessions" in run.capabilities:
         return None
-    found = "no word of sessions" if run.client.settings is None else "only experimental.sessions"
+    found = "no word of sessions" if run.settings is None else "only experimental.sessions"
     return f"{found} in the capabilities"
 
 
-def _create(run: Run) -> str | None:
-    return run.hold("A", run.client.request("sessions/create")) or run.hold("B", run.client.request("sessions/create"))
+async def _create(run: Run) -> str | None:
+    return run.hold("A", await run.request("sessions/create")) or run.hold("B", await run.request("sessions/create"))
 
 
-def _unique(run: Run) -> str | None:
+async def _unique(run: Run) -> str | None:
     return None if run.session("A")["sessionId"] != run.session("B")["sessionId"] else "one id twice"
 
 
-def _hint(run: Run) -> str | None:
+async def _hint(run: Run) -> str | None:
     expires = run.session("A").get("expiresAt")
     if expires is None:
         raise Skipped("the server gives none")
@@ -123,16 +190,16 @@ def _hint(run: Run) -> str | None:
     return None
 
 
-def _create_within(run: Run) -> str | None:
-    answer = run.client.request("sessions/create", session=_sent(run.session("A")))
+async def _create_within(run: Run) -> str | None:
+    answer = await run.request("sessions/create", session=_sent(run.session("A")))
     if answer.result is not None:
         run.hold("within", answer)
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _use(run: Run) -> str | None:
+async def _use(run: Run) -> str | None:
     session = run.session("A")
-    answer = run.use(_sent(session))
+    answer = await run.use(_sent(session))
     if answer.result is None:
         return f"{answer}"
     echo = _echo(answer)
@@ -142,109 +209,118 @@ def _use(run: Run) -> str | None:
     return None if echo["sessionId"] == session["sessionId"] else "another sessionId in result._meta"
 
 
-def _state(run: Run) -> str | None:
+async def _state(run: Run) -> str | None:
     session = run.session("A")
     if "state" not in session:
         raise Skipped("the server keeps no state with the client")
-    answer = run.use(_sent(session))
+    answer = await run.use(_sent(session))
     return _unless(answer.result is not None, answer)
 
 
-def _parallel(run: Run) -> str | None:
+async def _without(run: Run) -> str | None:
+    return "a session in result._meta" if _echo(await run.use(None)) else None
+
+
+async def _parallel(run: Run) -> str | None:
     sessions = [_sent(run.session(name)) for name in "AB"] * (PARALLEL // 2)
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        echoes = [_echo(answer) for answer in pool.map(run.use, sessions)]
-    wrong = sum(echo.get("sessionId") != one["sessionId"] for echo, one in zip(echoes, sessions, strict=True))
+    echoes: dict[int, Session] = {}
+
+    async def use(place: int, session: Session) -> None:
+        echoes[place] = _echo(await run.use(session))
+
+    async with anyio.create_task_group() as tasks:
+        for place, session in enumerate(sessions):
+            tasks.start_soon(use, place, session)
+    wrong = sum(echoes[place].get("sessionId") != one["sessionId"] for place, one in enumerate(sessions))
     return None if wrong == 0 else f"{wrong} of {PARALLEL} answers without their own session"
 
 
-def _malformed(run: Run) -> str | None:
+async def _malformed(run: Run) -> str | None:
     run.session("A")  # or this says nothing of the server
-    answer = run.use({"sessionId": 7})
+    answer = await run.use({"sessionId": 7})
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _not_found(run: Run, make_id: Callable[[Session], str]) -> str | None:
+async def _not_found(run: Run, make_id: Callable[[Session], str]) -> str | None:
     session_id = make_id(run.session("A"))
-    return _unless_not_found(run.use({"sessionId": session_id}), session_id)
+    return _unless_not_found(await run.use({"sessionId": session_id}), session_id)
 
 
-def _alike(run: Run) -> str | None:
+async def _alike(run: Run) -> str | None:
     ids = (secrets.token_urlsafe(24), _forged_id(run.session("A")))
-    unknown, forged = (run.use({"sessionId": session_id}) for session_id in ids)
+    unknown, forged = [await run.use({"sessionId": session_id}) for session_id in ids]
     words = [(one.status, one.code, one.error.get("message")) for one in (unknown, forged)]
     return None if words[0] == words[1] else f"{unknown} for an unknown one; {forged} for a forged one"
 
 
-def _oversized(run: Run) -> str | None:
+async def _oversized(run: Run) -> str | None:
     session = run.session("A")
-    answer = run.use({"sessionId": "A" * OVERSIZED})
+    answer = await run.use({"sessionId": "A" * OVERSIZED})
     if not answer.refuses:
         return f"{answer}"
-    after = run.use(_sent(session))  # the server goes on
+    after = await run.use(_sent(session))  # the server goes on
     return None if after.result is not None else f"refused, and then {after}"
 
 
-def _wrong_header(run: Run) -> str | None:
-    header = {"Mcp-Session-Id": run.session("B")["sessionId"]}
-    answer = run.use(_sent(run.session("A")), headers=header)
+async def _wrong_header(run: Run) -> str | None:
+    answer = await run.use(_sent(run.session("A")), mcp_session_id=run.session("B")["sessionId"])
     return _unless(answer.refuses, answer)
 
 
-def _mirrored(run: Run) -> str | None:
+async def _mirrored(run: Run) -> str | None:
     if not run.client.modern:
         raise Skipped("in the legacy era the header names the transport's session")
     session = run.session("A")
-    answer = run.use(_sent(session), headers={"Mcp-Session-Id": session["sessionId"]})
+    answer = await run.use(_sent(session), mcp_session_id=session["sessionId"])
     return _unless(answer.result is not None, answer)
 
 
-def _strange_create(run: Run, **options: Any) -> str | None:
+async def _strange_create(run: Run, **options: Any) -> str | None:
     if not run.client.modern:
         raise Skipped("the legacy era has none")
-    answer = run.client.request("sessions/create", **options)
+    answer = await run.request("sessions/create", **options)
     if answer.result is not None:
         run.hold("strange", answer)
     return _unless(answer.refuses, answer)
 
 
-def _delete_nothing(run: Run) -> str | None:
-    answer = run.client.request("sessions/delete")
+async def _delete_nothing(run: Run) -> str | None:
+    answer = await run.request("sessions/delete")
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _delete(run: Run) -> str | None:
-    answer = run.client.request("sessions/delete", session=_sent(run.session("B")))
+async def _delete(run: Run) -> str | None:
+    answer = await run.request("sessions/delete", session=_sent(run.session("B")))
     run.held["gone"] = run.held.pop("B")
     return _unless(answer.result in ({}, {"resultType": "complete"}), answer)
 
 
-def _replay(run: Run) -> str | None:
+async def _replay(run: Run) -> str | None:
     session = run.session("gone")
-    return _unless_not_found(run.use(_sent(session)), session["sessionId"])
+    return _unless_not_found(await run.use(_sent(session)), session["sessionId"])
 
 
-def _delete_again(run: Run) -> str | None:
+async def _delete_again(run: Run) -> str | None:
     session = run.held.pop("gone", None)
     if session is None:
         raise Skipped("no session was deleted")
-    return _unless_not_found(run.client.request("sessions/delete", session=_sent(session)), session["sessionId"])
+    return _unless_not_found(await run.request("sessions/delete", session=_sent(session)), session["sessionId"])
 
 
-def _survivor(run: Run) -> str | None:
-    answer = run.use(_sent(run.session("A")))
+async def _survivor(run: Run) -> str | None:
+    answer = await run.use(_sent(run.session("A")))
     return _unless(answer.result is not None, answer)
 
 
 def _need(run: Run, extension: str) -> None:
-    if not (run.client.settings or {}).get(extension):
+    if not (run.settings or {}).get(extension):
         raise Skipped("not offered")
 
 
-def _listed(run: Run) -> str | None:
+async def _listed(run: Run) -> str | None:
     _need(run, "list")
     session = run.session("A")
-    answer = run.client.request("sessions/list")
+    answer = await run.request("sessions/list")
     if answer.code == PRINCIPAL_REQUIRED:
         raise Skipped("for callers that are authenticated")
     if not isinstance((answer.result or {}).get("sessions"), list):
@@ -252,15 +328,15 @@ def _listed(run: Run) -> str | None:
     return None if session["sessionId"] not in str(answer.message) else "a sessionId in the list"
 
 
-def _fork(run: Run) -> str | None:
+async def _fork(run: Run) -> str | None:
     _need(run, "fork")
     parent = run.session("A")
-    answer = run.client.request("sessions/fork", {}, session=_sent(parent))
+    answer = await run.request("sessions/fork", {}, session=_sent(parent))
     if (failure := run.hold("fork", answer)) is not None:
         return failure
     if run.held["fork"]["sessionId"] == parent["sessionId"]:
         return "the parent's own id"
-    used = run.use(_sent(run.held["fork"]))
+    used = await run.use(_sent(run.held["fork"]))
     return _unless(used.result is not None, used)
 
 
@@ -271,7 +347,7 @@ class Rule:
     name: str
     says: str
     clause: str  # that asks for it
-    check: Callable[[Run], str | None]
+    check: Callable[[Run], Awaitable[str | None]]
     needs_sessions: bool = True  # does not apply to a server that offers none
 
 
@@ -287,7 +363,7 @@ RULES: Final = (
         "without",
         "a request without a session gets none",
         "draft: Using Sessions 1",
-        lambda run: "a session in result._meta" if _echo(run.use(None)) else None,
+        _without,
     ),
     Rule("parallel", "parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
     Rule("malformed", "a sessionId that is not a string is refused, -32602", "draft: Schema", _malformed),
@@ -322,7 +398,7 @@ RULES: Final = (
         "wrong-method",
         "an Mcp-Method that differs from the method is refused",
         "MCP 2026-07-28: -32020",
-        lambda run: _strange_create(run, headers={"Mcp-Method": "ping"}),
+        lambda run: _strange_create(run, headers={"mcp_method": "ping"}),
     ),
     Rule("delete-nothing", "deleting nothing is refused, -32602", "draft: Deleting Sessions", _delete_nothing),
     Rule("delete", "a session is deleted; the result is empty", "draft: Deleting Sessions", _delete),
@@ -334,22 +410,21 @@ RULES: Final = (
 )
 
 
-def examine(url: str) -> dict[tuple[str, str], str | Skipped | None]:
+async def examine(app: ASGIApp) -> dict[tuple[str, str], str | Skipped | None]:
     """Return what was seen of each rule in each era that the server speaks: None where the rule holds."""
     found: dict[tuple[str, str], str | Skipped | None] = {}
     for era in ("legacy", "modern"):
-        client = RuleClient.connected(url, modern=era == "modern")
-        if client is not None:
-            run = Run(client)
-            found |= {(era, rule.name): _try(rule, run) for rule in RULES}
-            run.delete_all()
+        run = Run(RealClient(app, modern=era == "modern"))
+        if await run.begin():
+            found |= {(era, rule.name): await _try(rule, run) for rule in RULES}
+            await run.delete_all()
     return found
 
 
-def _try(rule: Rule, run: Run) -> str | Skipped | None:
-    if rule.needs_sessions and "sessions" not in run.client.capabilities and run.client.settings is None:
+async def _try(rule: Rule, run: Run) -> str | Skipped | None:
+    if rule.needs_sessions and "sessions" not in run.capabilities and run.settings is None:
         return Skipped("no sessions are offered")
     try:
-        return rule.check(run)
+        return await rule.check(run)
     except Skipped as reason:
         return reason

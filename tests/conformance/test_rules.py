@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from anyio import to_thread
+from clients import lifespan
 from session_rules import RULES, Skipped, examine
 from starlette.types import ASGIApp
 
 from integration.servers import CELLS, bare, wrapped
-from integration.serving import serving
 from mcp_sessions import Session
 
 ERAS = {"sdk1": {"legacy"}, "fastmcp3": {"legacy"}, "sdk2": {"legacy", "modern"}, "fastmcp4": {"legacy", "modern"}}
@@ -21,7 +20,7 @@ TWO = [cell for cell in CELLS if not cell.modern and cell.stateful is not cell.j
 MODERN_ONLY = {"mirrored", "envelope", "wrong-method"}
 Outcomes = dict[tuple[str, str], str | Skipped | None]
 
-pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on it alone
+pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the rules are the same on trio
 
 
 async def keep_state(session: Session, params: object, scope: object) -> None:
@@ -31,8 +30,8 @@ async def keep_state(session: Session, params: object, scope: object) -> None:
 
 async def examined(app: ASGIApp) -> Outcomes:
     """Return the outcome of each rule, by era, on a server of this application."""
-    async with serving(app) as url:
-        return await to_thread.run_sync(examine, url)
+    async with lifespan(app):
+        return await examine(app)
 
 
 @pytest.mark.parametrize(

@@ -86,23 +86,19 @@ def plain() -> Rows:
     yield "open", OPEN, None
     yield "open in a session", call(meta=WITH_A), None
     yield "guarded in a session", GUARDED_WITH_A, None
-    yield "guarded in another session", call('"guarded"', meta(f"{KEY}:{B}")), None
     yield "guarded in none", GUARDED, "required"
     yield "guarded in a session that was made up", call('"guarded"', meta(f'{KEY}:{{"sessionId":"x"}}')), "token_shape"
     yield "a call without an id", OPEN.replace('"id":1,', ""), None
     yield "a guarded call without an id", GUARDED.replace('"id":1,', ""), "required"
     yield "a posted response", '{"jsonrpc":"2.0","id":1,"result":{}}', None
-    yield "a posted error", '{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"x"}}', None
     yield "ping", message(f'"_meta":{PLAIN}', method='"ping"'), None
     yield "a method that does not exist", message(method='"tools/cal"'), None
-    yield "a method in another case", message(method='"Tools/Call"'), None
     yield "a guarded name in another case", call('"Guarded"'), None
     yield "an escaped method", GUARDED.replace("tools/call", "tools\\u002fcall"), "required"
     yield "an escaped name", call('"\\u0067uarded"'), "required"
     renamed = GUARDED.replace('"params"', '"p\\u0061rams"').replace('"name"', '"n\\u0061me"')
     yield "escaped member names", renamed, "required"
     yield "an escaped session key", call('"guarded"', WITH_A.replace("/session", "\\u002fsession")), None
-    yield "an escaped sessionId", call('"guarded"', WITH_A.replace("sessionId", "session\\u0049d")), None
     yield "an escaped _meta", GUARDED_WITH_A.replace('"_meta"', '"\\u005fmeta"'), None
 
 
@@ -116,19 +112,13 @@ def duplicates() -> Rows:
         yield f"params {one} {two}", OPEN[:-1] + f',"params":{{"name":"{two}","_meta":{PLAIN}}}}}', twice
     yield "method", message(more=',"method":"ping"'), twice
     yield "method, the first is ping", message(method='"ping"', more=',"method":"tools/call"'), twice
-    yield "method, escaped", message(more=',"m\\u0065thod":"ping"'), twice
     yield "id", message(more=',"id":2'), twice
-    yield "id null first", message(id="null", more=',"id":2'), twice
-    yield "jsonrpc", message(more=',"jsonrpc":"2.0"'), twice
     yield "jsonrpc, another version second", message(more=',"jsonrpc":"1.0"'), twice
     yield "jsonrpc, another version first", OPEN.replace("{", '{"jsonrpc":"1.0",', 1), twice
-    yield "jsonrpc, another version second, escaped", message(more=',"json\\u0072pc":"1.0"'), twice
     yield "an unknown member", message(more=',"x":1,"x":2'), twice
     yield "params null second", OPEN[:-1] + ',"params":null}', twice
     yield "arguments", message(DEFAULT_PARAMS + ',"arguments":{"x":1}'), twice
     yield "_meta", message(f'"name":"guarded","_meta":{PLAIN},"_meta":{WITH_A}'), twice
-    yield "_meta, the session first", message(f'"name":"guarded","_meta":{WITH_A},"_meta":{PLAIN}'), twice
-    yield "_meta, escaped", message(f'"name":"guarded","_meta":{WITH_A},"\\u005fmeta":{PLAIN}'), twice
     yield "_meta null second", message(f'"name":"guarded","_meta":{WITH_A},"_meta":null'), twice
     for one, two in ((A, B), (B, A), (A, "null"), ("null", A)):
         yield f"session {one} {two}", call('"guarded"', meta(f"{KEY}:{one},{KEY}:{two}")), twice
@@ -157,29 +147,23 @@ def encodings() -> Rows:
     for name, raw in {
         "Latin-1": b"\xe9",
         "an overlong slash": b"\xc0\xaf",
-        "an overlong NUL": b"\xc0\x80",
         "a surrogate in three bytes": b"\xed\xa0\x80",
-        "a pair of them": b"\xed\xa0\xbd\xed\xb8\x80",
         "beyond U+10FFFF": b"\xf4\x90\x80\x80",
-        "half a character": b"\xe2\x82",
         "a stray continuation": b"\x80",
-        "0xFF": b"\xff",
     }.items():
         yield name, strings.replace(b"~", raw), "not_utf8"
     yield "UTF-7 is text", strings.replace(b"~", b"+AGc-"), None
     yield "a NUL at the end", OPEN.encode() + b"\0", "not_json"
-    yield "a NUL in front", b"\0" + OPEN.encode(), "not_json"
     yield "a BOM that is escaped", "\\ufeff" + OPEN, "not_json"
-    yield "two BOMs", b"\xef\xbb\xbf" * 2 + OPEN.encode(), "byte_order_mark"
 
 
 def numbers() -> Rows:
     """Yield invalid numbers, and numbers that parsers round."""
-    for number in ("NaN", "Infinity", "-Infinity", "01", "1.", ".5", "+1", "0x10", "1e", "--1", "1_000", "-", "nan"):
+    for number in ("NaN", "-Infinity", "01", "1.", ".5", "+1", "0x10", "1e"):
         yield f"{number} in arguments", call(arguments=f'{{"x":{number}}}'), "not_json"
     yield "NaN in _meta", call(meta=meta('"x":NaN')), "not_json"
     yield "NaN around a guarded call", message(f'"name":"guarded","_meta":{PLAIN},"x":NaN'), "not_json"
-    for number in ("1e400", "-1e400", "1E+2", "1e-400", "18446744073709551616", "-0", "-0.0", "0.1", "9" * 400):
+    for number in ("1e400", "1E+2", "1e-400", "18446744073709551616", "-0", "-0.0", "9" * 400):
         yield f"{number[:30]} in arguments", call(arguments=f'{{"x":{number}}}'), None
     yield "5,000 digits", call(arguments='{"x":%s}' % ("9" * 5000)), None
     yield "1e400 in _meta", call(meta=meta('"x":1e400', f"{KEY}:{A}")), None
@@ -191,11 +175,8 @@ def surrogates() -> Rows:
     for name, text in {
         "a high one": "\\ud83d",
         "a low one": "\\ude00",
-        "in capitals": "\\uD83D",
         "the wrong way round": "\\ude00\\ud83d",
-        "two high ones": "\\ud83d\\ud83d",
         "after an escaped backslash": "\\\\\\ud83d",
-        "before a pair": "\\ud83d\\ud83d\\ude00",
     }.items():
         yield f"{name} in arguments", call(arguments=f'{{"x":"{text}"}}'), None
         yield f"{name} in arguments, in a session", call('"guarded"', WITH_A, f'{{"x":"{text}"}}'), None
@@ -211,7 +192,6 @@ def surrogates() -> Rows:
     yield "a name in params", message(DEFAULT_PARAMS + ',"\\ud800":1'), lone
     yield "a name in _meta", call(meta=meta('"\\ud800":1')), lone
     yield "name and a half", message(f'"name\\ud800":"guarded","name":"open","_meta":{PLAIN}'), lone
-    yield "the session key and a half", call(meta=meta(f'{KEY[:-1]}\\ud800":{A}')), lone
     yield "the sessionId", call(meta=meta(f'{KEY}:{{"sessionId":"$A\\ud800"}}')), lone
     yield "a name in the session", call(meta=meta(f'{KEY}:{{"sessionId":"$A","\\ud800":1}}')), lone
     yield "the id", message(id='"\\ud800"'), lone
@@ -224,19 +204,19 @@ def unless_cased(near: str, name: str) -> str | None:
 
 def names() -> Rows:
     """Yield members whose names are nearly right."""
-    for near in ("Method", "METHOD", "method\\u0000", "method ", "\\u0000method", "me\\u0000thod", "ｍethod"):
+    for near in ("Method", "method\\u0000", "method ", "ｍethod"):
         yield f"{near} beside method", message(more=f',"{near}":"ping"'), unless_cased(near, "method")
     for near in ("Params", "params\\u0000", "param\\u017f", "parameters"):
         guarded, why = f'{{"name":"guarded","_meta":{PLAIN}}}', unless_cased(near, "params")
         yield f"{near} beside params", OPEN[:-1] + f',"{near}":{guarded}}}', why
         yield f"{near} before params", OPEN.replace('"params"', f'"{near}":{guarded},"params"'), why
         yield f"{near} alone", OPEN.replace('"params"', f'"{near}"'), why or "required"
-    for near in ("Name", "NAME", "name\\u0000", "n\\u0000ame", "toolName", "tool"):
+    for near in ("Name", "name\\u0000", "tool"):
         why, rest = unless_cased(near, "name"), f'"_meta":{PLAIN}'
         yield f"{near} beside name", message(f'"name":"open","{near}":"guarded",{rest}'), why
         yield f"{near} before name", message(f'"{near}":"guarded","name":"open",{rest}'), why
         yield f"{near} beside a guarded name", message(f'"{near}":"open","name":"guarded",{rest}'), why or "required"
-    for near in ("_Meta", "_META", "_meta\\u0000", "meta", "Meta", "__meta", "_meta "):
+    for near in ("_Meta", "_meta\\u0000", "meta", "__meta"):
         why, other = unless_cased(near, "_meta"), f'"{near}":{WITH_A}'
         yield f"{near} beside _meta", message(f'"name":"open","_meta":{PLAIN},{other}'), why
         yield f"{near} before _meta", message(f'"name":"open",{other},"_meta":{PLAIN}'), why
@@ -254,7 +234,7 @@ def names() -> Rows:
 
 def nesting() -> Rows:
     """Yield nested arrays and objects."""
-    for depth in (10, 190, 250, 900):
+    for depth in (10, 250, 900):
         yield f"{depth} arrays", call(arguments=f'{{"x":{"[" * depth}{"]" * depth}}}'), None
         deep = '{"y":' * depth + "1" + "}" * depth
         yield f"{depth} objects", call(arguments=f'{{"x":{deep}}}'), None
@@ -263,7 +243,6 @@ def nesting() -> Rows:
     # How deep is too deep depends on the version of Python; this much is too deep for every one of them.
     yield "100,000 arrays", call(arguments=f'{{"x":{"[" * 100_000}{"]" * 100_000}}}'), "nesting_too_deep"
     yield "100,000 arrays that stay open", "[" * 100_000, "nesting_too_deep"
-    yield "100,000 objects that stay open", '{"x":' * 100_000, "nesting_too_deep"
 
 
 def places() -> Rows:
@@ -288,18 +267,15 @@ def absent() -> Rows:
     body = '{"jsonrpc":"2.0","id":1,"method":"tools/call"%s}'
     yield "no params", body % "", "required"
     yield "params null", body % ',"params":null', "required"
-    yield "params null of a ping", '{"jsonrpc":"2.0","id":1,"method":"ping","params":null}', None
     for value in ("[]", '"x"', "1", "true", "[{}]"):
         yield f"params {value}", body % f',"params":{value}', "params_not_object"
     yield "_meta null", call(meta="null"), None
-    yield "_meta null, guarded", call('"guarded"', "null"), "required"
     yield "no _meta", message('"name":"open"'), None
     for value in ("[]", '"x"', "1", "false", f"[{WITH_A}]"):
         yield f"_meta {value}", call(meta=value), "meta_not_object"
     for value in ("null", "[]", '"$A"', "1", "{}", '{"sessionId":null}', '{"sessionId":1}', '{"sessionId":["$A"]}'):
         yield f"session {value}", call('"guarded"', meta(f"{KEY}:{value}")), "malformed_session"
     yield "sessionId empty", call('"guarded"', meta(f'{KEY}:{{"sessionId":""}}')), "token_shape"
-    yield "sessionId and a space", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A "}}')), "token_shape"
     yield "sessionId and NUL", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A\\u0000"}}')), "token_shape"
     yield "state made up", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":"x"}}')), "state_shape"
     yield "state null", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":null}}')), None
@@ -315,7 +291,6 @@ def absent() -> Rows:
     for value in ('"1.0"', "2.0", "null", '"2.0 "', '""'):
         yield f"jsonrpc {value}", OPEN.replace('"2.0"', value), "not_jsonrpc"
     yield "no jsonrpc", OPEN.replace('"jsonrpc":"2.0",', ""), "not_jsonrpc"
-    yield "an escaped version", OPEN.replace('"2.0"', '"\\u0032.0"'), None
     yield "a call that is also a response", message(more=',"result":{}'), None
     yield "a guarded call that is also a response", GUARDED[:-1] + ',"result":{}}', "required"
     yield "a guarded call that is also an error", GUARDED[:-1] + ',"error":{"code":1,"message":""}}', "required"
@@ -337,12 +312,11 @@ def shapes() -> Rows:
     """Yield batches, white space, and bodies that are not exactly one JSON document."""
     yield "a batch", f"[{OPEN}]", None
     yield "a batch with a guarded call", f"[{OPEN},{GUARDED}]", "batch"
-    yield "a batch with a session", f"[{OPEN},{GUARDED_WITH_A}]", "batch"
     yield "an empty batch", "[]", "not_jsonrpc"
     yield "a batch in a batch", f"[[{GUARDED}]]", "not_jsonrpc"
     yield "a batch of something else", f"[{OPEN},1]", "batch"
     yield "a batch with another version", f"[{OPEN.replace('2.0', '1.0')},{OPEN}]", "batch"
-    for name, space in (("spaces", "  "), ("tabs", "\t"), ("lines", "\r\n")):
+    for name, space in (("tabs", "\t"), ("lines", "\r\n")):
         yield f"{name} around", f"{space}{GUARDED_WITH_A}{space}", None
         yield f"{name} around, guarded", f"{space}{GUARDED}{space}", "required"
         yield f"{name} between", GUARDED_WITH_A.replace(":", f"{space}:{space}").replace(",", f"{space},{space}"), None
@@ -351,30 +325,15 @@ def shapes() -> Rows:
         yield f"{name} behind", OPEN + space, "not_json"
     for name, text in {
         "garbage behind": OPEN + "x",
-        "a brace too many": OPEN + "}",
         "a brace too few": OPEN[:-1],
         "two documents": OPEN + GUARDED,
-        "two documents on two lines": f"{OPEN}\n{GUARDED}",
-        "two documents and a comma": f"{OPEN},{GUARDED}",
         "a comment": "/**/" + OPEN,
-        "a comment within": OPEN.replace(":1,", ":1/*x*/,"),
-        "a comment behind": OPEN + "//x",
         "single quotes": OPEN.replace('"', "'"),
-        "names without quotes": OPEN.replace('"id"', "id"),
         "a comma too many": OPEN.replace("{}", '{"x":1,}', 1),
-        "no comma": OPEN.replace('"id":1,', '"id":1 '),
-        "a colon too many": OPEN.replace('"id":', '"id"::'),
         "nothing": "",
-        "spaces only": "  ",
         "a control character in a string": call(arguments='{"x":"\x01"}'),
-        "a line in a string": call(arguments='{"x":"\n"}'),
         "an escape that is none": call(arguments='{"x":"\\x41"}'),
-        "half an escape": call(arguments='{"x":"\\u12"}'),
-        "an escape with a sign": call(arguments='{"x":"\\u+041"}'),
-        "a string that stays open": OPEN[:-20],
         "Python's words": call(arguments='{"x":None,"y":True}'),
-        "a prefix against scripts": ")]}'\n" + OPEN,
-        "a form": "method=tools%2Fcall",
     }.items():
         yield name, text, "not_json"
     for text in ("null", "1", '"x"', "true", "1.5", '"\\ud800"'):
