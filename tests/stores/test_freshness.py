@@ -8,9 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import postgres_servers
 import pytest
-import redis_servers
 from apps import Server, sessions
 from clients import Client
 
@@ -151,20 +149,3 @@ def test_more_than_a_few_seconds_are_refused(seconds: str) -> None:
         made = make(url + "2.5", clock=time.time, timeout=1)
         assert made._store.freshness == 2.5  # type: ignore[attr-defined]
     assert [RedisStore("redis://host").freshness, PostgresStore("postgresql://host", freshness=1).freshness] == [0, 1]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("tracked", [False, True])
-@pytest.mark.parametrize("server", [redis_servers, postgres_servers])
-async def test_a_request_needs_no_store(server: Any, tracked: bool, anyio_backend: str, steady: Steady) -> None:
-    """As long as the status is recent, not even one that answers."""
-    with server.serving() as one:
-        url = f"{one.url}{'&' if '?' in one.url else '?'}freshness=5"
-        store = make(url, clock=time.time, timeout=20)
-        client = Client(sessions(Server(), store=store, tracked=tracked))
-        held = await client.create()
-        await client.tool(session=held)
-        (one.stop if server is postgres_servers else one.kill9)()
-        for _ in range(3):
-            assert (await client.tool(session=held)).session is not None
-        await store.close()

@@ -10,7 +10,7 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import redis
 import redis_servers
 from apps import Server as App
 from apps import sessions
-from clients import START, Answer, Client, Clock
+from clients import START, Client, Clock
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, offset, patiently, serving, until, watching
@@ -143,12 +143,10 @@ def test_a_second_event_loop_is_refused() -> None:
         f"http://:{PASSWORD}@host",
         f"redis://:{PASSWORD}@host:port",
         f"redis://:{PASSWORD}@host/abc",
-        f"rediss://:{PASSWORD}@host/1x",
         f"redis+cluster://:{PASSWORD}@host/1",
         f"redis+sentinel://:{PASSWORD}@host:26379",
         f"redis+sentinel://:{PASSWORD}@:26379/name",
         f"redis+sentinel://:{PASSWORD}@host:26379/name/zero",
-        5,
         None,
     ],
 )
@@ -315,19 +313,25 @@ def test_each_fault_has_a_reason_and_a_cause(error: Exception, fault: tuple[str,
     assert fault[1] in cause
 
 
-async def test_a_cluster_that_cannot_be_reached_is_found_again() -> None:
-    """A node that has just started waits for others to speak up."""
+async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> None:
+    """A node that has just started waits for others to speak up. What it did not save is noticed."""
     with serving(cluster=True) as own:
-        own.kill9()
-        store = RedisStore(own.cluster_url, clock=Clock(), timeout=LONG)
-        with unavailable("store_unreachable"):
-            await store.status(session())
-        own.restart()
-        with unavailable("store_cluster_down"):
-            await store.status(session())
-        own.wait_for_slots()
-        assert await store.status(LATER) is LIVE
-        await store.close()
+        one = session(issued_at=START)
+        async with opened(own.cluster_url, clock=clock) as store:
+            assert await store.status(one) is LIVE
+            own.command("SAVE")
+            assert await revoke(store, one)
+            own.kill9()
+            late = RedisStore(own.cluster_url, clock=clock, timeout=LONG)
+            with unavailable("store_unreachable"):
+                await late.status(one)
+            own.restart()
+            with unavailable("store_cluster_down"):
+                await late.status(one)
+            own.wait_for_slots()
+            assert await late.status(LATER) is LIVE
+            assert await store.status(one) is UNKNOWN
+            await late.close()
 
 
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
@@ -367,17 +371,14 @@ async def test_an_outage_costs_each_request_its_time_and_then_one_connection(fau
         client = Client(app)
         session, other = await client.create(), await client.create()
         await asyncio.gather(*(client.tool(session=session) for _ in range(5)))
-        calls: dict[float, Callable[[], Awaitable[Answer]]] = {
-            0.5: lambda: client.tool(session=session),
-            2: lambda: client.delete(other),  # a request in a session, and three times as long
-            1.5: lambda: client.send("sessions/create"),
-        }
+        calls = [
+            client.tool(session=session),
+            client.delete(other),  # a request in a session, and three times as long
+            client.send("sessions/create"),
+        ]
         with fault(own):
-            for seconds, call in calls.items():
-                began = time.monotonic()
-                answer = await call()
-                assert (answer.status, answer.headers.get(b"retry-after")) == (503, b"1")
-                assert time.monotonic() - began < seconds + LONG
+            answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
+        assert {(answer.status, answer.headers.get(b"retry-after")) for answer in answers} == {(503, b"1")}
         before = connections(own)
         while (answer := await client.tool(session=session)).status == 503:
             """A busy machine needs longer."""
@@ -388,7 +389,7 @@ async def test_an_outage_costs_each_request_its_time_and_then_one_connection(fau
 
 async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> None:
     """Not the driver's seven seconds of retries; waiting for a connection counts as well."""
-    async with opened(place.url, timeout=0.5, connections=1) as store:
+    async with opened(place.url, timeout=0.25, connections=1) as store:
         assert await revoke(store, session())
         with frozen(place.server):
             calls = [store.status(session()), store.add(shelf(), "key", 1), revoke(store, session("two"))]
@@ -570,14 +571,14 @@ async def test_a_key_that_another_program_wrote_is_an_error_and_no_answer(store:
 
 
 async def test_what_is_found_has_the_status_of_the_common_rule(store: RedisStore, clock: Clock) -> None:
-    """Of thousands of sessions with random facts, which are fetched by one command, and one by one by a script."""
+    """Of hundreds of sessions with random facts, which are fetched by one command, and one by one by a script."""
     random, keys, idle_timeout = Random(7), store._keys, 600
     shared = redis.Redis(host=HOST, port=redis_servers.shared().port)
     epoch = shared.get(keys.epoch)
     assert isinstance(epoch, bytes)
     pipe = shared.pipeline()
     made: list[tuple[Claims, Facts, bool]] = []
-    for number in range(3000):
+    for number in range(400):
         issued_at = random.choice([START - 2 * DAY, START - DAY, START - 100])
         one = session(f"{number}", issued_at=issued_at, subject=f"sub{number}")
         ended, reason, cutoff = random.random() < 0.2, random.random() < 0.2, issued_at + random.choice([-1, 0, 1])

@@ -233,21 +233,6 @@ def bring_epoch_along(server: Server) -> None:
     server.restart(appendonly="yes")
 
 
-async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) -> None:
-    """By the name that it keeps."""
-    with serving(cluster=True) as server:
-        store = RedisStore(server.cluster_url, clock=clock, timeout=10)
-        one = await begun(store, "one", clock)
-        assert await store.status(one) is LIVE
-        server.command("SAVE")
-        assert await revoke(store, one)
-        server.kill9()
-        server.restart()
-        server.wait_for_slots()
-        assert await store.status(one) is UNKNOWN
-        await store.close()
-
-
 async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Clock) -> None:
     """What it reports of itself meanwhile is not believed: a session lives on, and a deleted one does not."""
     with serving(**KEEPS) as server:
@@ -255,7 +240,7 @@ async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Cloc
             clock.now += 1
             one, two = claims("one", clock), claims("two", clock)
             assert await revoke(store, one)
-            server.command("EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end", 0)
+            server.command("EVAL", "for i = 1, 2000 do redis.call('SET', 'other' .. i, i) end", 0)
             server.kill9()
             starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=500))
             reasons = set()
