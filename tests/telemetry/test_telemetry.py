@@ -11,7 +11,7 @@ from apps import Server, reply, sessions, sweeper_of
 from clients import LEGACY, Client, Clock
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import StatusCode, get_current_span
+from opentelemetry.trace import get_current_span
 from recorded import ALIAS, messages, named, said
 from starlette.types import Receive, Scope, Send
 from streaming import Streaming
@@ -39,16 +39,6 @@ async def test_a_call_s_span_names_its_session_by_every_name(spans: list[Readabl
         assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
     for name in ("tools/call whoami", "session start", "sessions/create"):
         assert said(named(spans, name), ALIAS) == [ref]
-
-
-async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]) -> None:
-    client = Client(sessions(Server()))
-    await client.tool()
-    await client.send("no/such")
-    assert said(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
-    (unknown,) = messages(spans, "no/such")
-    assert (unknown.name, said(unknown, "error.type", "rpc.response.status_code")) == ("_OTHER", [None, "-32601"])
-    assert unknown.status.status_code is StatusCode.UNSET
 
 
 async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:

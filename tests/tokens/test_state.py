@@ -134,9 +134,7 @@ KID = RING.signing.kid
     ("token", "why"),
     [
         ("", "state_shape"),
-        ("v1", "state_shape"),
         (f"v1.{KID}.", "state_shape"),
-        (f"v1.{KID}.AAAA", "state_shape"),
         (f"v1.{KID}.{base64url(bytes(35))}", "state_shape"),
         (f"v1.{KID}.{base64url(bytes(36))}", "state_seal"),
         (f"v1.{KID}.{base64url(bytes(40))}=", "state_shape"),
@@ -148,7 +146,6 @@ KID = RING.signing.kid
         (f"v1.{KID}.\ud800", "state_shape"),
         (b"v1", "state_size"),
         (None, "state_size"),
-        ({}, "state_size"),
     ],
 )
 def test_what_is_no_state_token_is_refused(token: Any, why: str) -> None:
@@ -173,10 +170,7 @@ def test_no_text_raises_anything_but_our_error(text: str) -> None:
     [
         b"",
         b"null",
-        b"[]",
-        b"1",
         b'"x"',
-        b"{",
         b"{}x",
         b'{"a":nan}',
         b'{"a":"\xff"}',
@@ -223,22 +217,22 @@ def test_it_says_nothing_to_who_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sealed_id", "other"),
+    "sealed_id",
     [
-        (sealed_server_id(jti="k" * 21 + "A"), {}),
-        (sealed_server_id(subject=None), {}),
-        (sealed_server_id(audience="there"), {}),
-        (sealed_server_id()[:-2], {}),
-        ("A" + sealed_server_id()[1:], {}),
-        ("not base64!", {}),
-        ("AAAA", {}),
+        sealed_server_id(jti="k" * 21 + "A"),
+        sealed_server_id(subject=None),
+        sealed_server_id(audience="there"),
+        sealed_server_id()[:-2],
+        "A" + sealed_server_id()[1:],
+        "not base64!",
+        "AAAA",
     ],
     ids=["session", "owner", "audience", "cut", "changed", "no text of ours", "short"],
 )
-def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
+def test_what_was_sealed_for_another_does_not_open(sealed_id: str) -> None:
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(RING.signing, bridged(sealed_id, **other))
-    assert (refused.value.reason, refused.value.ref) == ("bridge_seal", bridged(**other).ref)
+        seal.open_upstream(RING.signing, bridged(sealed_id))
+    assert (refused.value.reason, refused.value.ref) == ("bridge_seal", bridged().ref)
 
 
 def test_a_public_key_opens_and_seals_nothing() -> None:
