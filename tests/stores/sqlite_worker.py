@@ -1,8 +1,7 @@
 """A process that uses a SQLite store together with others, for `test_sqlite.py`.
 
 python sqlite_worker.py count PATH NUMBER TASKS TIMES    so many processes add TIMES to a number by swaps, in each task
-python sqlite_worker.py fork PATH            uses one store before a fork, in the child, and after it
-python sqlite_worker.py fork-busy PATH TIMES   the same, while the store's thread changes the file
+python sqlite_worker.py fork PATH TIMES      uses one store in children, while its thread changes the file, and after it
 python sqlite_worker.py fill FOLDER          fills the disk, and prints what was refused and what was kept
 """
 
@@ -63,19 +62,7 @@ async def count_in(path: str, tasks: str, times: str) -> None:
     await store.close()
 
 
-def fork(path: str) -> None:
-    store = SQLiteStore(path)
-    anyio.run(revoke, store, "parent")
-    child = multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, "child"))
-    child.start()
-    child.join()
-    anyio.run(revoke, store, "after")
-    standings = anyio.run(store.statuses, [session(name) for name in ("parent", "child", "after")])
-    anyio.run(store.close)
-    print(child.exitcode, *standings)
-
-
-def fork_busy(path: str, times: str) -> None:
+def fork(path: str, times: str) -> None:
     """Fork at any moment of a store's work on another thread: each child changes the file, and so does the parent."""
     store, names = SQLiteStore(path), [f"child-{number}" for number in range(int(times))]
 
@@ -146,7 +133,6 @@ def fill_disk(ballast: Path) -> None:
 MODES: dict[str, Any] = {
     "count": count,
     "fork": fork,
-    "fork-busy": fork_busy,
     "fill": lambda folder: anyio.run(fill, folder),
 }
 

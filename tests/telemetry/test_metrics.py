@@ -166,22 +166,16 @@ def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> N
         assert counted(meter, f"mcp_sessions.{name}") == {reason("_OTHER"): 5}
 
 
-def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
+def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: Meter) -> None:
     """The buckets of a connection end at five minutes; a logical session lives for a week."""
     SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 3 * DAY))
     (point,) = meter.points("mcp.server.session.duration").values()
+    transport = {"network.transport": "tcp", "network.protocol.name": "http"}
+    assert (point.sum, point.attributes) == (3 * DAY, {"mcp_sessions.reason": "idle", **transport})
     assert point.explicit_bounds == SESSION_BUCKETS
     assert SESSION_BUCKETS[-1] == 7 * DAY
     assert point.bucket_counts[SESSION_BUCKETS.index(3 * DAY)] == 1
     assert meter.found()["mcp.server.session.duration"].unit == "s"
-
-
-def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: Meter) -> None:
-    SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
-    (point,) = meter.points("mcp.server.session.duration").values()
-    assert point.sum == 90
-    transport = {"network.transport": "tcp", "network.protocol.name": "http"}
-    assert point.attributes == {"mcp_sessions.reason": "idle", **transport}
 
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:

@@ -144,30 +144,20 @@ def test_the_page_has_a_recipe_for_each_tool_and_says_which_were_run() -> None:
 
 
 @pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
-def test_each_sessions_spans_have_the_attribute_by_which_the_tool_groups(
+def test_each_sessions_spans_are_sent_where_the_tool_takes_them_and_grouped_as_it_groups(
     recipe: Recipe, received: dict[str, Receiver]
 ) -> None:
-    spans = received[recipe.name].spans
-    groups = {span.attributes[recipe.groups] for span in spans}
-    assert len(groups) == 2
-    for group in groups:
-        names = [span.name for span in spans if span.attributes[recipe.groups] == group]
-        assert sorted(names) == sorted([*SPANS, "tools/call tool", "in the tool"])
-
-
-@pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
-def test_it_is_sent_where_the_tool_takes_it(recipe: Recipe, received: dict[str, Receiver]) -> None:
+    """Where the recipe has it so, a session is one trace, but for its creation, which is of its caller's."""
     sent = received[recipe.name]
     assert sent.paths == {urlsplit(recipe.endpoint).path + "/v1/traces"}
     for name, _, value in (one.partition("=") for one in recipe.headers.split(",") if one):
         assert sent.headers[name] == unquote(value)
-
-
-@pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
-def test_where_the_recipe_has_it_so_a_session_is_one_trace(recipe: Recipe, received: dict[str, Receiver]) -> None:
-    """All but its creation, which is of its caller's; elsewhere each call is a trace of its own."""
-    spans = [span for span in received[recipe.name].spans if span.name != "sessions/create"]
-    traces = {span.trace for span in spans}
+    groups = {span.attributes[recipe.groups] for span in sent.spans}
+    assert len(groups) == 2
+    for group in groups:
+        names = [span.name for span in sent.spans if span.attributes[recipe.groups] == group]
+        assert sorted(names) == sorted([*SPANS, "tools/call tool", "in the tool"])
+    traces = {span.trace for span in sent.spans if span.name != "sessions/create"}
     assert len(traces) == (2 if 'trace="session"' in recipe.text else 6)
 
 
