@@ -108,7 +108,7 @@ class TestAnAnswerThatComesLate:
 
 
 async def named_by(app: ASGIApp) -> Header:
-    return await Client(app, modern=False).connect()
+    return await Client(app, modern=False).shake_hands()
 
 
 async def bodyless(app: ASGIApp, method: str, named: Header) -> Answer:

@@ -230,7 +230,7 @@ class Client:
         params = {"name": name, "arguments": arguments}
         return await self.send("tools/call", params, *headers, session=session)
 
-    async def connect(self) -> Header:
+    async def shake_hands(self) -> Header:
         """Shake hands, and return the header that names the transport session."""
         return b"mcp-session-id", (await self.send("initialize")).headers[b"mcp-session-id"]
 
