@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import clients
 import msgspec
 from anyio.lowlevel import checkpoint
@@ -16,8 +15,9 @@ from clients import LEGACY, MODERN, Clock, Header, Incoming
 from clients import SESSION_KEY as KEY
 from opentelemetry.sdk.trace import ReadableSpan
 from starlette.authentication import SimpleUser
-from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import ASGIApp, Message
 
+from integration.wire import lifespan
 from mcp_sessions import MCPSessionMiddleware
 
 from .fixed import ALIAS, ASKED, Levels, Spans
@@ -101,30 +101,10 @@ class Conversation:
     @asynccontextmanager
     async def served(self, app: ASGIApp) -> AsyncIterator[None]:
         """Run this application within the block, and send it all requests."""
-        outer, self.app, stopping = self.app, app, anyio.Event()
-        heard = Answer()
-
-        async def receive() -> Message:
-            if not heard.messages and not waits:
-                waits.append(True)
-                return {"type": "lifespan.startup"}
-            await stopping.wait()
-            return {"type": "lifespan.shutdown"}
-
-        waits: list[bool] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._live, app, receive, heard)
-            while not heard.messages:
-                await checkpoint()
-            try:
-                yield
-            finally:
-                stopping.set()
+        outer, self.app = self.app, app
+        async with lifespan(app):
+            yield
         self.app = outer
-
-    @staticmethod
-    async def _live(app: ASGIApp, receive: Receive, send: Send) -> None:
-        await app({"type": "lifespan", "state": {}}, receive, send)
 
     # --- what clients send -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from apps import read
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Session, current_correlation
@@ -170,10 +171,7 @@ class Server:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+        body = await read(receive)
         self._seen(_seen(scope, body))
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         await self._send(send, headers, await self._response(scope, body, headers))
