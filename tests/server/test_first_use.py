@@ -11,14 +11,7 @@ from apps import Server, sessions
 from clients import DISCOVER, START, Client, Clock, Header
 from failing import Failing
 
-from mcp_sessions import (
-    CreateRefused,
-    Limits,
-    Record,
-    Session,
-    SessionCreated,
-    SessionEvent,
-)
+from mcp_sessions import CreateRefused, Limits, Record, Session, SessionCreated, SessionEvent
 from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore

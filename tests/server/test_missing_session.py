@@ -142,18 +142,12 @@ async def test_each_reason_is_one_line_and_nothing_that_a_client_sends_is_kept(
     assert not any("x" * 10 in reason for reason in logs._warned)
 
 
-async def header_session(client: Client) -> Header:
-    begun = await client.send("initialize", HANDSHAKE)
-    return b"mcp-session-id", dict(begun.start["headers"])[b"mcp-session-id"]
-
-
 async def cookie_session(client: Client) -> Header:
-    begun = await client.send(DISCOVER)
-    return b"cookie", dict(begun.start["headers"])[b"set-cookie"].partition(b";")[0]
+    return (await client.send(DISCOVER)).cookie
 
 
 Begin = Callable[[Client], Awaitable[Header]]
-ERAS: list[tuple[Begin, bool]] = [(header_session, False), (cookie_session, True)]
+ERAS: list[tuple[Begin, bool]] = [(Client.connect, False), (cookie_session, True)]
 
 
 async def refused_twice(client: Client, named: Header) -> None:

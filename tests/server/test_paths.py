@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from mcp_sessions._server.routing import Routing
 
-PATHS, REAL = 80 * settings().max_examples, 50  # over all applications, and for each real server
+PATHS, REAL = 40 * settings().max_examples, 50  # over all applications, and for each real server
 
 
 @pytest.fixture

@@ -34,11 +34,6 @@ class IdentifiedUser(BaseUser):
     identity = "alice"
 
 
-@pytest.mark.parametrize("scope", [{}, {"user": None}, {"user": UnauthenticatedUser()}])
-def test_without_a_user_there_is_no_principal(scope: dict[str, Any]) -> None:
-    assert from_scope(scope) is None
-
-
 @pytest.mark.parametrize(
     "user",
     [
@@ -67,10 +62,13 @@ def test_a_user_that_nothing_tells_from_others_is_refused(user: object) -> None:
         (SimpleUser("carol"), Principal(subject="carol")),
         (IdentifiedUser(), Principal(subject="alice")),
         (SimpleNamespace(is_authenticated=1, identity="dora"), Principal(subject="dora")),
+        (UnauthenticatedUser(), None),
+        (None, None),
     ],
 )
-def test_the_user_on_the_scope_is_the_principal(user: object, principal: Principal) -> None:
+def test_the_user_on_the_scope_is_the_principal(user: object, principal: Principal | None) -> None:
     assert from_scope({"user": user}) == principal
+    assert from_scope({}) is None
 
 
 def test_an_option_replaces_what_is_on_the_scope() -> None:
