@@ -13,7 +13,9 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import StoreFull, StoreUnavailable
+from mcp_sessions._server.logs import EventSink
 from mcp_sessions._server.options import DAY
+from mcp_sessions._session.events import SessionUsed
 from mcp_sessions.stores._base import Record
 
 
@@ -169,3 +171,8 @@ class TestTheLog:
         (line,) = [line for line in caplog.messages if "at a restart" not in line]
         assert line.isprintable()
         assert len(line) < 160
+
+    def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
+            EventSink(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
+        assert not caplog.records
