@@ -11,13 +11,12 @@ from typing import Any
 import clients
 import msgspec
 from anyio.lowlevel import checkpoint
-from clients import LEGACY, MODERN, Clock, Header, Incoming
+from clients import LEGACY, MODERN, Clock, Header, Incoming, lifespan
 from clients import SESSION_KEY as KEY
 from opentelemetry.sdk.trace import ReadableSpan
 from starlette.authentication import SimpleUser
 from starlette.types import ASGIApp, Message
 
-from integration.wire import lifespan
 from mcp_sessions import MCPSessionMiddleware
 
 from .fixed import ALIAS, ASKED, Levels, Spans

@@ -147,7 +147,7 @@ async def cookie_session(client: Client) -> Header:
 
 
 Begin = Callable[[Client], Awaitable[Header]]
-ERAS: list[tuple[Begin, bool]] = [(Client.connect, False), (cookie_session, True)]
+ERAS: list[tuple[Begin, bool]] = [(Client.shake_hands, False), (cookie_session, True)]
 
 
 async def refused_twice(client: Client, named: Header) -> None:
