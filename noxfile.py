@@ -19,8 +19,10 @@ COVERAGE = ROOT / ".nox" / "coverage"
 WORKERS = 2 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers, kills and clocks
 LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 
-# These take longest. `make test` leaves them to `make check`, which leaves the tests marked `nightly` to the night.
+# These take longest: they kill servers, start programs or measure. `make test` leaves them to `make check`, which leaves
+# the tests marked `nightly` to the night. Each store passes the whole contract in `make test`, too.
 SLOW = (
+    "tests/benchmarks",
     "tests/client/test_real_clients.py",
     "tests/client/test_transports.py",
     "tests/corpus",
@@ -33,8 +35,14 @@ SLOW = (
     "tests/integration/test_lifecycle.py",
     "tests/server/test_workers.py",
     "tests/stores/test_loss.py",
+    "tests/stores/test_postgres.py",
+    "tests/stores/test_redis.py",
+    "tests/stores/test_redis_epoch.py",
+    "tests/stores/test_round_trips.py",
+    "tests/stores/test_sqlite.py",
     "tests/stores/test_tenants.py",
     "tests/telemetry/test_fleet.py",
+    "tests/telemetry/test_inspector_page.py",
     "tests/telemetry/test_recipes.py",
     "tests/test_advisories.py",
     "tests/test_packaging.py",
