@@ -197,14 +197,14 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, harmed
 
 async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> None:
     """With its defaults, which are durable; whoever starts in the same second refuses what was ended."""
-    ended = [session(f"{n}") for n in range(100)]
+    ended = [session(f"{n}") for n in range(30)]
     with serving() as server:
         store = make_store(server, durability="refuse", timeout=60)
         assert all(await at_once([partial(revoke, store, one) for one in ended]))
         server.kill9()
         server.start()
         fresh = make_store(server, timeout=60)
-        assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 100
+        assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 30
         for one in (store, fresh):  # while there is a server for what still waits for it
             await one.close()
 

@@ -254,14 +254,6 @@ def test_the_other_store_s_reach_is_told_and_its_repr_is_not() -> None:
 # --- how the time is counted ---------------------------------------------------------------------
 
 
-async def test_what_hangs_is_cancelled() -> None:
-    """When its time is over; what is done in time is not."""
-    with anyio.fail_after(5), pytest.raises(TimeoutError), _time_limit(0.01):
-        await anyio.sleep_forever()
-    with _time_limit(60):
-        await anyio.lowlevel.checkpoint()
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_time_in_which_the_event_loop_did_not_run_counts_once() -> None:
     """What was answered meanwhile has as many rounds of the loop as it needs to arrive."""

@@ -264,7 +264,8 @@ class Certificates:
     def __init__(self, folder: Path) -> None:
         self.authority, file = folder / "ca.pem", folder / "server.pem"
         extensions = f"subjectAltName=IP:{HOST}", "keyUsage=critical,keyCertSign,digitalSignature"
-        command = [str(debian.install("openssl")), "req", "-x509", "-newkey", "rsa:2048", "-nodes"]
+        command = [str(debian.install("openssl")), "req", "-x509", "-nodes"]
+        command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
         command += ["-days", "1", "-subj", "/CN=tests"]
         command += [word for extension in extensions for word in ("-addext", extension)]
         command += ["-keyout", str(file), "-out", str(self.authority)]
