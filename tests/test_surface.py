@@ -93,16 +93,12 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
-    Item Key Options
-    Answer CallFinished Claims Correlation Created Creation Ended Facts Entry Handle Holder Identity Namespace
-    Outcome Principal Record StoreUsage Dialect _Entry _Found Refused RequestRefused ServerInfo
-    SessionCreated
-    _Entry _Found
-    SessionDeleted Setting _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    CallStarted Hook LiveSession Roster SessionPage _Event _Hello Reason _Tool _Tools _Listing
-    CreateLimit Telemetry TransportSessions Rules Wire EndedSession Sep1364 EndedAll Extension Tracking _Client Seal
-    Limits SEP1364Create SEP1364Initialize SessionUsed OptionType Terminator Sweeper Services NewSession
-    LiveSessionCounter PolicyRequest ServerSpan RequestInfo Start TraceParents Hook
+    CallFinished CallStarted Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession Facts Handle
+    Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace OptionType Options Outcome
+    PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules SEP1364Create SEP1364Initialize Seal
+    Sep1364 ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry
+    Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello
+    _Pending _Result _Tool _Values
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -196,7 +196,7 @@ BEGUN = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncon
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
-@pytest.mark.parametrize(("options", "status"), [({"body_timeout": 1}, b"408"), ({"body_bytes": 8}, b"413")])
+@pytest.mark.parametrize(("options", "status"), [({"body_timeout": 0.2}, b"408"), ({"body_bytes": 8}, b"413")])
 async def test_what_is_answered_before_its_body_has_arrived_closes_the_connection(
     options: dict[str, Any], status: bytes
 ) -> None:
