@@ -19,8 +19,8 @@ COVERAGE = ROOT / ".nox" / "coverage"
 WORKERS = 2 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers, kills and clocks
 LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 
-# These take longest: they kill servers, start programs or measure. `make test` leaves them to `make check`, which leaves
-# the tests marked `nightly` to the night. Each store passes the whole contract in `make test`, too.
+# These take longest: they kill servers, start programs or measure. `make test` leaves them to `make check`, which
+# leaves the tests marked `nightly` to the night. Each store passes the whole contract in `make test`, too.
 SLOW = (
     "tests/benchmarks",
     "tests/client/test_real_clients.py",

@@ -9,7 +9,7 @@ import pytest
 
 _LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 _THEIRS = {"test_page.py", "test_real_clients.py"}
-_OVER_HTTP = _THEIRS | {"test_one_session.py", "test_transports.py"}
+_OVER_HTTP = _THEIRS | {"test_transports.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

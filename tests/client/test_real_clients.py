@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 from environments import needs
+from starlette.types import Message, Receive, Scope, Send
 
-from integration.servers import CELLS, COVERING, Cell, bare
+from integration.servers import CELLS, COVERING, Cell, bare, wrapped
 from integration.serving import Peer
-from mcp_sessions.client import ClientSessions
+from mcp_sessions.client import ClientSessions, NoAnswer, Refused
 
-from .peers import Log, in_process, peer, served
+from .peers import Log, Served, in_process, peer, served
 
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
-few_cells = pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.json and not cell.stateful], ids=str)
 
 
 @covering
@@ -40,7 +43,7 @@ async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cel
         assert not held.created
 
 
-@few_cells
+@covering
 async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Cell) -> None:
     """Another client has deleted it: requests that carry metadata of their own are left as they are."""
     async with served(cell) as server:
@@ -131,3 +134,65 @@ async def test_of_the_calls_in_many_conversations_none_crosses() -> None:
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
     async with in_process() as sessions, peer(newest, sessions) as client:
         await converse_at_once(sessions, client, 20, 4)
+
+
+# --- one session is created, and `on_create` runs once, whatever fails -----------------------------------
+
+FAILURES: dict[str, tuple[int, bytes, bytes]] = {
+    "error": (200, b"application/json", b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32603,"message":"not now"}}'),
+    "lost": (200, b"text/event-stream", b": \n\n"),  # the connection is closed in the middle of the answer
+    "404": (404, b"text/plain", b""),
+    "500": (500, b"text/plain", b""),
+}
+FEW = [cell for cell in CELLS if not (cell.stateful or cell.json)]
+
+
+@asynccontextmanager
+async def failing_once(cell: Cell, method: str, how: str) -> AsyncIterator[tuple[Served, list[object]]]:
+    """The small server, which fails the first request of a method, and the sessions that were created on it."""
+    created, methods = list[object](), [method]
+    app = wrapped(cell, on_create=lambda *session: created.append(session), transport="auto")
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        waiting = [await receive()]
+        message = json.loads(waiting[0].get("body") or b"{}")
+
+        async def again() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        if message.get("method") not in methods:
+            await app(scope, again, send)
+            return
+        methods.clear()
+        status, kind, body = FAILURES[how]
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        body = body.replace(b"%b", json.dumps(message["id"]).encode())
+        await send({"type": "http.response.body", "body": body, "more_body": how == "lost"})
+
+    async with served(cell, lambda _: front) as server:
+        yield server, created
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("how", ["404", "500"])
+@pytest.mark.parametrize("cell", [cell for cell in FEW if cell.modern], ids=str)
+async def test_a_refused_discovery(cell: Cell, how: str) -> None:
+    """The client falls back to the handshake, which declares sessions: no transport session is made beside ours."""
+    async with failing_once(cell, "server/discover", how) as (server, created):
+        async with peer(cell, server.sessions()) as client:
+            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+        assert len(created) == 1
+
+
+@pytest.mark.parametrize("how", ["error", "lost"])
+@pytest.mark.parametrize("cell", FEW, ids=str)
+async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, how: str) -> None:
+    """The call fails that needed it, nothing is sent again by itself, and the next call begins the session."""
+    async with failing_once(cell, "sessions/create", how) as (server, created):
+        async with peer(cell, server.sessions(timeout=0.5)) as client:
+            # SDK 1.x says nothing of a connection that is lost.
+            with pytest.raises((Refused, NoAnswer), match=r"sessions/create was (refused|not answered)"):
+                await client.tool("count")
+            assert created == []
+            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+        assert len(created) == 1

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final
 
 import anyio
-from clients import INITIALIZE, SESSION_KEY, RealClient
+from clients import SESSION_KEY, RealClient
 from starlette.types import ASGIApp
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
@@ -76,18 +76,9 @@ class Run:
 
     async def begin(self) -> bool:
         """Connect, or return False where the server does not speak the era."""
-        hello = {**INITIALIZE, "capabilities": {"experimental": {"sessions": {}}}}
-        answer = await (
-            self.client.send("server/discover") if self.client.modern else self.client.send("initialize", hello)
-        )
-        if "result" not in answer.json:
-            return False
-        self.capabilities = answer.result["capabilities"]
-        if b"mcp-session-id" in answer.headers:
-            self.client.own["mcp-session-id"] = answer.headers[b"mcp-session-id"].decode()
-        if not self.client.modern:
-            await self.client.send("notifications/initialized", id=None)
-        return True
+        answer = await self.client.connect(experimental={"sessions": {}})
+        self.capabilities = answer.json.get("result", {}).get("capabilities", {})
+        return "result" in answer.json
 
     async def request(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from apps import Seen, Server, grouped
-from clients import SECRET, Answer, Client, call, http
+from clients import SECRET, Answer, Client, RealClient, call, http
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi import Response as FastAPIResponse
 from starlette.applications import Starlette
@@ -180,13 +180,12 @@ NAMED: dict[str, tuple[Make, str]] = {
 
 async def lives_and_dies(app: ASGIApp, path: str) -> None:
     """A session is created, seen by the server, deleted, and refused."""
-    client = Client(app, path=path, query_string=b"")
-    created = await client.send("sessions/create", None, (b"host", b"a.example"))
-    session = {"sessionId": created.result["session"]["sessionId"]}
-    assert (await client.tool("whoami", (b"host", b"a.example"))).result["content"] == "nobody"
-    assert (await client.tool("whoami", (b"host", b"a.example"), session=session)).session is not None
-    assert (await client.send("sessions/delete", None, (b"host", b"a.example"), session=session)).result is not None
-    assert (await client.tool("whoami", (b"host", b"a.example"), session=session)).error["code"] == -32043
+    client = RealClient(app, modern=True, path=path, headers={"host": "a.example"})
+    session = await client.create()
+    assert (await client.tool()).result["content"] == "nobody"
+    assert (await client.tool(session=session)).session is not None
+    assert (await client.delete(session)).result is not None
+    assert (await client.tool(session=session)).error["code"] == -32043
 
 
 @pytest.mark.parametrize(("make", "path"), KNOWN.values(), ids=KNOWN)

@@ -323,11 +323,11 @@ class RealClient(Client):
         other.own = {**self.own, **{name.replace("_", "-"): value for name, value in headers.items()}}
         return other
 
-    async def connect(self) -> Answer:
-        """Complete the handshake, or discover the server in the modern era; a transport session id is kept."""
+    async def connect(self, **capabilities: Any) -> Answer:
+        """Complete the handshake with these capabilities, or discover the server; a transport session id is kept."""
         if self.modern:
             return await self.send("server/discover")
-        answer = await self.send("initialize", INITIALIZE)
+        answer = await self.send("initialize", {**INITIALIZE, "capabilities": capabilities})
         if b"mcp-session-id" in answer.headers:
             self.own["mcp-session-id"] = answer.headers[b"mcp-session-id"].decode()
         await self.send("notifications/initialized", id=None)
