@@ -146,11 +146,10 @@ class Running:
         return client
 
 
-CELLS: Final = [
+CELLS: Final = [  # the SDK takes no middleware, so FastMCP is in every mode there
     Cell(framework, place, modern, stateful)
     for place, framework in product(_PLACES, FRAMEWORKS)
-    if place != "middleware" or framework.startswith("fastmcp")  # the SDK takes none
     for modern, stateful in ((False, True), (False, False), (True, False))  # the modern era has no modes
-    if modern in ERAS
-]
+    if modern in ERAS and (place == "middleware" if framework == FASTMCP else place != "middleware")
+] + [Cell(FASTMCP, place, modern=False, stateful=False) for place in ("add_sessions", "wrapped")]
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful]

@@ -25,7 +25,7 @@ async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]
             yield client
 
 
-@every_cell
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
     """It sees that they exist, creates two by its own calls, uses them with separate state, and deletes them."""
     async with connected(cell) as client:

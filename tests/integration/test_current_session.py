@@ -17,7 +17,7 @@ from mcp_sessions.integrations.fastapi import require_session as required
 from mcp_sessions.telemetry import SessionLogFilter
 
 from .bearers import connected, made
-from .servers import CELLS, FRAMEWORKS, STATEFUL, Cell, running
+from .servers import CELLS, COVERING, FRAMEWORKS, STATEFUL, Cell, running
 
 HANDLERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "async-tool": ("tools/call", {"name": "whoami", "arguments": {}}),
@@ -50,7 +50,7 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
 
 
 @both_backends
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
     async with running(cell) as server:
         client = await server.connected()

@@ -85,7 +85,7 @@ def server(cell: Cell, *, authenticated: bool = False) -> Any:
 CELLS: Final = [
     Cell(framework, modern, stateful, json=False)
     for framework in FRAMEWORKS
-    for modern, stateful in ((False, False), (False, True), (True, False))
+    for modern, stateful in ((False, True), (True, False))
     if modern in ERAS
 ]
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
