@@ -380,6 +380,28 @@ async def test_what_a_fork_inherits_is_not_touched(
     before.shutdown()
 
 
+async def test_a_fork_waits_for_what_is_at_work(store: SQLiteStore) -> None:
+    """Else the child would inherit a file that is half changed; the parent goes on."""
+    begun, released = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        assert released.wait(PATIENCE)
+
+    forking = threading.Thread(target=store._before_fork)
+    async with anyio.create_task_group() as group:
+        group.start_soon(store._run, block)
+        assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
+        forking.start()
+        forking.join(0.1)
+        waits = forking.is_alive()
+        released.set()
+    forking.join(PATIENCE)
+    store._after_fork(is_child=False)
+    assert waits
+    assert await revoke(store, session()) is True
+
+
 # --- several processes ---------------------------------------------------------------------------
 
 
