@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -11,13 +13,14 @@ from apps import Server, reply, sessions, sweeper_of
 from clients import LEGACY, Client, Clock
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_current_span
 from recorded import ALIAS, messages, named, said
 from starlette.types import Receive, Scope, Send
 from streaming import Streaming
 
-from mcp_sessions import CreateRefused, Session, current_session
+from mcp_sessions import CreateRefused, Session, current_session, telemetry
 from mcp_sessions.telemetry import SessionSpanProcessor
+from mcp_sessions.telemetry._core import is_traced
 
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
 
@@ -246,3 +249,40 @@ async def test_a_session_that_is_refused_without_tracing_leaves_no_span(
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
     assert spans == []
+
+
+OfAnotherName = type("ProxyTracerProvider", (trace.TracerProvider,), {"get_tracer": TracerProvider.get_tracer})
+PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True, OfAnotherName: True}
+"""Logfire calls its own by the name of a stand-in, and that one takes spans."""
+
+
+@pytest.mark.parametrize(("kind", "takes"), PROVIDERS.items(), ids=lambda of: getattr(of, "__name__", str(of)))
+def test_the_api_s_stand_ins_keep_nothing(
+    kind: type[trace.TracerProvider], takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    assert not is_traced()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", kind())
+    assert is_traced() is takes
+
+
+def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
+    source = """
+import asyncio, sys
+sys.path.insert(0, "tests/support")
+from apps import Server, sessions
+from clients import Client
+
+async def main():
+    client = Client(sessions(Server()))
+    await client.tool(session=await client.create())
+
+asyncio.run(main())
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_a_name_that_telemetry_does_not_have_is_missing() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Basket'"):
+        telemetry.Basket  # noqa: B018  # asking is enough
