@@ -129,11 +129,11 @@ async def converse_at_once(sessions: ClientSessions, client: Peer, conversations
 
 
 @needs("mcp>=2")
-async def test_of_the_calls_in_many_conversations_none_crosses() -> None:
+async def test_of_a_thousand_calls_in_fifty_sessions_none_crosses() -> None:
     """With the newest client in the newest era, on a server that costs little and answers in this process."""
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
     async with in_process() as sessions, peer(newest, sessions) as client:
-        await converse_at_once(sessions, client, 20, 4)
+        await converse_at_once(sessions, client, 50, 20)
 
 
 # --- one session is created, and `on_create` runs once, whatever fails -----------------------------------
