@@ -290,7 +290,7 @@ async def test_an_outage_is_answered_in_time_and_forgotten_at_once(
     make_store: Make, harmed: Server, ends: str, returns: str, tracked: bool
 ) -> None:
     """Each request ends in the time that is documented, with 503 and Retry-After; then one reconnect is enough."""
-    store = TimeoutStore(make_store(harmed, timeout=0.5), seconds=0.5, background_timeout=0.5)
+    store = TimeoutStore(make_store(harmed, timeout=1), seconds=1, background_timeout=30)
     await store.open()
     client = Client(sessions(Application(), store=store, clock=Clock(), tracked=tracked))
     held, live = await client.create(), await client.create()
