@@ -61,9 +61,9 @@ class Served:
         options = ("--cli", self.url, "--transport", "http", "--format", "json", "--quiet", *arguments)
         return json.loads(await javascript.run(self.packages, self.home, "mcp-inspector", *options))["result"]
 
-    async def whoami(self) -> str:
+    async def whoami(self, *arguments: str) -> str:
         """Return the session of a tool call by the Inspector."""
-        result = await self.inspect("--method", "tools/call", "--tool-name", "whoami")
+        result = await self.inspect("--method", "tools/call", "--tool-name", "whoami", *arguments)
         return str(result["content"][0]["text"])
 
 
@@ -124,6 +124,7 @@ async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> 
     async with served(as_shipped(STREAMING), tmp_path) as server:
         tools = (await server.inspect("--method", "tools/list"))["tools"]
         refs = [await server.whoami() for _ in range(2)]
+        assert await server.whoami("--protocol-era", "auto") == "nobody"  # Node keeps no cookies
     assert {"whoami", "count"} <= {tool["name"] for tool in tools}
     assert len({*refs, "nobody"}) == 3
 
