@@ -129,11 +129,14 @@ async def converse_at_once(sessions: ClientSessions, client: Peer, conversations
 
 
 @needs("mcp>=2")
-async def test_of_a_thousand_calls_in_fifty_sessions_none_crosses() -> None:
+@pytest.mark.parametrize(
+    ("conversations", "calls"), [(20, 4), pytest.param(50, 20, marks=pytest.mark.nightly)], ids=["80", "1,000"]
+)
+async def test_of_the_calls_in_many_conversations_none_crosses(conversations: int, calls: int) -> None:
     """With the newest client in the newest era, on a server that costs little and answers in this process."""
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
     async with in_process() as sessions, peer(newest, sessions) as client:
-        await converse_at_once(sessions, client, 50, 20)
+        await converse_at_once(sessions, client, conversations, calls)
 
 
 # --- one session is created, and `on_create` runs once, whatever fails -----------------------------------
