@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
 
 CONFIRMATION: Final = "notifications/initialized"
-_UNRECORDED: Final = nullcontext()
 
 
 async def handle_post(ctx: RequestContext, body: bytes) -> None:
@@ -84,7 +83,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     except Refusal as refusal:
         refused = (await _reason_of(refusal, ctx.runtime)).with_traceback(None)  # which holds this frame: a cycle
     is_recording = ctx.runtime.telemetry.is_recording()
-    with _recorded(ctx, message, decision, refused) if is_recording else _UNRECORDED:
+    with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
         if refused is not None:
             await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
         elif decision.action in ANSWERED:

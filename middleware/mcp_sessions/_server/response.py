@@ -81,7 +81,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _begin(self, start: ASGIMessage) -> None:
         if self.defers_start:  # ours is not named if the server names its own, or if the request fails
-            self.session_id = next(reversed(session_header_values(start)), None)
+            named = session_header_values(start)
+            self.session_id = named[-1] if named else None
             if self.session_id is not None or start["status"] != _OK:
                 for change in self.rewrites:
                     change.defers_start = False
