@@ -47,8 +47,7 @@ class Answer(clients.Answer):
         """The created, forked or echoed session, as a client holds it."""
         result = self.members.get("result")
         result = result if isinstance(result, dict) else {}
-        found = result.get("session") or (result.get("_meta") or {}).get(KEY) or {}
-        return {name: found[name] for name in ("sessionId", "state") if name in found}
+        return clients.credentials(result.get("session") or (result.get("_meta") or {}).get(KEY) or {})
 
     @property
     def header(self) -> str:
