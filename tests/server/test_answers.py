@@ -110,7 +110,7 @@ class TestAnAnswerThatComesLate:
 
 
 async def named_by(app: ASGIApp) -> Header:
-    return await Client(app, modern=False).shake_hands()
+    return await Client(app, modern=False).initialize()
 
 
 async def bodyless(app: ASGIApp, method: str, named: Header) -> Answer:

@@ -139,7 +139,7 @@ async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
         "twice": token + b"; " + name + b"=" + token,
         "quoted": b'"' + token + b'"',
         "draft": (await client.create())["sessionId"].encode(),
-        "header": (await legacy.shake_hands())[1],
+        "header": (await legacy.initialize())[1],
     }
     cookie = b"cookie", name + b"=" + values[kind]
     await is_answered_once(client, cookie)

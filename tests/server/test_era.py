@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import DISCOVER, HANDSHAKE, Client, Header
+from clients import DISCOVER, INITIALIZE, Client, Header
 from starlette.types import Receive, Scope, Send
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -48,7 +48,7 @@ async def test_they_get_a_session_by_header(caplog: pytest.LogCaptureFixture) ->
     for agent in (b"node", b"node", b"Deno/2"):
         assert await is_led(client, (b"user-agent", agent))
     assert app.methods == ["initialize"]
-    begun = await legacy.send("initialize", HANDSHAKE, NODE)
+    begun = await legacy.send("initialize", INITIALIZE, NODE)
     named = (b"mcp-session-id", begun.headers[b"mcp-session-id"])
     assert [(await legacy.tool("count", NODE, named)).result["content"] for _ in range(2)] == [1, 2]
     assert [line.split()[3] for line in caplog.messages if line.startswith('era="auto"')] == ["node", "deno"]

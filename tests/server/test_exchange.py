@@ -143,7 +143,7 @@ class TestWhileTheStoreIsAway:
             store = Failing("read", error=lambda: StoreUnavailable("store_timeout"))
             app = sessions(Server(), store=store, on_store_error=on_store_error, require=require)
             client = Client(app, modern=False)
-            named = await client.shake_hands()
+            named = await client.initialize()
             answers = [await client.tool(name, named) for name in ("whoami", "remember")]
             assert [answer.status for answer in answers] == statuses
         assert caplog.text.count("continues without its state: store unavailable (store_timeout)") == 1
@@ -180,7 +180,7 @@ async def test_a_state_that_cannot_be_kept_makes_the_answer_an_error(by_header: 
 
     client = Client(sessions(Server(sse=True, spoil=spoil)), modern=False)
     if by_header:
-        answer = await client.tool("spoil", await client.shake_hands())
+        answer = await client.tool("spoil", await client.initialize())
     else:
         answer = await client.tool("spoil", session=await client.create())
     assert answer.error["code"] == -32603

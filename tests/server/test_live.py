@@ -93,7 +93,7 @@ async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
         return [before, session._active.ended_by_own_request]  # type: ignore[attr-defined]
 
     client = Client(sessions(Server(leave=leave), store=store), modern=False)
-    header = [await client.shake_hands()] if by_header else []
+    header = [await client.initialize()] if by_header else []
     session = None if by_header else await client.create()
     assert (await client.tool("leave", *header, session=session)).result["content"] == [False, True]
     assert (await client.tool("leave", *header, session=session)).error["code"] == -32043

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import DISCOVER, HANDSHAKE, Client, Header, call, http
+from clients import DISCOVER, INITIALIZE, Client, Header, call, http
 
 from mcp_sessions import TransportSessions, current_session
 from mcp_sessions._server import current, logs
@@ -88,7 +88,7 @@ async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptu
     app = sessions(app_that_asks)
     for modern in (True, False):
         client = Client(app, modern=modern)
-        await client.send(DISCOVER if modern else "initialize", HANDSHAKE)
+        await client.send(DISCOVER if modern else "initialize", INITIALIZE)
         await client.create()
         await client.delete({"sessionId": "unknown"})
         await client.send("ping")
@@ -147,7 +147,7 @@ async def cookie_session(client: Client) -> Header:
 
 
 Begin = Callable[[Client], Awaitable[Header]]
-ERAS: list[tuple[Begin, bool]] = [(Client.shake_hands, False), (cookie_session, True)]
+ERAS: list[tuple[Begin, bool]] = [(Client.initialize, False), (cookie_session, True)]
 
 
 async def refused_twice(client: Client, named: Header) -> None:

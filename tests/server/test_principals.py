@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from apps import Server, sessions
-from clients import HANDSHAKE, Answer, Client, Header, by, call, http, user_of
+from clients import INITIALIZE, Answer, Client, Header, by, call, http, user_of
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
 from stateful import Stateful
 
@@ -98,7 +98,7 @@ UNSEEN = {
 
 
 async def started(app: Any, method: str, *headers: Header, modern: bool, **scope: Any) -> Answer:
-    return await Client(app, modern=modern, **scope).send(method, {} if modern else HANDSHAKE, *headers)
+    return await Client(app, modern=modern, **scope).send(method, {} if modern else INITIALIZE, *headers)
 
 
 class TestACallerWhomNothingShows:

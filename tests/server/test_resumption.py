@@ -245,7 +245,7 @@ class TestACallThatIsCancelled:
     async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
         """Clients of the SDK 1.x leave without cancelling their calls."""
         broken = Broken()
-        header = await broken.client.shake_hands()
+        header = await broken.client.initialize()
 
         async def leave() -> None:
             assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200

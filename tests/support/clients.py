@@ -30,7 +30,6 @@ OFFERED = {"fork": True}
 """The extensions in `capabilities.experimental.sessions`, by default."""
 
 DISCOVER = "server/discover"
-HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 Header = tuple[bytes, bytes]
@@ -230,8 +229,8 @@ class Client:
         params = {"name": name, "arguments": arguments}
         return await self.send("tools/call", params, *headers, session=session)
 
-    async def shake_hands(self) -> Header:
-        """Shake hands, and return the header that names the transport session."""
+    async def initialize(self) -> Header:
+        """Begin as a client does, and return the header that names the transport session."""
         return b"mcp-session-id", (await self.send("initialize")).headers[b"mcp-session-id"]
 
     async def create(self, *headers: Header) -> dict[str, str]:

@@ -93,7 +93,7 @@ async def ended(client: Client) -> Answer:
 
 
 async def hung_up(client: Client) -> Answer:
-    header = await client.shake_hands()
+    header = await client.initialize()
     await call(client.app, http("DELETE", headers=[header]))
     return await client.tool("whoami", header)
 

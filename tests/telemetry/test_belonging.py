@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions, sweeper_of
-from clients import LEGACY, Client, Clock, call, http
+from clients import INITIALIZE, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan
@@ -21,7 +21,6 @@ from mcp_sessions.telemetry import _attributes
 from mcp_sessions.telemetry._attributes import server_ref
 
 NAMES = ("session.id", "mcp.session.id")
-INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 HEADER = b"mcp-session-id"
 
 

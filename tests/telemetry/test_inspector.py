@@ -17,7 +17,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Answer, Client, Incoming, call, http
+from clients import INITIALIZE, Answer, Client, Incoming, call, http
 from failing import Failing
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -37,7 +37,6 @@ from mcp_sessions.telemetry._outcome import RequestTelemetry
 
 TOKEN = "a-token-of-the-operator"
 SECONDS = 60  # after which a test that hangs fails
-INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 
 
 @pytest.fixture(autouse=True)

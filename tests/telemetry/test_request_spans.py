@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import LEGACY, START, Client
+from clients import INITIALIZE, START, Client
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF, Sampler
@@ -25,7 +25,6 @@ CALLER, HTTP = 0xCA, 0x8A
 META = {"traceparent": f"00-{CALLER:032x}-{CALLER:016x}-01", "tracestate": "a=b"}
 HEADER = (b"traceparent", b"00-%032x-%016x-01" % (HTTP, HTTP))
 CLIENT = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
-INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
 CHAT = {"session.id": "chat"}
 
 

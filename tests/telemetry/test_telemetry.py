@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, reply, sessions, sweeper_of
-from clients import LEGACY, Client, Clock
+from clients import INITIALIZE, Client, Clock
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_current_span
@@ -21,8 +21,6 @@ from streaming import Streaming
 from mcp_sessions import CreateRefused, Session, current_session, telemetry
 from mcp_sessions.telemetry import SessionSpanProcessor
 from mcp_sessions.telemetry._core import is_traced
-
-INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
 
 
 async def fails(session: Session | None, arguments: dict[str, Any]) -> Any:
@@ -271,7 +269,7 @@ def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
 import asyncio, sys
 sys.path.insert(0, "tests/support")
 from apps import Server, sessions
-from clients import Client
+from clients import INITIALIZE, Client
 
 async def main():
     client = Client(sessions(Server()))
