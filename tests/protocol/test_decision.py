@@ -1,4 +1,4 @@
-"""The decision table, read line by line, and the checks on headers that stand before it."""
+"""How a request names its session, and the decision table, read line by line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from clients import SESSION_KEY
+from clients import MODERN, SESSION_KEY
+from hypothesis import example, given
+from hypothesis import strategies as st
 from reasons import refused
 
 from mcp_sessions._errors import Refusal
@@ -21,18 +23,18 @@ from mcp_sessions._protocol.decision import (
     TABLE,
     Action,
     Decision,
-    Lists,
     Rules,
     SessionPresence,
     check_envelope,
     decide,
     involves_session,
     list_action,
+    requested_session,
     subject_of,
     subjects,
 )
-from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject
-from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject, metadata, speaks_draft
+from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, VERSION, RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.policy import Policy
 from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
@@ -48,9 +50,93 @@ def call(method: str = "tools/call", members: str = "") -> Message:
     return message(f'"id":1,"method":"{method}"{members}')
 
 
+# --- headers and metadata ------------------------------------------------------------------------
+
+
+def test_the_first_copy_of_a_header_counts_and_none_is_lost() -> None:
+    """As in the official SDK; a second session or method header refuses the request, so it must be seen."""
+    pairs = [(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")]
+    head = RequestHeaders([*pairs, (b"mcp-session-id", b"a"), (b"host", b"x"), (b"mcp-session-id", b"\xff")])
+    assert (head.first(VERSION), head.is_modern, head.all(SESSION_HEADER)) == ("", True, ["a", "\xff"])
+    empty = RequestHeaders([])
+    assert (empty.first(VERSION), empty.is_modern, empty.all(SESSION_HEADER)) == (None, False, [])
+
+
+@pytest.mark.parametrize("version", [*sorted(HANDSHAKE_VERSIONS), "2026-07-28", "2025-11-25 "])
+def test_every_version_is_modern_but_those_of_the_handshake(version: str) -> None:
+    modern = RequestHeaders([(b"mcp-protocol-version", version.encode())]).is_modern
+    assert modern is (version not in HANDSHAKE_VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_json"),
+    [
+        *(([kind], True) for kind in ("Application/JSON; charset=utf-8", "application/jsonx", "text/plain, text/json")),
+        (["text/plain", "application/json"], True),
+        *(([kind], False) for kind in ("application/x-www-form-urlencoded", "")),
+        ([], False),
+    ],
+)
+def test_what_a_server_might_take_for_json_is_json(kinds: list[str], is_json: bool) -> None:
+    """In whichever copy of the header; the official SDK takes a type that only begins with it, or a list with it."""
+    assert RequestHeaders([(b"content-type", kind.encode()) for kind in kinds]).is_json is is_json
+
+
+def carrying(session: str) -> SessionMetadata | None:
+    return requested_session(call(members=f',"params":{{"_meta":{{"{SESSION_KEY}":{session}}}}}'), None)
+
+
+@pytest.mark.parametrize(
+    ("session", "reason"),
+    [
+        *((text, "malformed_session") for text in ('{"state":"s"}', '{"sessionId":"a","state":1}')),
+        ('{"sessionId":"a","State":"b"}', "member_case"),
+    ],
+)
+def test_metadata_that_cannot_be_read_is_refused(session: str, reason: str) -> None:
+    """Beside what is in the corpus of test_jsonrpc."""
+    with refused(reason):
+        carrying(session)
+
+
+@given(st.text(), st.none() | st.text())
+@example("", "")
+def test_ids_and_states_are_read_as_they_were_meant_and_never_shown(session_id: str, state: str | None) -> None:
+    session: dict[str, Any] = {"sessionId": session_id} if state is None else {"sessionId": session_id, "state": state}
+    found = carrying(json.dumps(session, ensure_ascii=False))
+    assert found == SessionMetadata(session_id, state)
+    assert repr(found) == "<SessionMetadata>"
+
+
+def test_metadata_says_when_the_session_ends_in_utc() -> None:
+    plain = {"sessionId": "a", "expiresAt": "1970-01-01T00:00:00Z"}
+    assert json.loads(metadata("a", 0)) == plain
+    assert json.loads(metadata("a", 0, "s")) == {**plain, "state": "s"}
+
+
+IN_ENVELOPE = '{"_meta":{"io.modelcontextprotocol/clientCapabilities":%s}}'
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "speaks"),
+    [
+        ("initialize", '{"capabilities":{"experimental":{"sessions":{}}}}', True),
+        ("initialize", '{"capabilities":{"experimental":{"other":{}},"sessions":{}}}', False),
+        *(("initialize", f'{{"capabilities":{odd},"x":"sessions"}}', False) for odd in ('{"experimental":null}', "[]")),
+        *(("initialize", params, False) for params in ("null", '{"sessions":1}')),
+        ("m", IN_ENVELOPE % '{"experimental":{"se\\u0073sions":{}}}', True),
+        *(("m", params, False) for params in (IN_ENVELOPE % "{}", '{"_meta":{"sessions":1}}', '{"x":"sessions"}')),
+    ],
+)
+def test_a_client_that_declares_sessions_speaks_the_draft(method: str, params: str, speaks: bool) -> None:
+    """In its handshake, or in each envelope of the modern era: it creates sessions itself, so it is given none."""
+    assert speaks_draft(call(method, f',"params":{params}')) is speaks
+
+
+# --- the table -----------------------------------------------------------------------------------
+
 KINDS: dict[str, Kind] = {"draft": "session", "transport": "transport", "field": "field", "beside": "beside"}
 """The ids of these tests that are authentic, and what their tokens may be used as."""
-MODERN = (b"mcp-protocol-version", b"2026-07-28")
 
 
 def rules(require: Any = "never", **given: Any) -> Rules:
@@ -71,7 +157,7 @@ def rules(require: Any = "never", **given: Any) -> Rules:
 def headers(session_id: str | None = None, *, modern: bool = False, cookie: str | None = None) -> RequestHeaders:
     """The headers of a request of an era, with a session header of ours or none."""
     named = [] if session_id is None else [(b"mcp-session-id", session_id.encode())]
-    found = RequestHeaders([*named, *([MODERN] if modern else [])])
+    found = RequestHeaders([*named, *([(b"mcp-protocol-version", MODERN.encode())] if modern else [])])
     found.session_id = session_id
     found.cookie = cookie
     return found
@@ -109,17 +195,11 @@ def test_a_message_is_about_one_thing(text: str, about: Subject, with_both: Subj
     assert subjects == [about, about, with_both]
 
 
-@pytest.mark.parametrize(
-    ("lists", "modern", "action"),
-    [
-        (None, True, Action.STRIP_SESSION),
-        (None, False, Action.ATTACH),
-        *((name, modern, action) for name, action in LISTS.items() for modern in (False, True)),
-    ],
-)
-def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, action: Action) -> None:
+def test_lists_follow_the_option_or_the_era() -> None:
     """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
-    assert list_action(lists, modern=modern) is action
+    for modern, action in ((True, Action.STRIP_SESSION), (False, Action.ATTACH)):
+        assert list_action(None, modern=modern) is action
+        assert {lists: list_action(lists, modern=modern) for lists in LISTS} == LISTS
 
 
 EVERY = subjects(list(EXTENSIONS))
@@ -298,8 +378,7 @@ def test_where_a_dialect_requires_sessions_a_cookie_is_none() -> None:
     assert decide(call("sessions/list"), headers(), requiring).metadata is None
 
 
-VERSION = "2026-07-28"
-STATED = f'"io.modelcontextprotocol/protocolVersion":"{VERSION}"'
+STATED = f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"'
 CAPABLE = '"io.modelcontextprotocol/clientCapabilities":{}'
 WHOLE = f"{{{STATED},{CAPABLE}}}"
 
@@ -307,12 +386,12 @@ WHOLE = f"{{{STATED},{CAPABLE}}}"
 @pytest.mark.parametrize(
     ("meta", "version", "methods", "reason"),
     [
-        (WHOLE, VERSION, ["sessions/create"], None),
-        *((meta, VERSION, ["sessions/create"], "envelope_incomplete") for meta in (f"{{{CAPABLE}}}", f"{{{STATED}}}")),
-        (WHOLE.replace(f'"{VERSION}"', "1"), VERSION, ["sessions/create"], "envelope_incomplete"),
+        (WHOLE, MODERN, ["sessions/create"], None),
+        *((meta, MODERN, ["sessions/create"], "envelope_incomplete") for meta in (f"{{{CAPABLE}}}", f"{{{STATED}}}")),
+        (WHOLE.replace(f'"{MODERN}"', "1"), MODERN, ["sessions/create"], "envelope_incomplete"),
         *((WHOLE, other, ["sessions/create"], "version_header_mismatch") for other in (None, "2099-01-01")),
-        *((WHOLE, VERSION, methods, "method_header_mismatch") for methods in ([], ["sessions/delete"])),
-        (WHOLE, VERSION, ["sessions/create"] * 2, "method_header_mismatch"),
+        *((WHOLE, MODERN, methods, "method_header_mismatch") for methods in ([], ["sessions/delete"])),
+        (WHOLE, MODERN, ["sessions/create"] * 2, "method_header_mismatch"),
     ],
 )
 def test_an_envelope_is_whole_and_says_what_the_headers_say(

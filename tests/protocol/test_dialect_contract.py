@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import Answer, Clock
+from clients import INITIALIZE, Answer, Client, Clock, Header, call, credentials, http
 from failing import Failing
-from tongues import TONGUES, Alternative1, Tongue, TransportHeader
+from sep1364 import Speaker, Stateful
+from starlette.types import ASGIApp
 
 from mcp_sessions import CreateRefused, EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._server.options import DAY
@@ -19,15 +21,96 @@ from mcp_sessions.stores._memory import MemoryStore
 GONE = -32043
 
 
+class Draft:
+    """`_meta`, `sessions/create`, `sessions/delete`. A session is what the client holds of it."""
+
+    options: Mapping[str, Any] = {}  # of the middleware
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.client = Client(app, modern=False)
+        self.speaker = Speaker(app)
+
+    async def begin(self) -> Answer:
+        return await self.client.send("sessions/create")
+
+    def held(self, answer: Answer) -> dict[str, str]:
+        return credentials(answer.result["session"])
+
+    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer:
+        answer = await self.client.tool(tool, *headers, session=session)
+        session |= credentials((answer.session if "result" in answer.json else None) or {})
+        return answer
+
+    async def end(self, session: dict[str, str]) -> Answer:
+        return await self.client.delete(session)
+
+
+def mirror(session: Mapping[str, str]) -> Header:
+    return (b"mcp-session-id", session["sessionId"].encode())
+
+
+class TransportHeader(Draft):
+    """The header, `initialize`, HTTP DELETE."""
+
+    async def begin(self) -> Answer:
+        return await self.client.send("initialize", INITIALIZE)
+
+    def held(self, answer: Answer) -> dict[str, str]:
+        return {"sessionId": answer.headers[b"mcp-session-id"].decode()}
+
+    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer:
+        return await self.client.tool(tool, mirror(session), *headers)
+
+    async def end(self, session: dict[str, str]) -> Answer:
+        return await call(self.client.app, http("DELETE", headers=[mirror(session)]))
+
+
+class Bridged(TransportHeader):
+    """The same in front of a server that names transport sessions of its own, which travel inside of ours."""
+
+    options: Mapping[str, Any] = {"bridge": True}
+
+
+class Alternative1(Draft):
+    """The field, `sessions/create`, `sessions/delete`."""
+
+    options: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
+
+    async def begin(self) -> Answer:
+        return await self.speaker.say("sessions/create", {"capabilities": {}})
+
+    def held(self, answer: Answer) -> dict[str, str]:
+        return {"sessionId": answer.json["sessionId"]}
+
+    async def use(self, session: dict[str, str], tool: str = "whoami", *headers: Header) -> Answer:
+        return await self.speaker.tool(tool, session["sessionId"], *headers)
+
+    async def end(self, session: dict[str, str]) -> Answer:
+        return await self.speaker.say("sessions/delete", dict(session))
+
+
+class Alternative2(Alternative1):
+    """The field, `initialize`, `terminate`."""
+
+    options: Mapping[str, Any] = {"dialects": [SEP1364Initialize()]}
+
+    async def begin(self) -> Answer:
+        return await self.speaker.initialize()
+
+    async def end(self, session: dict[str, str]) -> Answer:
+        return await self.speaker.say("terminate", dict(session))
+
+
 async def tally(session: Session | None, arguments: dict[str, Any]) -> Any:
     assert session is not None
     session.state["n"] = session.state.get("n", 0) + 1
     return [session.state["n"], await session.data.increment("n")]
 
 
-@pytest.fixture(params=TONGUES)
-def dialect(request: pytest.FixtureRequest) -> type[Tongue]:
-    return TONGUES[request.param]
+@pytest.fixture(params=[Draft, TransportHeader, Bridged, Alternative1, Alternative2])
+def dialect(request: pytest.FixtureRequest) -> type[Draft]:
+    kind: type[Draft] = request.param
+    return kind
 
 
 @pytest.fixture
@@ -35,12 +118,13 @@ def server() -> Server:
     return Server(tally=tally)
 
 
-def client(dialect: type[Tongue], server: Server, **options: Any) -> Tongue:
-    return dialect(sessions(dialect.around(server), **dialect.options, **options))
+def client(dialect: type[Draft], server: Server, **options: Any) -> Draft:
+    app: ASGIApp = Stateful(server) if dialect is Bridged else server
+    return dialect(sessions(app, **dialect.options, **options))
 
 
-async def begun(tongue: Tongue) -> dict[str, str]:
-    return tongue.held(await tongue.begin())
+async def begun(of: Draft) -> dict[str, str]:
+    return of.held(await of.begin())
 
 
 def said(answer: Answer) -> Any:
@@ -52,123 +136,109 @@ def code(answer: Answer) -> int:
     return found
 
 
-class TestASession:
-    async def test_has_a_name_a_state_and_data_of_its_own(self, dialect: type[Tongue], server: Server) -> None:
-        """On every worker that has the keys and the store, whatever needs a session."""
-        options: dict[str, Any] = {"store": MemoryStore(), "require": "always"}
-        here, there = client(dialect, server, **options), client(dialect, Server(tally=tally), **options)
-        one, other = await begun(here), await begun(here)
-        refs = [said(await tongue.use(one)) for tongue in (here, there)] + [said(await here.use(other))]
-        assert refs[0] == refs[1] != refs[2]
-        assert all(ref.startswith("ses_") for ref in refs)
-        turns = (here, one), (there, one), (there, other), (here, one)
-        assert [said(await tongue.use(held, "tally")) for tongue, held in turns] == [[1, 1], [2, 2], [1, 1], [3, 3]]
+async def test_a_session_has_a_name_a_state_and_data_of_its_own(dialect: type[Draft], server: Server) -> None:
+    """On every worker that has the keys and the store, whatever needs a session; it begins with what a hook writes."""
 
-    async def test_begins_with_what_on_create_writes(self, dialect: type[Tongue], server: Server) -> None:
-        """Whether its client carries the state or the store keeps it."""
+    async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
+        session.state["n"] = 10
+        await session.data.set("n", 20)
 
-        async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
-            session.state["n"] = 10
-            await session.data.set("n", 20)
-
-        tongue = client(dialect, server, on_create=fill)
-        assert said(await tongue.use(await begun(tongue), "tally")) == [11, 21]
-
-    async def test_has_an_id_as_the_specification_wants_it(self, dialect: type[Tongue], server: Server) -> None:
-        """Visible ASCII, and short enough for a header; it never reaches the server in one."""
-        tongue = client(dialect, server)
-        session = await begun(tongue)
-        assert re.fullmatch(r"[\x21-\x7e]{1,512}", session["sessionId"])
-        await tongue.use(session)
-        assert server.last.headers.get(b"mcp-session-id") != session["sessionId"].encode()
-
-    async def test_may_be_recorded(self, dialect: type[Tongue], server: Server) -> None:
-        clock = Clock()
-        tongue = client(dialect, server, tracked=True, idle_timeout=3600, clock=clock, store=MemoryStore(clock=clock))
-        session = await begun(tongue)
-        clock.now += 1800
-        assert said(await tongue.use(session)).startswith("ses_")
-        clock.now += 3660
-        assert code(await tongue.use(session)) == GONE
+    options: dict[str, Any] = {"store": MemoryStore(), "require": "always", "on_create": fill}
+    here, there = client(dialect, server, **options), client(dialect, Server(tally=tally), **options)
+    one, other = await begun(here), await begun(here)
+    refs = [said(await worker.use(one)) for worker in (here, there)] + [said(await here.use(other))]
+    assert refs[0] == refs[1] != refs[2]
+    assert all(ref.startswith("ses_") for ref in refs)
+    turns = (here, one), (there, one), (there, other), (here, one)
+    tallied = [said(await worker.use(held, "tally")) for worker, held in turns]
+    assert tallied == [[11, 21], [12, 22], [11, 21], [13, 23]]
 
 
-class TestAnEnd:
-    async def test_is_for_every_worker_and_for_good(self, dialect: type[Tongue], server: Server) -> None:
-        store, ended = MemoryStore(), []
-
-        def on_end(session: EndedSession, reason: str) -> None:
-            ended.append((session.ref, reason))
-
-        here, there = client(dialect, server, store=store, on_end=on_end), client(dialect, Server(), store=store)
-        session = await begun(here)
-        ref = said(await there.use(session))
-        assert (await here.end(session)).status == 200
-        assert [code(await tongue.use(session)) for tongue in (here, there)] == [GONE, GONE]
-        assert ended == [(ref, "deleted")]
-        assert code(await here.end(session)) == GONE
-
-    async def test_comes_with_time(self, dialect: type[Tongue], server: Server) -> None:
-        clock = Clock()
-        tongue = client(dialect, server, clock=clock)
-        session = await begun(tongue)
-        clock.now += 30 * DAY
-        assert code(await tongue.use(session)) == GONE
+async def test_an_id_is_as_the_specification_wants_it(dialect: type[Draft], server: Server) -> None:
+    """Visible ASCII, and short enough for a header; it never reaches the server in one."""
+    user = client(dialect, server)
+    session = await begun(user)
+    assert re.fullmatch(r"[\x21-\x7e]{1,512}", session["sessionId"])
+    await user.use(session)
+    assert server.last.headers.get(b"mcp-session-id") != session["sessionId"].encode()
 
 
-class TestARefusal:
-    async def test_meets_what_was_never_minted(self, dialect: type[Tongue], server: Server) -> None:
-        tongue = client(dialect, server)
-        forged = (await begun(tongue))["sessionId"].rpartition(".")[0] + ".AAAA"
-        assert code(await tongue.use({"sessionId": forged})) == GONE
-        assert "tools/call" not in server.methods
+async def test_a_session_may_be_recorded(dialect: type[Draft], server: Server) -> None:
+    clock = Clock()
+    user = client(dialect, server, tracked=True, idle_timeout=3600, clock=clock, store=MemoryStore(clock=clock))
+    session = await begun(user)
+    clock.now += 1800
+    assert said(await user.use(session)).startswith("ses_")
+    clock.now += 3660
+    assert code(await user.use(session)) == GONE
 
-    async def test_meets_somebody_else_s(self, dialect: type[Tongue], server: Server) -> None:
-        who = "alice"
-        tongue = client(dialect, server, principal=lambda scope: Principal(subject=who))
-        session = await begun(tongue)
-        who = "bob"
-        assert code(await tongue.use(session)) == GONE
-        assert code(await tongue.end(session)) == GONE
 
-    async def test_meets_another_server_s(self, dialect: type[Tongue], server: Server) -> None:
-        session = await begun(client(dialect, server, audience="one"))
-        assert code(await client(dialect, server, audience="other").use(session)) == GONE
+async def test_an_end_is_for_every_worker_and_for_good(dialect: type[Draft], server: Server) -> None:
+    store, ended = MemoryStore(), []
 
-    async def test_is_not_certain_where_the_store_is_out_of_reach(self, dialect: type[Tongue], server: Server) -> None:
-        """Clients take "not found" as final, so it is never said then."""
-        tongue = client(dialect, server, store=Failing("status"))
-        session = await begun(tongue)
-        assert ((answer := await tongue.use(session)).status, code(answer)) == (503, -32603)
-        assert ((answer := await tongue.end(session)).status, code(answer)) == (503, -32603)
+    def on_end(session: EndedSession, reason: str) -> None:
+        ended.append((session.ref, reason))
 
-    async def test_may_be_the_application_s(self, dialect: type[Tongue], server: Server) -> None:
-        """No session is begun; where a client did not ask for one, it goes on without."""
+    here, there = client(dialect, server, store=store, on_end=on_end), client(dialect, Server(), store=store)
+    session = await begun(here)
+    ref = said(await there.use(session))
+    assert (await here.end(session)).status == 200
+    assert [code(await worker.use(session)) for worker in (here, there)] == [GONE, GONE]
+    assert ended == [(ref, "deleted")]
+    assert code(await here.end(session)) == GONE
 
-        def refuse(session: Session, params: dict[str, Any], scope: Any) -> None:
-            raise CreateRefused("not today")
 
-        answer = await client(dialect, server, on_create=refuse).begin()
-        if dialect is TONGUES["transport"]:
-            assert b"mcp-session-id" not in answer.headers
-            assert "result" in answer.json
-        else:
-            assert answer.error == {"code": -31045, "message": "not today"}
+async def test_what_is_not_a_live_session_of_the_caller_s_is_not_found(dialect: type[Draft], server: Server) -> None:
+    """One that was never minted, somebody else's, another server's, and one whose time is over."""
+    who, clock = "alice", Clock()
+    options: dict[str, Any] = {"principal": lambda scope: Principal(subject=who), "clock": clock}
+    user = client(dialect, server, **options)
+    session = await begun(user)
+    assert code(await user.use({"sessionId": session["sessionId"].rpartition(".")[0] + ".AAAA"})) == GONE
+    assert code(await client(dialect, server, audience="other", **options).use(session)) == GONE
+    who = "bob"
+    assert code(await user.use(session)) == GONE
+    assert code(await user.end(session)) == GONE
+    who = "alice"
+    clock.now += 30 * DAY
+    assert code(await user.use(session)) == GONE
+    assert not any(b"tools/call" in seen.body for seen in server.seen)
+
+
+async def test_not_found_is_never_said_while_the_store_is_out_of_reach(dialect: type[Draft], server: Server) -> None:
+    """Clients take it as final."""
+    user = client(dialect, server, store=Failing("status"))
+    session = await begun(user)
+    for answer in (await user.use(session), await user.end(session)):
+        assert (answer.status, code(answer)) == (503, -32603)
+
+
+async def test_the_application_may_refuse_to_begin_one(dialect: type[Draft], server: Server) -> None:
+    """Where a client did not ask for one, it goes on without."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Any) -> None:
+        raise CreateRefused("not today")
+
+    answer = await client(dialect, server, on_create=refuse).begin()
+    if dialect is TransportHeader:
+        assert b"mcp-session-id" not in answer.headers
+        assert "result" in answer.json
+    else:
+        assert answer.error == {"code": -31045, "message": "not today"}
 
 
 BOTH = {"dialects": [SEP1364Create(), SEP1364Initialize()]}
+IN_HEADER: tuple[type[Draft], ...] = TransportHeader, Alternative2  # header and field are two names of one session
+IN_FIELD = Alternative1, Alternative2
 
 
-ON_ONE_SERVER = [name for name in TONGUES if name != "bridge"]
-IN_HEADER = "transport", "alternative 2"  # the header and the field are two names of one session
-IN_FIELD = "alternative 1", "alternative 2"
-
-
-@pytest.mark.parametrize(("made", "used"), list(permutations(ON_ONE_SERVER, 2)))
-async def test_a_session_is_used_in_the_way_in_which_it_was_named(made: str, used: str, server: Server) -> None:
+@pytest.mark.parametrize(("made", "used"), [*permutations([Draft, TransportHeader, *IN_FIELD], 2)])
+async def test_a_session_is_used_in_the_way_in_which_it_was_named(
+    made: type[Draft], used: type[Draft], server: Server
+) -> None:
     """Its state is kept in one place alone. What a header named may be repeated by a field, which it mirrors."""
     app = sessions(server, **BOTH)
-    session = await begun(TONGUES[made](app))
-    answer = await TONGUES[used](app).use(session)
+    answer = await used(app).use(await begun(made(app)))
     if (used in IN_FIELD and made in {*IN_FIELD, *IN_HEADER}) or (made in IN_HEADER and used in IN_HEADER):
         assert said(answer).startswith("ses_")
     else:
@@ -178,18 +248,9 @@ async def test_a_session_is_used_in_the_way_in_which_it_was_named(made: str, use
 async def test_metadata_goes_before_a_transport_session(server: Server) -> None:
     """Both live side by side; one that is dead is told of."""
     app = sessions(server)
-    drafted, header = Tongue(app), TransportHeader(app)
+    drafted, header = Draft(app), TransportHeader(app)
     session, transport = await begun(drafted), await begun(header)
-    mirror = (b"mcp-session-id", transport["sessionId"].encode())
     ref = said(await drafted.use(session))
-    assert said(await drafted.use(session, "whoami", mirror)) == ref != said(await header.use(transport))
+    assert said(await drafted.use(session, "whoami", mirror(transport))) == ref != said(await header.use(transport))
     await header.end(transport)
-    assert (await drafted.use(session, "whoami", mirror)).status == 404
-
-
-async def test_the_field_goes_before_a_header_that_says_the_same(server: Server) -> None:
-    first = Alternative1(sessions(server, **BOTH))
-    session = await begun(first)
-    assert said(await first.use(session)).startswith("ses_")
-    doubled = await first.use(session, "whoami", (b"mcp-session-id", session["sessionId"].encode()))
-    assert (doubled.status, code(doubled)) == (400, -32600)
+    assert (await drafted.use(session, "whoami", mirror(transport))).status == 404
