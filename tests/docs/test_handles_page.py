@@ -17,9 +17,9 @@ import mcp
 from clients import SECRET, Clock
 from mcp.types import TextContent
 
-from integration.test_explicit_handles import held
 from mcp_sessions import Principal
 from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
+from mcp_sessions.testing import session_for_test
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -78,14 +78,14 @@ def test_verifying_by_hand_prints_the_error(
     assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
 
 
-@asyncio_alone
 async def test_a_session_lists_its_handles(run: Callable[..., dict[str, Any]]) -> None:
     """The three tools create, list and forget a handle of a session."""
-    names, session = run(FASTMCP, KEEPING), held("ses_page", None)
-    browser = await names["create_browser"](session)
-    assert await names["list_browsers"](session) == [browser]
-    await names["forget_browser"](session, names["handles"].verify("browser", browser, session=session))
-    assert await names["list_browsers"](session) == []
+    names = run(FASTMCP, KEEPING)
+    with session_for_test() as session:
+        browser = await names["create_browser"](session)
+        assert await names["list_browsers"](session) == [browser]
+        await names["forget_browser"](session, names["handles"].verify("browser", browser))
+        assert await names["list_browsers"](session) == []
 
 
 # --- tables --------------------------------------------------------------------------------------

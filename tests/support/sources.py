@@ -1,8 +1,7 @@
-"""An open session that no token was minted for, to test sessions and handles without one."""
+"""An open session that no token was minted for, to test sessions without one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,13 +38,12 @@ class Made:
     claims: Claims = field(default_factory=lambda: claims_of("ses_abc"))
     ends_at: int = 60
     principal: Principal | None = None
-    make_data: Callable[[], Data] = no_data
     stated: bytes | None = None
     ended: list[str] = field(default_factory=list)
     state: State = field(default_factory=lambda: State(None, check=len))
 
     def data(self) -> Data:
-        return self.make_data()
+        return no_data()
 
     async def capabilities(self) -> bytes | None:
         return self.stated
