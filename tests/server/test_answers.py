@@ -1,22 +1,25 @@
-"""The answers that are ours: created, deleted, refused; in both eras, and to whom they say why."""
+"""Answers of our own: the question to the server before one, what admits, and what a caller is told."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
-from apps import Server, sessions
-from clients import START, Answer, Client, Clock, Header, call, http
+from apps import Server, reply, sessions
+from clients import ENVELOPE, START, Answer, Client, Clock, Header, call, http
 from failing import Failing
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_sessions import SEP1364Create, Session
-from mcp_sessions._errors import StoreFull, StoreUnavailable
-from mcp_sessions._server.logs import EventSink
-from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import SessionUsed
-from mcp_sessions.stores._base import Record
+from mcp_sessions import Record, SEP1364Create, Session
+from mcp_sessions._server.options import DAY, OnStoreError
+
+TOKEN = {"sessionId": "forged"}
+KEPT: list[Header] = [(b"authorization", b"Bearer x"), (b"origin", b"https://app")]
+DROPPED: list[Header] = [
+    (b"mcp-name", b"checkout"),
+    (b"accept-encoding", b"gzip"),  # a compressed answer could not be judged
+    (b"transfer-encoding", b"chunked"),  # beside a length, a way to smuggle
+]
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -24,25 +27,94 @@ def modern(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "modern")
 
 
-def client_of(modern: bool, **options: Any) -> Client:
-    return Client(sessions(Server(), **options), modern=modern)
+class TestTheQuestion:
+    async def test_it_is_the_caller_s_own_envelope_and_nothing_of_the_request(self, modern: bool) -> None:
+        """Same headers and `_meta` envelope; no name, no arguments, no session, and a true length."""
+        server = Server()
+        client = Client(sessions(server, principal=lambda scope: None), modern=modern, user="alice")
+        session = await client.create()
+        params = {"name": "checkout", "_meta": {**ENVELOPE, "progressToken": "p", "com.example/own": 1}}
+        mirror = (b"mcp-session-id", session["sessionId"].encode())
+        await client.send("sessions/delete", params, *KEPT, *DROPPED, mirror, session=session, id="x")
+        method = "server/discover" if modern else "ping"
+        assert server.last.json == {"jsonrpc": "2.0", "id": "x", "method": method, "params": {"_meta": ENVELOPE}}
+        length = (b"content-length", b"%d" % len(server.last.body))
+        assert server.last.headers == dict([*client.headers(method), *KEPT, length])
+        assert server.last.scope["user"] == "alice"
 
+    async def test_it_leaves_the_caller_s_scope_alone(self) -> None:
+        """What the server writes on its scope for the question does not show in the request."""
 
-@pytest.mark.parametrize("failure", [StoreUnavailable, StoreFull])
-async def test_a_store_that_did_not_take_it_is_said_to_have_failed(modern: bool, failure: type[Exception]) -> None:
-    """Never success, never "not found": the client may try again, and is told when."""
-    client = client_of(modern, store=Failing("revoke", error=failure))
-    session = await client.create()
-    answer = await client.delete(session)
-    assert (answer.status, answer.error["code"]) == (503, -32603)
-    assert answer.headers[b"retry-after"] == b"1"
-    assert (await client.tool(session=session)).session is not None
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["user"] = scope["state"]["user"] = "asked"
+            assert scope["mcp_session"] is None
+
+        client = Client(app)
+        scope = http(headers=client.headers("sessions/create"), state={})
+        await call(sessions(app), scope, b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"}')
+        assert "user" not in {*scope, *scope["state"]}
+
+    async def test_a_notification_is_asked_about_with_an_id(self) -> None:
+        """So that the server answers at all; with one of its own, since a server may await only one of each."""
+        client = Client(sessions(server := Server()))
+        for _ in range(2):
+            assert (await client.send("notifications/x", session=TOKEN, id=None)).status == 400
+        one, other = [seen.json["id"] for seen in server.seen]
+        assert one != other
+        assert (one + other).count("admission-") == 2
+
+    @pytest.mark.parametrize(
+        ("rest", "admits"),
+        [
+            ('"id":1,"result":{}', True),
+            ('"id":1,"error":{"code":-32601,"message":"Method not found"}', True),
+            *((f'"id":1,"error":{error}', False) for error in ("null", '{"message":"x"}', '{"code":-32600}')),
+            *((f'{other}"error":{{"code":-32601,"message":"x"}}', False) for other in ('"id":8,', "")),
+            *((text, False) for text in ('"id":"1","result":{}', '"method":"notifications/message"')),
+        ],
+    )
+    @pytest.mark.parametrize(("status", "sse"), [(200, False), (200, True), (404, False)])
+    async def test_a_success_and_a_missing_method_admit(
+        self, rest: str, admits: bool, status: int, sse: bool, modern: bool
+    ) -> None:
+        """Modern servers answer an unknown method with HTTP 404; events count like a body."""
+        text = f'{{"jsonrpc":"2.0",{rest}}}'
+        body, kind = (f"event: message\r\ndata: {text}\r\n\r\n", "event-stream") if sse else (text, "json")
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            await reply(send, body.encode(), status=status, media_type=kind.encode())
+            return True
+
+        answer = await Client(sessions(Server(guard=guard)), modern=modern).send("sessions/create")
+        assert (b'"sessionId"' in answer.body, answer.body == body.encode()) == (admits, not admits)
+
+    @pytest.mark.parametrize(("status", "text"), [(401, b""), (200, b"data: {}\n\n")])
+    async def test_the_server_s_refusal_reaches_the_caller_as_it_came(
+        self, status: int, text: bytes, modern: bool
+    ) -> None:
+        """An expired access token must give 401, not "Session not found"; nothing is created, ended or told of."""
+        shut, told = False, list[object]()
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            if shut:
+                await reply(send, text, status=status, media_type=b"text/own")
+            return shut
+
+        app = sessions(Server(guard=guard), listen=told.append, on_create=lambda session, *_: told.append(session.ref))
+        client = Client(app, modern=modern)
+        session = await client.create()
+        shut = True
+        told.clear()
+        for attempt in client.send("sessions/create"), client.delete(session), client.tool(session=TOKEN):
+            answer = await attempt
+            assert (answer.status, answer.body, answer.headers[b"content-type"]) == (status, text, b"text/own")
+        assert told == []
 
 
 @pytest.mark.parametrize("over", ["expired", "ended"])
 async def test_only_the_owner_learns_that_a_session_is_over(modern: bool, over: str) -> None:
     clock, caller = Clock(), ["alice"]
-    client = client_of(modern, clock=clock, principal=lambda scope: caller[0])
+    client = Client(sessions(Server(), clock=clock, principal=lambda scope: caller[0]), modern=modern)
     session = await client.create()
     if over == "ended":
         await client.delete(session)
@@ -53,64 +125,49 @@ async def test_only_the_owner_learns_that_a_session_is_over(modern: bool, over: 
     assert (await client.tool(session=session)).error["data"] == {"sessionId": session["sessionId"]}
 
 
-class TestAnAnswerThatComesLate:
-    """A second or more after the store was asked how the session stands."""
-
-    async def answer(
-        self, tool: str, seconds: float, *, sse: bool = False, fails: bool = False, **options: Any
-    ) -> Answer:
-        """Call a tool that takes this long; `slow` is ended meanwhile by another worker, `end` by itself."""
-        clock = Clock()
-        store = Failing(*["statuses"] * fails, clock=clock)
-
-        async def slow(session: Session | None, arguments: dict[str, Any]) -> Any:
-            assert session is not None
-            until = int(session.expires_at.timestamp())
-            await store.revoke(Record(session.ref, None, START, until, START), reason="deleted", lease=60)
-            return await wait(session, arguments)
-
-        async def end(session: Session | None, arguments: dict[str, Any]) -> Any:
-            assert session is not None
-            await session.end()
-            return await wait(session, arguments)
-
-        async def wait(session: Session | None, arguments: dict[str, Any]) -> Any:
-            clock.now += seconds
-            return "the result"
-
-        client = Client(sessions(Server(sse=sse, slow=slow, end=end, wait=wait), store=store, clock=clock, **options))
-        session = await client.create()
-        answer = await client.tool(tool, session=session)
-        if b"the result" not in answer.body and not fails:
-            assert answer.error["data"] == {"sessionId": session["sessionId"], "reason": "ended"}
-        return answer
-
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_is_not_that_of_a_session_that_has_ended(self, sse: bool) -> None:
-        """In JSON, or as a stream that begins only now, it says what a later call would be told."""
-        answer = await self.answer("slow", 1, sse=sse)
-        assert (answer.status, answer.json["id"], answer.error["code"]) == (200, 1, -32043)
-
-    @pytest.mark.parametrize(
-        ("tool", "seconds", "fails"),
-        [("wait", 10, False), ("slow", 0.9, False), ("end", 1, False), ("slow", 1, True)],
-        ids=["it lives", "too early to ask again", "ended by the call itself", "the store does not answer"],
-    )
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_goes_out_otherwise(self, tool: str, seconds: float, fails: bool, sse: bool) -> None:
-        """Also while the store is away, where the deployment says so."""
-        allowed = {"on_store_error": "allow"} if fails else {}
-        answer = await self.answer(tool, seconds, sse=sse, fails=fails, **allowed)
-        assert answer.result["content"] == "the result"
-
-    @pytest.mark.parametrize("sse", [False, True])
-    async def test_is_not_let_out_while_nobody_knows_how_its_session_is(self, sse: bool) -> None:
-        answer = await self.answer("slow", 1, sse=sse, fails=True)
-        assert (answer.json["id"], answer.error["code"]) == (1, -32603)
+LATE: dict[str, tuple[str, float, OnStoreError | None, int | None]] = {
+    "its session lives": ("wait", 10, None, None),
+    "its session has ended elsewhere": ("slow", 1, None, -32043),
+    "it is too early to ask again": ("slow", 0.9, None, None),
+    "the call has ended its session itself": ("end", 1, None, None),
+    "nobody knows how its session is": ("slow", 1, "refuse", -32603),
+    "nobody knows, and the deployment lets it out": ("slow", 1, "allow", None),
+}
 
 
-async def named_by(app: ASGIApp) -> Header:
-    return await Client(app, modern=False).initialize()
+@pytest.mark.parametrize(("tool", "seconds", "away", "code"), LATE.values(), ids=LATE)
+@pytest.mark.parametrize("sse", [False, True])
+async def test_an_answer_that_comes_late_leaves_while_its_session_lives(
+    tool: str, seconds: float, away: OnStoreError | None, code: int | None, sse: bool
+) -> None:
+    """A second after the store was asked, it is asked again, also where a stream begins only now."""
+    clock = Clock()
+    store = Failing(*["statuses"] * (away is not None), clock=clock)
+
+    async def wait(session: Session | None, arguments: dict[str, Any]) -> Any:
+        clock.now += seconds
+        return "the result"
+
+    async def slow(session: Session | None, arguments: dict[str, Any]) -> Any:
+        """Another worker ends the session meanwhile."""
+        assert session is not None
+        until = int(session.expires_at.timestamp())
+        await store.revoke(Record(session.ref, None, START, until, START), reason="deleted", lease=60)
+        return await wait(session, arguments)
+
+    async def end(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        await session.end()
+        return await wait(session, arguments)
+
+    server = Server(sse=sse, slow=slow, end=end, wait=wait)
+    client = Client(sessions(server, store=store, clock=clock, on_store_error=away or "refuse"))
+    session = await client.create()
+    answer = await client.tool(tool, session=session)
+    assert (answer.status, answer.json["id"], answer.json.get("error", {}).get("code")) == (200, 1, code)
+    assert (b"the result" in answer.body) is (code is None)
+    if code == -32043:
+        assert answer.error["data"] == {"sessionId": session["sessionId"], "reason": "ended"}
 
 
 async def bodyless(app: ASGIApp, method: str, named: Header) -> Answer:
@@ -124,7 +181,7 @@ class TestWithoutABody:
     async def test_a_store_that_does_not_answer_is_no_dead_session(self, failing: str) -> None:
         """Clients take a 404 as final; with 503 they may try again."""
         app = sessions(Server(), store=Failing(failing))
-        answer = await bodyless(app, "DELETE", await named_by(app))
+        answer = await bodyless(app, "DELETE", await Client(app, modern=False).initialize())
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
 
     @pytest.mark.parametrize("transport", ["auto", "off"])
@@ -141,38 +198,6 @@ class TestWithoutABody:
 
     @pytest.mark.parametrize("method", ["GET", "DELETE"])
     async def test_where_none_are_named_an_id_of_ours_is_out_of_place(self, method: str) -> None:
-        answer = await bodyless(sessions(Server(), transport="off"), method, await named_by(sessions(Server())))
+        named = await Client(sessions(Server()), modern=False).initialize()
+        answer = await bodyless(sessions(Server(), transport="off"), method, named)
         assert (answer.status, answer.error["code"]) == (400, -32020)
-
-
-class TestTheLog:
-    async def test_each_fact_is_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        client = client_of(True)
-        with caplog.at_level(logging.INFO, logger="mcp_sessions"):
-            root = await client.create()
-            fork = await client.fork(root)
-            refs = [(await client.tool(session=session)).result["content"] for session in (root, fork)]
-            await client.delete(root)
-            await client.tool(session=root)
-            await client.post(b"{")
-        assert [line for line in caplog.messages if "at a restart" not in line] == [
-            f"session {refs[0]} created",
-            f"session {refs[1]} created",
-            f"session {refs[0]} ended: deleted",
-            f"refused 'tools/call' of session {refs[0]}: ended (-32043)",
-            "refused a request without a readable message: not_json (-32700)",
-        ]
-
-    async def test_a_method_name_cannot_forge_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        """What a client wrote is quoted and cut: no line break, no terminal code, no flood."""
-        method = "x\nERROR all is lost\x1b[2J\u202e" + "y" * 1000
-        with caplog.at_level(logging.INFO, logger="mcp_sessions"):
-            await client_of(False).send(method, session={"sessionId": "x"})
-        (line,) = [line for line in caplog.messages if "at a restart" not in line]
-        assert line.isprintable()
-        assert len(line) < 160
-
-    def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
-            EventSink(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
-        assert not caplog.records

@@ -96,6 +96,31 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")  # though it is written outside of a request
 
 
+async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(sessions(Server()))
+    root = await client.create()
+    refs = [(await client.tool(session=one)).result["content"] for one in (root, await client.fork(root))]
+    await client.delete(root)
+    await client.tool(session=root)
+    await client.post(b"{")
+    assert [line for line in caplog.messages if "at a restart" not in line] == [
+        f"session {refs[0]} created",
+        f"session {refs[1]} created",
+        f"session {refs[0]} ended: deleted",
+        f"refused 'tools/call' of session {refs[0]}: ended (-32043)",
+        "refused a request without a readable message: not_json (-32700)",
+    ]
+
+
+async def test_a_method_name_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """What a client wrote is quoted and cut: no line break, no terminal code, no flood."""
+    method = "x\nERROR all is lost\x1b[2J\u202e" + "y" * 1000
+    await Client(sessions(Server()), modern=False).send(method, session={"sessionId": "x"})
+    (line,) = of(caplog, "refused")
+    assert line.getMessage().isprintable()
+    assert len(line.getMessage()) < 160
+
+
 async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplog: pytest.LogCaptureFixture) -> None:
     """Never a key, but the names of all of them."""
     secrets = ["first-" + "abcdefghijklmnopqrstuvwxyz0123456789", "other-" + "zyxwvutsrqponmlkjihgfedcba9876543210"]
