@@ -75,11 +75,11 @@ async def test_small_pieces_cost_no_more_than_what_they_hold() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "reason"),
     [
-        *(("content-length", [value], "body_too_large") for value in ("11", "9" * 19, "9" * 5000)),
-        *(("content-length", [value], None) for value in ("10", "0", "-11", "x", "1e9", "")),
-        *(("content-encoding", [value], "content_encoding") for value in ("gzip", "br", "identity, gzip", "x")),
+        *(("content-length", [value], "body_too_large") for value in ("11", "9" * 5000)),
+        *(("content-length", [value], None) for value in ("10", "-11", "x", "1e9")),
+        *(("content-encoding", [value], "content_encoding") for value in ("gzip", "identity, gzip")),
         ("content-encoding", ["identity", "gzip"], "content_encoding"),
-        *(("content-encoding", [value], None) for value in ("", "identity", " Identity ")),
+        *(("content-encoding", [value], None) for value in ("", " Identity ")),
     ],
 )
 async def test_what_its_headers_say_refuses_it_unread(name: str, values: list[str], reason: str | None) -> None:

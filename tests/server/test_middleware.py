@@ -1,7 +1,11 @@
-"""The shell: what is none of our business passes as the very same objects, and MCP is found wherever it is mounted."""
+"""The shell: session headers, the path, the application's start and stop, and the `send` that it gets."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -9,45 +13,40 @@ import pytest
 from apps import Server, sessions
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable
 from asgiref.typing import Scope as ASGIScope
-from clients import SECRET, Answer, Client, Clock, Header, Incoming, call, http
+from clients import SECRET, Answer, Client, Header, Incoming, call, http
 from hypothesis import given
 from hypothesis import strategies as st
+from sniffio import current_async_library
 from starlette._utils import get_route_path
 from starlette.testclient import TestClient
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.routing import route_path
+from mcp_sessions.stores import MemoryStore
 from mcp_sessions.stores._base import Ended
-from mcp_sessions.stores._memory import MemoryStore
-
-JSON: list[Header] = [(b"content-type", b"application/json")]
 
 
-class TestTheSessionHeader:
-    @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
-    @pytest.mark.parametrize("path", ["/mcp", "/mcp/x"])
-    async def test_two_of_them_are_refused(self, method: str, path: str) -> None:
-        """Two readers could take different ones."""
-        twice: list[Header] = [*JSON, (b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")]
-        server = Server()
-        answer = await call(sessions(server), http(method, path, twice), b"{}")
-        assert (answer.status, answer.error["code"]) == (400, -32600)
-        assert not any(b"mcp-session-id" in seen.headers for seen in server.seen)
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/x"])
+async def test_two_session_headers_are_refused(method: str, path: str) -> None:
+    """Two readers could take different ones."""
+    twice: list[Header] = [(b"content-type", b"application/json"), *[(b"mcp-session-id", b"a")] * 2]
+    answer = await call(sessions(server := Server()), http(method, path, twice), b"{}")
+    assert (answer.status, answer.error["code"]) == (400, -32600)
+    assert not any(b"mcp-session-id" in seen.headers for seen in server.seen)
 
-    @pytest.mark.parametrize("admission", ["ask", "own"])
-    @pytest.mark.parametrize("method", ["GET", "DELETE"])
-    async def test_one_of_ours_without_a_body_stands_alone(self, method: str, admission: str) -> None:
-        """A session of the draft lives in the metadata; a request without one cannot name it by the header."""
-        server = Server()
-        app = sessions(server, admission=admission)
-        token = (await Client(app).create())["sessionId"].encode()
-        server.seen.clear()
-        answer = await call(app, http(method, headers=[(b"mcp-session-id", token)]))
-        assert answer.status == {"GET": 405, "DELETE": 404}[method]  # as a transport session that is over
-        asked = [seen.headers for seen in server.seen]
-        assert asked == ([{}] if (method, admission) == ("DELETE", "ask") else [])
+
+@pytest.mark.parametrize("admission", ["ask", "own"])
+@pytest.mark.parametrize(("method", "status"), [("GET", 405), ("DELETE", 404)])
+async def test_a_session_header_of_ours_without_a_body_stands_alone(method: str, status: int, admission: str) -> None:
+    """A session of the draft lives in the metadata, so this is answered as a transport session that is over."""
+    app = sessions(server := Server(), admission=admission)
+    token = (await Client(app).create())["sessionId"].encode()
+    server.seen.clear()
+    assert (await call(app, http(method, headers=[(b"mcp-session-id", token)]))).status == status
+    assert [seen.headers for seen in server.seen] == [{}] * ((method, admission) == ("DELETE", "ask"))
 
 
 @given(st.text("/am", max_size=8), st.text("/am", max_size=6))
@@ -57,22 +56,37 @@ def test_the_path_is_the_one_that_routing_takes(path: str, root: str) -> None:
     assert route_path(scope) == get_route_path(scope)
 
 
-class Store(MemoryStore):
-    """A store that says what is asked of it, and may refuse to open and to close."""
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # on which those types are
+async def test_an_application_with_the_types_of_asgiref_is_wrapped() -> None:
+    """Type checkers accept it as they do one with Starlette's."""
 
-    def __init__(self, clock: Clock, *, opening: Exception | None = None) -> None:
-        super().__init__(clock=clock)
+    async def app(scope: ASGIScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": [], "trailers": False})
+
+    assert (await call(MCPSessionMiddleware(app, keys=SECRET), http("GET"))).status == 204
+
+
+STEPS = "startup", "shutdown"
+COMPLETE = tuple(f"lifespan.{step}.complete" for step in STEPS)
+
+
+class Life(MemoryStore):
+    """A store, background work and an application of one server, and what happens to them in order."""
+
+    def __init__(self, *says: str, opening: Exception | None = None) -> None:
+        super().__init__()
+        self.says = says  # what the application answers to each thing that it hears
         self.steps: list[str] = []
         self.swept = anyio.Event()
         self._opening = opening
 
     async def open(self) -> None:
-        self.steps.append("open")
+        self.steps.append("the store opens")
         if self._opening is not None:
             raise self._opening
 
     async def close(self) -> None:
-        self.steps.append("close")
+        self.steps.append("the store closes")
         if self._opening is not None:
             raise self._opening
 
@@ -80,69 +94,155 @@ class Store(MemoryStore):
         self.swept.set()
         return await super().claim_ended(**options)
 
+    def start(self) -> None:
+        self.steps.append("work begins")
 
-STEPS = "startup", "shutdown"
-STARTED, STOPPED = ({"type": f"lifespan.{step}.complete"} for step in STEPS)
-
-
-class TestItsOwnStartAndStop:
-    async def live(self, app: Any) -> list[Message]:
-        """Start an application up and shut it down; what it says."""
-        answer = Answer()
-        with anyio.fail_after(5):
-            await app({"type": "lifespan"}, Incoming(*({"type": f"lifespan.{step}"} for step in STEPS)), answer)
-        return answer.messages
+    async def stop(self) -> None:
+        self.steps.append("work ends")
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for step in STEPS:
-            await receive()
-            await send({"type": f"lifespan.{step}.complete"})
+        for said in self.says:
+            self.steps.append(f"the application hears {(await receive())['type']}")
+            await send({"type": said})
 
-    @pytest.mark.parametrize("ours", [True, False])
-    async def test_the_store_is_opened_first_and_closed_last(self, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One that was given as an object is closed by who made it."""
-        store = Store(Clock())
-        monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-        app = sessions(self.app, store="memory:" if ours else store)
-        assert await self.live(app) == [STARTED, STOPPED]
-        assert store.steps == (["open", "close"] if ours else ["open"])
+    @asynccontextmanager
+    async def own(self, app: object) -> AsyncIterator[str]:
+        """What a router does around its own life."""
+        self.steps.append("the application starts")
+        if app is None:
+            raise LookupError
+        yield f"state of {app}"
+        self.steps.append("the application stops")
+
+    def wrapped(self, store: str | None = "memory:") -> MCPSessionMiddleware:
+        app = sessions(self.app, store=store or self)
+        app.services.background_services = [self]
+        return app
+
+    async def hear(self, message: Message) -> None:
+        self.steps.append(f"the server hears {message['type']}")
+
+
+class TestItsStartAndStop:
+    @pytest.fixture
+    def life(self, monkeypatch: pytest.MonkeyPatch) -> Life:
+        """One whose store is made by name."""
+        life = Life(*COMPLETE)
+        monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: given and life)
+        return life
+
+    async def live(self, life: Life, **options: Any) -> list[str]:
+        """Start an application up and shut it down."""
+        with anyio.fail_after(5):
+            events = ({"type": f"lifespan.{step}"} for step in STEPS)
+            await life.wrapped(**options)({"type": "lifespan"}, Incoming(*events), life.hear)
+        return life.steps
+
+    @pytest.mark.parametrize("end", ["complete", "failed"])
+    async def test_ours_begins_after_the_application_and_ends_before_it(self, life: Life, end: str) -> None:
+        """The store opens first and closes last, while the event loop still runs."""
+        life.says = "lifespan.startup.complete", f"lifespan.shutdown.{end}"
+        assert await self.live(life) == [
+            "the store opens",
+            "the application hears lifespan.startup",
+            "the server hears lifespan.startup.complete",
+            "work begins",
+            "work ends",
+            "the application hears lifespan.shutdown",
+            "the store closes",
+            f"the server hears lifespan.shutdown.{end}",
+        ]
+
+    async def test_an_application_that_does_not_start_starts_nothing(self, life: Life) -> None:
+        """One without a lifespan returns at once, which servers take for "not supported", and goes on serving."""
+        life.says = ("lifespan.startup.failed",)
+        assert [step for step in await self.live(life) if step.startswith("work")] == []
+        life.says = ()
+        life.steps.clear()
+        assert await self.live(life) == ["the store opens"]
+
+    async def test_a_store_that_was_given_as_an_object_is_closed_by_who_made_it(self) -> None:
+        assert "the store closes" not in await self.live(Life(*COMPLETE), store=None)
 
     async def test_a_store_that_is_set_up_wrongly_stops_the_start(self) -> None:
         """The server says what to do, and does not serve."""
-        app = sessions(self.app, store=Store(Clock(), opening=ConfigurationError("use appendonly")))
-        answer = Answer()
+        app, answer = Life(*COMPLETE, opening=ConfigurationError("use appendonly")).wrapped(None), Answer()
         with pytest.raises(ConfigurationError, match="use appendonly"):
             await app({"type": "lifespan"}, Incoming({"type": "lifespan.startup"}), answer)
         assert answer.messages == [{"type": "lifespan.startup.failed", "message": "use appendonly"}]
         with pytest.raises(ConfigurationError, match="use appendonly"):
             TestClient(app).__enter__()  # which waits for the end of the application
 
-    async def test_a_store_that_is_away_does_not(
-        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_store_that_is_away_does_not(self, life: Life, caplog: pytest.LogCaptureFixture) -> None:
         """What needs no session is served meanwhile; nor does it keep the server from stopping."""
-        store = Store(Clock(), opening=StoreUnavailable())
-        monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-        app = sessions(self.app, store="memory:")
-        assert await self.live(app) == [STARTED, STOPPED]
+        life._opening = StoreUnavailable()
+        assert (await self.live(life))[-1] == "the server hears lifespan.shutdown.complete"
         assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
     async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
-        store = Store(Clock())
-        app = sessions(Server(), store=store, tracked=True)
-        await Client(app).create()
+        await Client(sessions(Server(), store=(life := Life()), tracked=True)).create()
         with anyio.fail_after(5):
-            await store.swept.wait()
+            await life.swept.wait()
+
+    async def test_of_several_lives_of_a_router_the_last_ends_ours(self, life: Life) -> None:
+        """As where an application is mounted twice."""
+        services = life.wrapped().services
+        async with services.around(life.own, "app") as state, services.around(life.own, "app"):
+            life.steps.append("serves")
+        assert state == "state of app"
+        assert life.steps == [
+            *["the store opens", "the application starts", "work begins"] * 2,
+            *("serves", "the application stops", "work ends", "the application stops", "the store closes"),
+        ]
+
+    async def test_a_router_that_fails_at_its_start_leaves_nothing_open(self, life: Life) -> None:
+        with pytest.raises(LookupError):
+            await life.wrapped().services.around(life.own, None).__aenter__()
+        assert life.steps == ["the store opens", "the application starts", "the store closes"]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of asgiref knows nothing else
-class TestUnderAnotherDriver:
-    async def test_an_application_with_the_types_of_asgiref_is_wrapped(self) -> None:
-        """Type checkers accept it as they do one with Starlette's."""
+SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+BODIES = {"application/json": SUCCESS, "text/event-stream": b"data: %b\n\n" % SUCCESS, "text/plain": b"hello"}
 
-        async def app(scope: ASGIScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-            await send({"type": "http.response.start", "status": 204, "headers": [], "trailers": False})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        assert (await call(MCPSessionMiddleware(app, keys=SECRET), http("GET"))).status == 204
+async def in_a_task(function: Any, *event: Message) -> None:
+    """Asyncio's own function takes nothing but a coroutine; task groups call a coroutine function themselves."""
+    assert inspect.iscoroutinefunction(function)
+    if current_async_library() == "asyncio":
+        await asyncio.create_task(function(*event))
+    else:
+        async with anyio.create_task_group() as group:
+            group.start_soon(function, *event)
+
+
+def with_functions(app: ASGIApp) -> ASGIApp:
+    """Call an application as servers do, with coroutine functions."""
+
+    async def call(scope: Scope, receive: Receive, send: Any) -> None:
+        async def own_receive() -> Message:
+            return await receive()
+
+        async def own_send(event: Message) -> None:
+            await send(event)
+
+        await app(scope, own_receive, own_send)
+
+    return call
+
+
+@pytest.mark.parametrize("is_in_session", [False, True])
+@pytest.mark.parametrize("kind", BODIES)
+async def test_an_application_receives_and_sends_in_tasks(kind: str, is_in_session: bool) -> None:
+    """As any ASGI application may, in each kind of response, with and without a session."""
+
+    async def app(scope: Scope, receive: Receive, send: Any) -> None:
+        await in_a_task(receive)
+        headers = [(b"content-type", kind.encode())]
+        await in_a_task(send, {"type": "http.response.start", "status": 200, "headers": headers})
+        await in_a_task(send, {"type": "http.response.body", "body": BODIES[kind]})
+
+    session = await Client(sessions(Server())).create() if is_in_session else None
+    answer = await Client(with_functions(sessions(app))).tool(session=session)
+    assert answer.body.startswith(BODIES[kind][:20])
+    assert (answer.body != BODIES[kind]) == (is_in_session and kind != "text/plain")
