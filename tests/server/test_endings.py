@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,24 +12,24 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import DEADLINE, START
+from apps import Server, sessions
+from clients import DEADLINE, START, Clock
 from sources import claims
 
+from mcp_sessions import Claims, Record, SessionDeleted, SessionEvent
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server import resumption
-from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.resumption import StreamRequest, Streams
-from mcp_sessions._session.claims import AUDIENCE, Claims, utc
-from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.events import SessionDeleted, SessionEvent
+from mcp_sessions._session.claims import AUDIENCE, utc
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Ended, Record, SessionStatus
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores import MemoryStore
+from mcp_sessions.stores._base import Ended, SessionStatus
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
 CLAIMS = claims(trace=TRACE)
+OTHER = claims(jti="b" * 22)
 
 
 class OpenStream:
@@ -82,25 +83,15 @@ class Store(MemoryStore):
 
 
 class Worker:
-    """One worker, and what happens on it, in order."""
+    """One worker, and what it reports."""
 
-    def __init__(self, store: Store, on_end: Callable[..., Any] | None = None, **options: float) -> None:
-        self.steps: list[str] = []
+    def __init__(self, on_end: Callable[..., Any] | None = None, store: Store | None = None) -> None:
         self.facts: list[SessionEvent] = []
-        self.store = store
-        self.streams = Streams(store)
-        self.terminator = Terminator(
-            store,
-            self.streams,
-            on_end=on_end,
-            emit=self.facts.append,
-            data=self.data,
-            clock=lambda: START + 90,
-            **{"pause": 0, **options},
-        )
-
-    def data(self, owner: str, until: int) -> Data:
-        return Data(self.store, Namespace(owner, until, 1000), clock=lambda: START, max_value_bytes=1000)
+        self.store = store or Store()
+        options = {"store": self.store, "on_end": on_end, "listen": self.facts.append, "clock": Clock(START + 90)}
+        runtime = sessions(Server(), **options)._runtime
+        self.streams, self.data = runtime.streams, runtime.data(CLAIMS.ref, END)
+        self.terminator = replace(runtime.terminator, pause=0)
 
     async def recorded(self) -> Worker:
         """With a record of the session."""
@@ -123,9 +114,9 @@ async def test_everything_happens_in_its_order() -> None:
         # No other worker may run it as long as this one's lease lasts.
         seen.extend(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10))
 
-    store = Store()
-    worker = await Worker(store, on_end).recorded()
-    await worker.data(CLAIMS.ref, END).set("browser", 7)
+    worker = await Worker(on_end).recorded()
+    store = worker.store
+    await worker.data.set("browser", 7)
     stream = OpenStream(worker.streams, CLAIMS)
     await worker.end()
     assert seen == [
@@ -133,7 +124,7 @@ async def test_everything_happens_in_its_order() -> None:
         (SessionStatus.ENDED, True, 7),
         SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
-    assert await worker.data(CLAIMS.ref, END).get("browser") is None
+    assert await worker.data.get("browser") is None
     assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
     assert await store.status(CLAIMS) is SessionStatus.ENDED
 
@@ -143,7 +134,7 @@ async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
     """Whether sessions are recorded or not; the others end their streams."""
     ran: list[str] = []
     store = Store()
-    workers = [Worker(store, lambda session, reason: ran.append(session.ref)) for _ in range(5)]
+    workers = [Worker(lambda session, reason: ran.append(session.ref), store) for _ in range(5)]
     if tracked:
         await workers[0].recorded()
     streams = [OpenStream(worker.streams, CLAIMS) for worker in workers]
@@ -164,7 +155,7 @@ async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
         await go.wait()
         ran.append(reason)
 
-    worker = Worker(Store(), on_end)
+    worker = Worker(on_end)
     async with anyio.create_task_group() as group:
         group.start_soon(worker.end)
         await inside.wait()
@@ -177,7 +168,7 @@ async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
 async def test_what_the_store_did_not_take_has_not_ended() -> None:
     """No stream is cut, no hook runs, and who asked for it learns so."""
     ran: list[str] = []
-    worker = Worker(Store(), lambda session, reason: ran.append(reason))
+    worker = Worker(lambda session, reason: ran.append(reason))
     stream = OpenStream(worker.streams, CLAIMS)
     worker.store.away = 1
     with pytest.raises(StoreUnavailable):
@@ -191,30 +182,23 @@ async def fails(session: EndedSession, reason: str) -> None:
     raise LookupError
 
 
-async def takes_long(session: EndedSession, reason: str) -> None:
-    await anyio.sleep_forever()
-
-
 @pytest.mark.parametrize(
     ("on_end", "line"),
-    [
-        (fails, "raised LookupError"),
-        (takes_long, "cancelled after 0.05 s"),
-        (None, None),
-    ],
+    [(fails, "raised LookupError"), (lambda *_: anyio.sleep_forever(), "cancelled after 0.05 s"), (None, None)],
+    ids=["fails", "takes long", "there is none"],
 )
 async def test_whatever_the_hook_does_the_session_has_ended(
     on_end: Callable[..., Any] | None, line: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its data is forgotten, before another worker could take over and run the hook a second time."""
-    worker = Worker(Store(), on_end, timeout=0.05)
-    await worker.data(CLAIMS.ref, END).set("a", 1)
+    worker = Worker(on_end)
+    worker.terminator = replace(worker.terminator, timeout=0.05)
+    await worker.data.set("a", 1)
+    caplog.clear()
     await worker.end()
     assert worker.store.finished == [CLAIMS.ref]
-    assert await worker.data(CLAIMS.ref, END).get("a") is None
-    assert [text for text in caplog.messages if line is not None] == [f"on_end of session {CLAIMS.ref} {line}"] * bool(
-        line
-    )
+    assert await worker.data.get("a") is None
+    assert caplog.messages == ([] if line is None else [f"on_end of session {CLAIMS.ref} {line}"])
     assert room.HOOK_TIMEOUT < room.LEASE
 
 
@@ -228,82 +212,78 @@ async def test_a_hook_that_awaits_what_it_has_cancelled_has_run() -> None:
         task.cancel()
         await task
 
-    worker = Worker(Store(), on_end)
+    worker = Worker(on_end)
     await worker.end()
     assert worker.store.finished == [CLAIMS.ref]
 
 
-class TestAHookThat:
-    async def test_is_cancelled_with_its_worker(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Without a word about patience; the next worker runs it."""
-        worker = Worker(Store(), lambda session, reason: anyio.sleep_forever())
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(worker.terminator.finish, Ended(Record.of(CLAIMS), "idle"))
-                await anyio.wait_all_tasks_blocked()
-                group.cancel_scope.cancel()
-        assert (caplog.messages, worker.store.finished) == ([], [])
+async def test_a_hook_is_cancelled_with_its_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a word about patience; the next worker runs it."""
+    worker = Worker(lambda session, reason: anyio.sleep_forever())
+    caplog.clear()
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.terminator.finish, Ended(Record.of(CLAIMS), "idle"))
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert (caplog.messages, worker.store.finished) == ([], [])
 
 
-class TestForgetting:
-    async def test_a_store_that_was_away_is_told_later(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Else another worker would run the hook again, though it has run."""
-        ran: list[str] = []
+async def test_a_store_that_was_away_is_told_later_to_forget(caplog: pytest.LogCaptureFixture) -> None:
+    """Else another worker would run the hook again, though it has run."""
+    ran: list[str] = []
 
-        def on_end(session: EndedSession, reason: str) -> None:
-            ran.append(reason)
-            worker.store.away = 3
+    def on_end(session: EndedSession, reason: str) -> None:
+        ran.append(reason)
+        worker.store.away = 3
 
-        worker = await Worker(Store(), on_end).recorded()
-        await worker.end()
-        assert worker.store.finished == []
-        with anyio.fail_after(DEADLINE):
-            await worker.store.has_finished.wait()
-        assert (ran, worker.store.finished) == (["logout"], [CLAIMS.ref])
-        assert caplog.messages == [f"data of ended session {CLAIMS.ref} not deleted yet: store unavailable"]
-
-    async def test_it_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By then its lease has run out, and another worker has it; a record that is left is freed when it expires."""
-        monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
-        worker = Worker(Store())
-        ends = partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted")
-        for attempt in (partial(worker.store.purge, CLAIMS.ref), ends):
-            worker.store.away = 3
-            await worker.terminator._retry(attempt)
-            assert (worker.store.away, worker.store.finished) == (1, [])
+    worker = await Worker(on_end).recorded()
+    caplog.clear()
+    await worker.end()
+    assert worker.store.finished == []
+    with anyio.fail_after(DEADLINE):
+        await worker.store.has_finished.wait()
+    assert (ran, worker.store.finished) == (["logout"], [CLAIMS.ref])
+    assert caplog.messages == [f"data of ended session {CLAIMS.ref} not deleted yet: store unavailable"]
 
 
-A, B = claims(jti="a" * 22), claims(jti="b" * 22)
+async def test_no_change_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then its lease has run out, and another worker has it; a record that is left is freed when it expires."""
+    monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
+    worker = Worker()
+    ends = partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted")
+    for attempt in (partial(worker.store.purge, CLAIMS.ref), ends):
+        worker.store.away = 3
+        await worker.terminator._retry(attempt)
+        assert (worker.store.away, worker.store.finished) == (1, [])
 
 
-class TestStreamsEndedHere:
-    async def test_all_streams_of_the_session_are_cut_but_that_of_the_request_that_ends_it(self) -> None:
-        """Side by side: a client that reads slowly does not keep the others waiting. Also where there are none."""
-        streams = Streams(Store())
-        await streams.end(A.ref)
+async def test_all_streams_of_the_session_are_cut_but_that_of_the_request_that_ends_it() -> None:
+    """Side by side: a client that reads slowly does not keep the others waiting. Also where there are none."""
+    streams = Streams(Store())
+    await streams.end(CLAIMS.ref)
 
-        class Slow(OpenStream):
-            async def terminate(self) -> None:
-                await one.cut.wait()
+    class Slow(OpenStream):
+        async def terminate(self) -> None:
+            await one.cut.wait()
 
-        Slow(streams, A)
-        one, other = OpenStream(streams, A), OpenStream(streams, B)
-        spared = OpenStream(streams, A, ended_by_this_request=True)
-        with anyio.fail_after(DEADLINE):
-            await streams.end(A.ref)
-        assert [one.is_cut, other.is_cut, spared.is_cut] == [True, False, False]
-        left = {ref: [*of_session.values()] for ref, of_session in streams._open.items()}
-        assert left == {A.ref: [spared.request], B.ref: [other.request]}
+    Slow(streams, CLAIMS)
+    one, other = OpenStream(streams, CLAIMS), OpenStream(streams, OTHER)
+    spared = OpenStream(streams, CLAIMS, ended_by_this_request=True)
+    with anyio.fail_after(DEADLINE):
+        await streams.end(CLAIMS.ref)
+    assert [one.is_cut, other.is_cut, spared.is_cut] == [True, False, False]
+    left = {ref: [*of_session.values()] for ref, of_session in streams._open.items()}
+    assert left == {CLAIMS.ref: [spared.request], OTHER.ref: [other.request]}
 
 
-class TestStreamsEndedElsewhere:
-    async def test_it_is_found_by_asking_again_where_the_store_is_away(self) -> None:
+class TestAnEndElsewhere:
+    async def test_is_found_by_asking_again_where_the_store_is_away(self) -> None:
         """Only the streams of the session are cut, but for one whose request ended it, which is not known here yet."""
-        store = Store()
-        streams = Streams(store, interval=0.001)
-        stream, other = OpenStream(streams, A), OpenStream(streams, B)
-        spared = OpenStream(streams, A, ended_by_this_request=True)
-        await store.revoke(Record.of(A), reason="logout", lease=60)
+        streams = Streams(store := Store(), interval=0.001)
+        stream, other = OpenStream(streams, CLAIMS), OpenStream(streams, OTHER)
+        spared = OpenStream(streams, CLAIMS, ended_by_this_request=True)
+        await store.revoke(Record.of(CLAIMS), reason="logout", lease=60)
         store.away = 10**9
         with anyio.fail_after(DEADLINE):
             await store.was_asked.wait()
@@ -312,12 +292,11 @@ class TestStreamsEndedElsewhere:
             await stream.cut.wait()
         assert (other.is_cut, spared.is_cut) == (False, False)
 
-    async def test_nothing_is_asked_while_nothing_is_open(self) -> None:
+    async def test_is_not_asked_for_while_nothing_is_open(self) -> None:
         """The last stream that closes ends the asking, and the next one begins it again."""
-        store = Store()
-        streams = Streams(store, interval=0.001)
+        streams = Streams(store := Store(), interval=0.001)
         for _ in range(2):
-            stream = OpenStream(streams, A)
+            stream = OpenStream(streams, CLAIMS)
             assert streams._polling
             streams.remove(stream.request, stream.terminate)
             with anyio.fail_after(DEADLINE):
@@ -325,11 +304,10 @@ class TestStreamsEndedElsewhere:
                     await checkpoint()
         assert set(store.asked) <= {0}
 
-    async def test_many_sessions_are_asked_for_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_is_asked_for_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each answer has to come within the time that a store is given."""
         monkeypatch.setattr(resumption, "BATCH", 2)
-        store = Store()
-        streams = Streams(store, interval=60)
+        streams = Streams(store := Store(), interval=60)
         for name in "abcdea":
             OpenStream(streams, claims(jti=name * 22))
         await streams._check_once()
