@@ -1,15 +1,21 @@
-"""Every option, right and wrong: a wrong one fails at construction and says what to write instead."""
+"""Every option, in code and in the environment: a wrong one fails at construction and says what to write instead."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
-from inspect import signature
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from apps import SHORT, Server, sessions
-from clients import SECRET, START
+from clients import SECRET, START, Client
+from environments import needs
+from redis_servers import PROGRAM
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from mcp_sessions import (
     ConfigurationError,
@@ -18,154 +24,135 @@ from mcp_sessions import (
     Principal,
     SEP1364Create,
     SEP1364Initialize,
+    Telemetry,
+    Tracking,
+    TransportSessions,
+    Wire,
+    add_sessions,
 )
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
-from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
-from mcp_sessions._server.principal import from_scope
-from mcp_sessions._server.runtime import Runtime
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions._server.options import (
+    GROUPS,
+    PREFIX,
+    SERVICE_LINK,
+    SETTINGS,
+    VARIABLES,
+    EndpointOptions,
+    MiddlewareOptions,
+    Options,
+    from_env,
+    variable,
+)
+
+HOUR, DAY = 3600, 24 * 3600
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text("utf-8")
+PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 
 def test_the_typed_keywords_are_the_options() -> None:
     """What `add_sessions` and `from_env` take has the names and types of the middleware's own keywords."""
     names = {"ASGI3Application": object, "Dialect": Dialect, "Principal": Principal}
     own = get_type_hints(MCPSessionMiddleware.__init__, localns=names)
-    assert get_type_hints(MiddlewareOptions, localns=names) == {
-        field.name: own[field.name] for field in fields(Options)
-    }
-    assert own.keys() - {field.name for field in fields(Options)} == {"app", "return"}
+    typed = get_type_hints(MiddlewareOptions, localns=names)
+    assert typed == {field.name: own[field.name] for field in fields(Options)}
+    assert own.keys() - typed.keys() == {"app", "return"}
     assert MiddlewareOptions.__annotations__.keys() - EndpointOptions.__annotations__.keys() == {"path"}
     assert len(fields(Options)) <= 20
 
 
-def options_of(**options: Any) -> Runtime:
-    return sessions(Server(), **options)._runtime
+@pytest.mark.parametrize(("path", "kept"), [(None, None), ("/a/b/", "/a/b"), ("/", "")])
+def test_a_trailing_slash_of_a_path_makes_no_difference(path: str | None, kept: str | None) -> None:
+    assert sessions(Server(), path=path).path == kept
 
 
-def test_the_defaults_need_nothing_but_keys() -> None:
-    options = options_of()
-    assert (sessions(Server()).path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
-    assert (options.idle_timeout, options.rules.lists, options.preflight) == (None, None, True)
-    assert (options.limits.body_bytes, options.limits.state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
-    assert (options.limits.batch, options.limits.nesting, options.create_limit) == (100, 1_000, None)
-    assert isinstance(options.store, MemoryStore)
-    assert (options.tracked, options.on_create, options.rules.fail_open) == (False, None, False)
-    assert options.principal is from_scope
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "kept"),
-    [
-        ("path", None, None),
-        ("path", "/a/b/", "/a/b"),
-        ("path", "/", ""),
-        ("lifetime", timedelta(days=1), 86400.0),
-        *(("idle_timeout", seconds, float(seconds)) for seconds in (60, 7 * 86400)),
-        ("body_timeout", 0.5, 0.5),
-        *(("lists", lists, lists) for lists in ("stable", "session", "untouched")),
-        *((name, 1, 1) for name in ("max_body_bytes", "max_batch")),
-        ("create_limit", None, None),
-        ("audience", "https://api.example/mcp", "https://api.example/mcp"),
-    ],
-)
-def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
-    """Durations become seconds, and a trailing slash makes no difference."""
-    app, name = sessions(Server(), **{option: value}), option.removeprefix("max_")
-    places = app, app._runtime, app._runtime.rules, app._runtime.limits, app._runtime.transport
-    assert next(getattr(place, name) for place in places if hasattr(place, name)) == kept
+def test_a_duration_may_be_a_timedelta_and_an_idle_timeout_as_long_as_the_lifetime() -> None:
+    runtime = sessions(Server(), lifetime=timedelta(days=1), idle_timeout=DAY)._runtime
+    assert (runtime.lifetime, runtime.idle_timeout) == (DAY, DAY)
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
-    data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
+    data = sessions(Server(), max_data_bytes=20, max_value_bytes=10)._runtime.data("ses_a", START + 60)
     await data.set("a", "x" * 8)
-    with pytest.raises(DataTooLarge, match=r"Limits\.value_bytes"):
-        await data.set("a", "x" * 9)
-    with pytest.raises(DataTooLarge, match="the limit is 20"):
-        await data.set("b", "x" * 8)
+    for key, size, words in (("a", 9, r"Limits\.value_bytes"), ("b", 8, "the limit is 20")):
+        with pytest.raises(DataTooLarge, match=words):
+            await data.set(key, "x" * size)
+
+
+DURATIONS = {
+    "lifetime": 1,
+    "idle_timeout": 1,
+    **dict.fromkeys(("body_timeout", "store_timeout", "sweep_interval"), 0.001),
+}
+WRONG: list[tuple[str, list[Any], str]] = [
+    ("path", ["mcp", 1], "must begin with '/', as in path='/mcp'; None means every path"),
+    ("path", ["/{tenant}/mcp", "/mcp}"], r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None"),
+    ("audience", ["", "a\n", "ä", None], "audience=.* must be printable ASCII"),
+    ("issuer", ["\x00"], "issuer=.* must be printable ASCII"),
+    ("bridge", ["yes", 1], "bridge=.* must be True or False"),
+    *(
+        (name, [least / 2], f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
+        for name, least in DURATIONS.items()
+    ),
+    ("lifetime", [None, float("inf"), float("nan"), True, "60", timedelta(0), 1e15], "must be from 1 to"),
+    *(
+        (f"max_{name}", [0], f"max_{name}=.* must be a whole number of at least 1")
+        for name in ("body_bytes", "state_bytes", "event_bytes", "nesting", "data_bytes", "value_bytes")
+    ),
+    ("max_batch", [0, 1.5, True, "1", None], "max_batch=.* must be a whole number of at least 1"),
+    ("max_token_bytes", [511, None], "max_token_bytes=.* at least 512"),
+    ("token_cache", [-1, None], "token_cache=.* at least 0"),
+    ("create_limit", [0, 1.5], "create_limit=.* at least 1"),
+    ("lists", ["all", ["stable"]], "must be one of 'stable', 'session', 'untouched'"),
+    (
+        "extensions",
+        ["fork", ("fork", "join"), None, [1]],
+        r"must be a tuple of some of 'fork', 'list', or \(\)",
+    ),
+    (
+        "inspector",
+        [8787, "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80"],
+        "inspector=.* must be an IP address and a port",
+    ),
+    ("inspector_token", ["short", "é" * 16, 1], "inspector_token= must have at least 16"),
+    ("limits", [None, 1], r"limits=.* must be Limits\(...\)"),
+    ("transport", ["on"], r"must be 'auto', 'off' or TransportSessions"),
+    ("admission", ["never"], "must be one of 'ask', 'own'"),
+    ("store", ["memory", "x:"], r"store= does not name a store; use 'memory:'"),
+    ("store", [object()], "store= is a object, which lacks add, claim_ended, close"),
+    ("store", [None], "store= takes a store, not None"),
+    ("on_store_error", ["ignore"], "must be one of 'refuse', 'allow'"),
+    ("tracked", [1, "yes"], "tracked=.* must be True, False or Tracking"),
+    *(
+        (name, ["print"], f"{name}= takes a function")
+        for name in ("listen", "on_create", "on_end", "redact", "principal")
+    ),
+    ("metrics", [True, print], r"metrics= takes a SessionMetrics\(\), not "),
+    ("require", [{"tool/call": True}], "which is not a method; did you mean 'tools/call'"),
+    ("require", [{"Resource/Read ": True}], "which is not a method; did you mean 'resources/read'"),
+    ("require", ["sometimes"], "require="),
+    (
+        "dialects",
+        ["draft", [SEP1364Create], [SEP1364Create()] * 2, [SEP1364Initialize()] * 2, [None]],
+        r"\[SEP1364Create\(\), SEP1364Initialize\(\)\]; the draft .* need no naming$",
+    ),
+    ("idle_timeout", [7 * DAY + 1], "idle_timeout=604801 is longer than lifetime=604800"),
+    ("keys", ["short"], "too short"),
+]
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "remedy"),
-    [
-        *(("path", value, "must begin with '/', as in path='/mcp'; None means every path") for value in ("mcp", 1)),
-        *(
-            ("path", value, r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None")
-            for value in ("/{tenant}/mcp", "/mcp}")
-        ),
-        *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None)),
-        ("issuer", "\x00", "issuer=.* must be printable ASCII"),
-        *(("bridge", value, "bridge=.* must be True or False") for value in ("yes", 1)),
-        *(
-            (name, value, f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
-            for name, least in (
-                *(("lifetime", 1), ("idle_timeout", 1), ("body_timeout", 0.001)),
-                *(("store_timeout", 0.001), ("sweep_interval", 0.001)),
-            )
-            for value in (float("inf"), float("nan"), True, "60", timedelta(0), least / 2, 1e15)
-        ),
-        ("lifetime", None, "must be from 1 to 3155760000 seconds"),
-        *(
-            (name, value, f"{name}=.* must be a whole number of at least 1")
-            for name in (
-                *("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting"),
-                *("max_data_bytes", "max_value_bytes"),
-            )
-            for value in (0, 1.5, True, "1", None)
-        ),
-        *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, None)),
-        *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
-        *(("create_limit", value, "create_limit=.* at least 1") for value in (0, 1.5, True)),
-        *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", ["stable"])),
-        *(
-            ("extensions", value, r"must be a tuple of some of 'fork', 'list', or \(\)")
-            for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
-        ),
-        *(
-            ("inspector", value, "inspector=.* must be an IP address and a port")
-            for value in ("", 8787, "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80")
-        ),
-        *(("inspector_token", value, "inspector_token= must have at least 16") for value in ("short", "é" * 16, 1)),
-        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, 1)),
-        ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
-        *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None)),
-        *(("store", value, r"store= does not name a store; use 'memory:'") for value in ("memory", "x:")),
-        ("store", object(), "store= is a object, which lacks add, claim_ended, close"),
-        ("store", None, "store= takes a store, not None"),
-        *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", True)),
-        *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, "yes")),
-        *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
-        *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print)),
-        *(
-            ("require", {typo: True}, f"which is not a method; did you mean '{meant}'")
-            for typo, meant in (("tool/call", "tools/call"), ("Resource/Read ", "resources/read"))
-        ),
-        *(
-            ("dialects", value, r"\[SEP1364Create\(\), SEP1364Initialize\(\)\]; the draft .* need no naming$")
-            for value in list[Any](["draft", [SEP1364Create], [SEP1364Create()] * 2, [SEP1364Initialize()] * 2, [None]])
-        ),
-        ("idle_timeout", 7 * 86400 + 1, "idle_timeout=604801 is longer than lifetime=604800"),
-        ("principal", "alice", "principal= takes a function"),
-        ("require", "sometimes", "require="),
-        ("keys", "short", "too short"),
-    ],
+    ("option", "value", "remedy"), [(option, value, remedy) for option, values, remedy in WRONG for value in values]
 )
 def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy.replace(f"{option}=", f"{SHORT.get(option, option)}=")):
-        options_of(**{option: value})
+        sessions(Server(), **{option: value})
 
 
 def test_a_function_whose_signature_cannot_be_read_is_taken() -> None:
-    """Some built-in ones have none; which ones differs between versions of Python."""
-    unreadable = []
+    """As of built-in ones; which ones differs between versions of Python."""
     for function in (getattr, iter, max, dict.pop):
-        try:
-            signature(function)
-        except ValueError:
-            unreadable.append(function)
-    for function in unreadable:
         sessions(Server(), on_end=function)
-    assert unreadable
 
 
 def test_what_is_no_option_and_no_application_is_an_error() -> None:
@@ -179,5 +166,175 @@ def test_what_is_no_option_and_no_application_is_an_error() -> None:
     ):
         sessions(object())
     with pytest.raises(ConfigurationError) as refused:
-        options_of(keys=[SECRET, "nearly-a-secret"])
+        sessions(Server(), keys=[SECRET, "nearly-a-secret"])
     assert "nearly" not in str(refused.value)
+
+
+# --- from the environment ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in [*VARIABLES, PROGRAM]:  # the last is for other tests
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+READ: dict[str, dict[str, Any]] = {
+    "audience": {"https://api.example/mcp": "https://api.example/mcp"},
+    "path": {"/api/mcp": "/api/mcp", "*": None},
+    "lifetime": {"90": 90, "90s": 90, "15m": 900, "12h": 12 * HOUR, "7d": 7 * DAY, "1.5h": 5400, " 12h ": 12 * HOUR},
+    "require": {
+        "never": "never",
+        "always": "always",
+        "tools/call, prompts/get": ("tools/call", "prompts/get"),
+        '{"tools/call": ["checkout"]}': {"tools/call": ["checkout"]},
+    },
+    "tracked": {"TRUE": True, "1": True, "false": False, "0": False},
+    "keys": {"file:/run/keys": "file:/run/keys", "env:OTHER": "env:OTHER", SECRET: "env:MCP_SESSIONS_KEYS"},
+    "wire_extensions": {
+        **{text: Wire(extensions=tuple(text.split(","))) for text in ("fork", "fork,list")},
+        "none": Wire(extensions=()),
+    },
+    "telemetry_correlate": {
+        **{text: Telemetry(correlate=text == "true") for text in ("true", "false")},
+        "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
+    },
+    "limits_batch": {"7": Limits(batch=7)},
+    "transport_lifetime": {"1h": TransportSessions(lifetime=HOUR)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"), [(name, text, value) for name, forms in READ.items() for text, value in forms.items()]
+)
+def test_a_setting_is_read_in_its_form(environ: pytest.MonkeyPatch, name: str, text: str, value: Any) -> None:
+    """Alone or as a field of an option object; an empty environment leaves the defaults to the middleware."""
+    assert from_env() == {}
+    environ.setenv(f"MCP_SESSIONS_{name.upper()}", text)
+    assert from_env() == {name.partition("_")[0]: value}
+
+
+@pytest.mark.parametrize("setting", ["STORE", "LIMITS_BATCH"])
+def test_a_prefix_with_a_letter_too_few_is_not_passed_over(environ: pytest.MonkeyPatch, setting: str) -> None:
+    """The store of a deployment would be this process's memory; another program's variables are its own."""
+    environ.setenv("MCP_SESSION_OF_ANOTHER_PROGRAM", "1")
+    assert from_env() == {}
+    environ.setenv(f"MCP_SESSION_{setting}", "7")
+    with pytest.raises(ConfigurationError, match=f"did you mean MCP_SESSIONS_{setting}?"):
+        from_env()
+
+
+OFF, SWEPT = {"TRANSPORT": "off", "TRANSPORT_BRIDGE": "true"}, {"TRACKED_SWEEP_INTERVAL": "7"}
+FILLED = {"LIMITS_BATCH": "7", "LIMITS_NESTING": "7"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "read"),
+    [
+        ({"LIFETIME": "1h", "ADMISSION": "own"}, {"lifetime": 60}, {"lifetime": 60, "admission": "own"}),
+        # fields fill in an object that is given in code
+        (FILLED, {"limits": Limits(batch=8)}, {"limits": Limits(batch=8, nesting=7)}),
+        (OFF, {}, {"transport": TransportSessions(header=False, cookie=False, bridge=True)}),
+        (OFF, {"transport": "auto"}, {"transport": TransportSessions(bridge=True)}),
+        # how often is swept says nothing where sessions are not tracked
+        (SWEPT, {}, {}),
+        (SWEPT, {"tracked": False}, {"tracked": False}),
+        (SWEPT, {"tracked": True}, {"tracked": Tracking(sweep_interval=7)}),
+    ],
+)
+def test_what_is_given_in_code_wins(
+    environ: pytest.MonkeyPatch, variables: dict[str, str], given: dict[str, Any], read: dict[str, Any]
+) -> None:
+    for name, text in variables.items():
+        environ.setenv(PREFIX + name, text)
+    assert from_env(**given, on_end=print) == {**read, "on_end": print}
+
+
+TAKEN = "is not a setting; did you mean MCP_SESSIONS_LIFETIME?"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        *((name, "1h", f"MCP_SESSIONS_{name} {TAKEN}") for name in ("LIFTIME", "lifetime")),
+        ("ZQX", "1", "MCP_SESSIONS_ZQX is not a setting; these are settings: MCP_SESSIONS_KEYS, "),
+        ("ON_END", "free", "no variable holds on_end=; give it in code, as in from_env(on_end=...)"),
+        ("TELEMETRY_LISTEN", "f", "no variable holds listen=; give it in code, as in from_env(telemetry=Telemetry("),
+        ("STORE", "  ", "MCP_SESSIONS_STORE is empty; remove it, or write `memory:`"),
+        ("LIFETIME", "soon", "MCP_SESSIONS_LIFETIME='soon' must be seconds, or a number with"),
+        ("LIMITS_BATCH", "many", "MCP_SESSIONS_LIMITS_BATCH='many' must be a whole number"),
+        ("TRACKED", "perhaps", "MCP_SESSIONS_TRACKED='perhaps' must be `true` or `false`"),
+        ("REQUIRE", "{tools}", "MCP_SESSIONS_REQUIRE='{tools}' must be `never`, `always`"),
+        # what only looks like a Service of Kubernetes
+        *(
+            (name, "80", f"MCP_SESSIONS_{name} is not a setting")
+            for name in ("PORTS", "PORT_80", "SERVICE", "service_host", "A_PORT")
+        ),
+    ],
+)
+def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: str, text: str, said: str) -> None:
+    environ.setenv(f"MCP_SESSIONS_{name}", text)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        from_env()
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyPatch) -> None:
+    """It says so to every pod beside one that is called as this package is. No option is called as that is."""
+    links = "SERVICE_HOST SERVICE_PORT_HTTP PORT PORT_80_TCP PORT_80_TCP_PROTO PORT_53_UDP PORT_99_SCTP_ADDR"
+    for name in links.split():
+        environ.setenv(f"MCP_SESSIONS_{name}", "10.0.0.11")
+    assert from_env() == {}
+    assert not [name for name in VARIABLES if SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))]
+
+
+async def test_the_middleware_takes_settings(environ: pytest.MonkeyPatch) -> None:
+    for name, text in (("KEYS", SECRET), ("REQUIRE", "tools/call")):
+        environ.setenv(PREFIX + name, text)
+    routed = Starlette(routes=[Route("/mcp", Server())])
+    added = add_sessions(routed, path="/mcp", **from_env(admission="own"))
+    for app in (MCPSessionMiddleware.from_env(Server(), admission="own"), added):
+        client = Client(app)
+        assert (await client.tool()).error["code"] == -31044
+        assert (await client.tool(session=await client.create())).status == 200
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
+    """The page lists every setting, and what it shows as a default is that default, which the middleware takes."""
+    first, _, rest = PAGE.partition("### Common settings")[2].partition("### Behavior")
+    examples = re.findall(r"^`(MCP_SESSIONS_\w+)=.*`\n: (?:.* Default: `(.+)`\.)?", first, re.MULTILINE)
+    others = re.findall(r"^`(MCP_SESSIONS_\w+)(?:=(.+))?`$", rest, re.MULTILINE)
+    assert sorted(name for name, _ in examples + others) == sorted(map(variable, SETTINGS))
+    for name, default in examples + others:
+        if default:
+            environ.setenv(name, default)
+    read: dict[str, Any] = {**from_env()}
+    plain = {name: value for name, value in read.items() if name not in GROUPS}
+    assert plain == {name: PARAMETERS[name].default for name in plain}
+    assert all(read.get(group, False) in (kind(), False) for group, kind in GROUPS.items())
+    assert isinstance(MCPSessionMiddleware(Server(), **read), MCPSessionMiddleware)
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL), ids="12")
+async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
+    environ.setenv("MCP_SESSIONS_KEYS", SECRET)
+    environ.setenv("MCP_SESSIONS_ADMISSION", "own")
+    names: dict[str, Any] = {}
+    exec(compile(block, "settings.md", "exec", dont_inherit=True), names)  # the page's own code
+    refused = await Client(names["app"], query_string=b"").tool(session={"sessionId": "nobody's"})
+    assert refused.error["code"] == -32043
+
+
+def test_the_settings_that_the_page_shows_are_settings(environ: pytest.MonkeyPatch) -> None:
+    for name, text in re.findall(r"^\$ export (\w+)='?(.*?)'?$", PAGE, re.MULTILINE):
+        environ.setenv(name, text)
+    assert from_env() == {
+        "keys": "file:/run/secrets/session-keys",
+        "store": "redis://cache.internal:6379/0",
+        "lifetime": 12 * HOUR,
+        "require": {"tools/call": ["checkout"]},
+    }
