@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._protocol.jsonrpc import TARGETS
 from mcp_sessions._protocol.policy import (
     DISCOVERY_METHODS,
     HANDSHAKE_METHODS,
@@ -28,9 +27,6 @@ OTHERS = ["tools/call", "prompts/get", "resources/read", "completion/complete", 
 
 def asks(require: Require, method: str, target: str | None = None, *, notification: bool = False) -> bool:
     return Policy(require).requires(method, lambda: target, notification)
-
-
-# --- methods -------------------------------------------------------------------------------------
 
 
 CALLS = ["tools/call", "ping"]
@@ -64,8 +60,7 @@ def test_methods_need_a_session_or_none(require: Require, methods: list[str], as
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 @pytest.mark.parametrize(
-    ("target", "asked"),
-    [("checkout", True), ("pay", True), ("search", False), ("Checkout", False), ("", False), (None, True)],
+    ("target", "asked"), [("pay", True), ("search", False), ("Pay", False), ("", False), (None, True)]
 )
 def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
     method: str, target: str | None, asked: bool
@@ -74,44 +69,37 @@ def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
     assert asks({method: ["checkout", "pay"]}, method, target) is asked
 
 
-@pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
 @pytest.mark.parametrize(
     ("uri", "asked"),
     [
         *[("res://cart/1", True), ("res://cart/2", False), ("res://cart", False), ("res://Cart/1", True), (None, True)],
-        *[("res://cart/1?", True), ("res://cart/1#", True), ("res://cart/1?x=1#y", True), ("res://cart/1#?", True)],
+        *[("res://cart/1?", True), ("res://cart/1#", True), ("res://cart/1?x=1#y", True)],
         *[("res://cart?1", False), ("res://cart/2?res://cart/1", False)],
     ],
 )
-def test_a_rule_by_uri_asks_for_that_resource(method: str, uri: str | None, asked: bool) -> None:
+def test_a_rule_by_uri_asks_for_that_resource(uri: str | None, asked: bool) -> None:
     """A host has no case, so neither has the comparison; what follows the path may be read by no one."""
-    assert asks({method: ["res://cart/1"]}, method, uri) is asked
-    assert asks({method: ["res://cart/1?page=2"]}, method, uri) is asked
+    for method in ("resources/read", "resources/subscribe", "resources/unsubscribe"):
+        assert asks({method: ["res://cart/1"]}, method, uri) is asked
+        assert asks({method: ["res://cart/1?page=2"]}, method, uri) is asked
 
 
 ODD = [
     *"RES://cart/1 res://cart/./1 res://cart/x/%2e%2E/1 res://cart/%31 res://@cart/1 res://cart:/1 res:. cart".split(),
-    *(" res://cart/1", "res://ca\trt/1", "res://cart/1\n", "res:\\\\cart\\1", "res://cart/\u00e4", ""),
-    *"http:cart/1 http:////cart/1 http://cart http://cart:80/1 http://127.1/1 http://user@cart/1 http://Cart/1".split(),
-    *"file://localhost/1 file:1 file:////1 file:///x/../1".split(),
+    *("res://ca\trt/1", "res:\\cart\\1", "res://cart/\u00e4", "", "http:cart/1", "http:////cart/1", "http://cart"),
+    *"http://cart:80/1 http://127.1/1 http://user@cart/1 http://Cart/1 file://localhost/1 file:1 file:////1".split(),
 ]
 USUAL = [
-    *"res://cart/2 res:cart:2 res:///cart res://cart?x=1#y res://cart/{id} urn:isbn:0451450523".split(),
-    *"postgres://db:5432/table file:///home/me/My%20notes.v1..txt file:///C:/x/.hidden".split(),
-    *"http://localhost:8080/a/..b https://example.com/%C3%A4?q=. https://xn--bcher-kva.example/".split(),
+    *"res:cart:2 res:///cart res://cart?x=1#y res://cart/{id} postgres://db:5432/table file:///home/My%20v1..txt".split(),
+    *"file:///C:/x/.hidden http://localhost:8080/a/..b https://x.com/%C3%A4?q=. https://xn--bcher-kva.de/".split(),
 ]
 
 
-@pytest.mark.parametrize("uri", ODD)
-def test_a_uri_in_an_odd_spelling_counts_as_named(uri: str) -> None:
-    """Some parser may take it for the resource that needs a session."""
-    assert asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri)
-
-
-@pytest.mark.parametrize("uri", USUAL)
-def test_a_usual_uri_that_is_not_named_passes(uri: str) -> None:
-    assert not asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri)
-    assert asks({"resources/read": [uri]}, "resources/read", uri)
+@pytest.mark.parametrize("uri", [*ODD, *USUAL])
+def test_a_uri_in_an_odd_spelling_counts_as_named_and_a_usual_one_does_not(uri: str) -> None:
+    """Some parser may take the odd one for the resource that needs a session."""
+    assert asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri) is (uri in ODD)
+    assert uri in ODD or asks({"resources/read": [uri]}, "resources/read", uri)
 
 
 NAMED = ["res://cart/a", "res:///a", "http://cart/a", "http://cart:8080/a", "file:///a", "http://cart/%C3%A4", "res:a"]
@@ -153,42 +141,30 @@ def test_a_plain_uri_is_one_that_the_parser_leaves_alone(uri: str) -> None:
 
 def test_a_function_is_asked_about_the_message() -> None:
     """It sees the method, the name and whether there is an id, and its answer or error counts."""
-
-    def judge(asked: PolicyRequest) -> bool:
-        return {
-            PolicyRequest("tools/call", "checkout", notification=False): True,
-            PolicyRequest("tools/list", None, notification=False): False,
-            PolicyRequest("notifications/progress", None, notification=True): False,
-        }[asked]
-
-    assert asks(judge, "tools/call", "checkout")
-    assert not asks(judge, "tools/list")
-    assert not asks(judge, "notifications/progress", notification=True)
+    answers = {
+        PolicyRequest("tools/call", "checkout", notification=False): True,
+        PolicyRequest("notifications/progress", None, notification=True): False,
+    }
+    assert asks(answers.__getitem__, "tools/call", "checkout")
+    assert not asks(answers.__getitem__, "notifications/progress", notification=True)
     with pytest.raises(KeyError):
-        asks(judge, "tools/call", "search")
+        asks(answers.__getitem__, "tools/call", "search")
 
 
-@pytest.mark.parametrize("answer", [None, 0, 1, "", "yes"])
+@pytest.mark.parametrize("answer", [None, 1, "yes"])
 def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> None:
     """A forgotten `return` must not open the door."""
     with pytest.raises(TypeError, match=f"must return True or False, not {type(answer).__name__}"):
         asks(lambda _asked: answer, "tools/call")
 
 
-@pytest.mark.parametrize(
-    ("require", "summary"),
-    [
-        ("never", "never"),
-        ("always", "always"),
-        (["tools/call"], "some"),
-        ({"tools/call": ["checkout"]}, "some"),
-        ({"tools/call": False}, "never"),
-        (lambda _asked: False, "some"),
-    ],
-)
-def test_the_summary_says_how_much_needs_a_session(require: Require, summary: str) -> None:
+def test_the_summary_says_how_much_needs_a_session() -> None:
     """It is advertised, so that a client knows whether to create a session first."""
-    assert Policy(require).summary == summary
+    some: list[Require] = [["tools/call"], {"tools/call": ["checkout"]}, lambda _asked: False]
+    assert [Policy(require).summary for require in some] == ["some"] * 3
+    assert [Policy(require).summary for require in ("never", {"tools/call": False}, "always")] == ["never"] * 2 + [
+        "always"
+    ]
 
 
 async def judge_later(_asked: PolicyRequest) -> None:
@@ -199,9 +175,7 @@ async def judge_later(_asked: PolicyRequest) -> None:
     ("require", "remedy"),
     [
         ("tools/call", r"require=\{'tools/call'\}"),
-        ("Always", r'"never", "always"'),
-        *((wrong, rf'"never", "always".* not {wrong!r}') for wrong in (None, True)),
-        ("", r'"never", "always"'),
+        *((wrong, r'"never", "always"') for wrong in ("Always", None, True, "")),
         (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
         *(
             (none, r'^require= names no method; write require="never" if nothing needs a session$')
@@ -215,7 +189,6 @@ async def judge_later(_asked: PolicyRequest) -> None:
         ([""], r"names methods, not ''"),
         (["initialize"], r"cannot name 'initialize'.* take it out"),
         *(({name: True}, r"take it out") for name in ("notifications/initialized", "server/discover")),
-        ({"sessions/delete": ["x"]}, r"take it out"),
         ({"tools/call": "checkout"}, r"^require=\{'tools/call': 'checkout'\} must be .* \['checkout'\]; write True"),
         ({"tools/call": []}, r"True for all of them, False for none"),
         *(({"tools/call": wrong}, r"must be a list of names") for wrong in (["pay", ""], ["pay", {}], 1, None)),
