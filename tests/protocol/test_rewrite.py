@@ -45,10 +45,9 @@ def test_an_answer_in_a_session_is_kept_from_caches(answer: bytes, expected: byt
 @pytest.mark.parametrize(
     ("result", "echoed"),
     [
-        (b'{ "a" : 1 }', b'{"a":1,"_meta":{"%b":%b}}'),
         (b'{"_meta": {"x": [ 1 ]} }', b'{"_meta":{"x":[ 1 ],"%b":%b}}'),
         (b'{"_meta":{"io.modelcontextprotocol\\/session":1}}', b'{"_meta":{"%b":%b}}'),
-        *((b'{"_meta":%b}' % odd, b'{"_meta":{"%b":%b}}') for odd in (b"null", b'["a"]')),
+        (b'{"_meta":["a"]}', b'{"_meta":{"%b":%b}}'),
         (b'{ "a":1e400,"a":"\\ud800 \xff"}', b'{"a":"\\ud800 \xff","_meta":{"%b":%b}}'),
     ],
 )
@@ -57,22 +56,23 @@ def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) 
     assert echo(ANSWER % result) == ANSWER % (echoed % (SESSION_KEY.encode(), SESSION))
 
 
-OF_OTHERS = [
-    *(b'"id":%b,"result":{}' % other for other in (b"2", b'"1"', b"1.0", b"null", b'"\\ud800"')),
-    *(b'"result":{}', b'"id":1,"error":{"code":-32603,"message":"no"}', b'"id":1,"result":{},"error":{"code":1}'),
-    *(b'"method":"notifications/progress","params":{}', b'"id":1,"method":"a","params":{},"result":{}'),
-    *(b'"id":1,"result":%b' % odd for odd in (b"[]", b"null", b'"{}"', b"{", b'{"\\ud800":1}', b'{"\xff":1}')),
-    b'"id":1,"result":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    *(b'"id":1,"Result":{},"result":{}', b'"id":1,"result":{"x":1,"CacheScope":"public"}'),  # as a client folds case
-    *(b'"id":1,"result":{"content":[],"_Meta":{}}', b'"id":1,"result":{"\\u005fMETA":{}}'),
+RESPONSES = [
+    *(ANSWER.replace(b'"id":1', b'"id":' + other) % b"{}" for other in (b"2", b'"1"', b"null", b'"\\ud800"')),
+    *(b'{"result":{}}', b'{"id":1,"error":{"code":1}}', b'{"id":1,"result":{},"error":{"code":1}}'),
+    b'{"id":1,"method":"a","params":{},"result":{}}',
+    *(ANSWER % odd for odd in (b"[]", b"null", b'"{}"', b'{"\\ud800":1}', b'{"\xff":1}')),
+    ANSWER % (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    *(b'{"id":1,"Result":{},"result":{}}', ANSWER % b'{"CacheScope":"public"}', ANSWER % b'{"\\u005fMETA":{}}'),
+    *(b"[" + ANSWER % b"{}" + b"]", b"\xef\xbb\xbf" + ANSWER % b"{}", b"", b"<html>"),
 ]
-RESPONSES = [b'{"jsonrpc":"2.0",%b}' % members for members in OF_OTHERS]
-RESPONSES += [b"[" + ANSWER % b"{}" + b"]", b"\xef\xbb\xbf" + ANSWER % b"{}", b"", b"null", b"<html>"]
 
 
 @pytest.mark.parametrize("response", RESPONSES, ids=lambda response: response[:60].decode(errors="replace"))
 def test_any_other_message_is_left_alone(response: bytes) -> None:
-    """Errors, other messages on the same stream, and what cannot be read; the session is not even asked for."""
+    """Errors, others on the same stream, what cannot be read, and what a client that folds case would read otherwise.
+
+    The session is not even asked for.
+    """
     assert rewrite.echo(response, b"1", unread) is None
 
 
@@ -90,9 +90,8 @@ def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
         (b'"\\ud83d\\ude00"', b'"\xf0\x9f\x98\x80"', True),
         (b'"\\ud800"', b'"\\ud800"', True),
         (b"18446744073709551616123", b"18446744073709551616123", True),
-        *((b"1", other, False) for other in (b'"1"', b"2", b"null", b"1.0")),
-        (b'"1"', b"1", False),
-        *((b'"a"', other, False) for other in (b'"A"', b'"\xff"')),
+        *((b"1", other, False) for other in (b'"1"', b"1.0")),
+        *((b'"1"', other, False) for other in (b"1", b'"2"', b'"\xff"')),
     ],
 )
 def test_an_id_is_known_again_in_another_spelling(ours: bytes, theirs: bytes, is_same: bool) -> None:
@@ -126,7 +125,6 @@ def test_an_answer_is_a_result_with_the_id_of_the_request(
     [
         (b'{"tools":{ }}', b'{"tools":{ },"sessions":{},"experimental":{"sessions":{"r":1}}}'),
         (b'{"experimental":{"x":1e400}}', b'{"experimental":{"x":1e400,"sessions":{"r":1}},"sessions":{}}'),
-        (b'{"sessions":1,"experimental":{"sessions":2}}', b'{"sessions":{},"experimental":{"sessions":{"r":1}}}'),
         (b'{"experimental":null}', b'{"experimental":{"sessions":{"r":1}},"sessions":{}}'),
         (b"null", b'{"sessions":{},"experimental":{"sessions":{"r":1}}}'),
     ],
@@ -144,7 +142,6 @@ def test_sessions_join_the_capabilities_that_are_there(capabilities: bytes, adve
 @pytest.mark.parametrize(
     ("params", "without"),
     [
-        (b'{"_meta":{"io.modelcontextprotocol/session":{"a":1}},"b": 1e400}', b'{"_meta":{},"b":1e400}'),
         (
             b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{"io.modelcontextprotocol\\/session":1}}',
             b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{}}',
