@@ -54,14 +54,11 @@ def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFix
     assert caplog.messages == [meaning + 'Set keys="env:NAME" or keys="file:PATH" to share and keep them']
 
 
-def test_a_ring_is_taken_as_it_is() -> None:
+def test_one_secret_is_one_key_and_a_ring_is_taken_as_it_is() -> None:
+    forms: list[Any] = [ONE, ONE.encode(), [ONE], (ONE.encode(),)]
+    assert [read(form) for form in forms] == [[kid(ONE)]] * 4
     ring = KeyRing([ONE])
     assert key_source(ring)(NOW) is ring
-
-
-@pytest.mark.parametrize("keys", [ONE, ONE.encode(), [ONE], (ONE.encode(),)])
-def test_one_secret_is_one_key(keys: str | bytes | Sequence[str | bytes]) -> None:
-    assert read(keys) == [kid(ONE)]
 
 
 def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
@@ -101,25 +98,26 @@ def test_a_key_that_is_given_twice_is_refused(keys: list[str]) -> None:
         read(keys, KEYS=ONE)
 
 
-@pytest.mark.parametrize("value", [f"{ONE},{TWO}", f" {ONE} ,\n {TWO},", f"{ONE}\r\n{TWO}\n", f"# two\n{ONE}\n{TWO}"])
-def test_a_variable_holds_secrets_between_commas_or_lines(value: str) -> None:
-    assert read("env:KEYS", KEYS=value) == [kid(ONE), kid(TWO)]
+ODD = ONE.replace("u", "\\n")
+FORMS = [f"{ONE},{TWO}", f" {ONE} ,\n {TWO},", f"{ONE}\r\n{TWO}\n", f"# two\n{ONE}\n{TWO}"]
 
 
-@pytest.mark.parametrize("value", [ED_PEM, ED_PEM.replace("\n", "\\n"), ED_PEM.strip()])
-def test_a_variable_may_hold_a_pem_key(value: str) -> None:
-    assert read("env:KEYS", KEYS=f"{ONE},{value}") == [kid(ONE), kid(ED_PEM)]
+@pytest.mark.parametrize(
+    ("value", "secrets"),
+    [
+        *((form, [ONE, TWO]) for form in FORMS),
+        *((f"{ONE},{pem}", [ONE, ED_PEM]) for pem in (ED_PEM, ED_PEM.replace("\n", "\\n"), ED_PEM.strip())),
+        (ODD, [ODD]),  # a secret may hold what a PEM key takes for a line end
+    ],
+)
+def test_a_variable_holds_secrets_and_pem_keys_between_commas_or_lines(value: str, secrets: list[str]) -> None:
+    assert read("env:KEYS", KEYS=value) == list(map(kid, secrets))
 
 
 @pytest.mark.parametrize("environ", [{}, {"KEYS": ""}, {"KEYS": " ,\n# none\n"}])
 def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r'keys="env:KEYS": the variable KEYS is not set or empty; .*urlsafe'):
         read("env:KEYS", **environ)
-
-
-def test_a_secret_may_hold_what_a_pem_key_takes_for_a_line_end() -> None:
-    secret = ONE.replace("u", "\\n")
-    assert read("env:KEYS", KEYS=secret) == [kid(secret)]
 
 
 def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
@@ -145,12 +143,9 @@ def test_a_file_that_cannot_be_used_is_refused_at_start(path: Path, content: byt
         path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=complaint):
         key_source(f"file:{path}")
-
-
-@pytest.mark.parametrize("name", ["", "a\x00b"])
-def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError):
-        key_source(f"file:{name}")
+    for impossible in ("", "a\x00b"):
+        with pytest.raises(ConfigurationError):
+            key_source(f"file:{impossible}")
 
 
 def test_a_replaced_file_of_equal_size_and_time_is_read_again(path: Path) -> None:

@@ -34,9 +34,9 @@ ALICE = Principal("client", "https://issuer.example", "alice")
 BOB = Principal("client", "https://issuer.example", "bob")
 
 HS256 = KeyRing([SECRET])
-RINGS = [HS256, KeyRing([private_pem(ED25519)]), KeyRing([private_pem(P256)])]
-NAMES = ["HS256", "EdDSA", "ES256"]
-every_ring = pytest.mark.parametrize("ring", RINGS, ids=NAMES)
+KEYS = {"HS256": SECRET, "EdDSA": private_pem(ED25519), "ES256": private_pem(P256)}
+RINGS = {name: KeyRing([key]) for name, key in KEYS.items()}
+every_ring = pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
 
 
 def tokens(**options: Any) -> Tokens:
@@ -46,16 +46,25 @@ def tokens(**options: Any) -> Tokens:
 TOKENS = tokens(cache_entries=0)
 
 
+@pytest.fixture(params=[0, 10], ids=["without a cache", "with a cache"])
+def by(request: pytest.FixtureRequest) -> Tokens:
+    return tokens(cache_entries=request.param)
+
+
 def claims(ring: KeyRing = HS256, principal: Principal | None = None, **changes: Any) -> Claims:
     ours = {"issuer": "mcp-sessions", "audience": "mcp-sessions"}
     usual = {**ours, "kind": SESSION, "jti": JTI, "issued_at": NOW, "expires_at": NOW + 3600}
     return Claims(**{**usual, "subject": ring.signing.subject(principal), **changes})
 
 
-def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any) -> str:
+def accepted(token: str, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any) -> Claims:
+    return by.verify(ring, token, **{"now": NOW, "principal": None, **how}).claims
+
+
+def reason(token: Any, **how: Any) -> str:
     """Why a token is not found; the test fails where it is, or where another error comes out."""
     with pytest.raises(SessionNotFound) as refused:
-        by.verify(ring, token, **{"now": NOW, "principal": None, **how})
+        accepted(token, **how)
     assert refused.value.__cause__ is None
     return refused.value.reason
 
@@ -64,87 +73,49 @@ def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any
 
 
 @every_ring
-@pytest.mark.parametrize("principal", [None, ALICE])
-def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: Principal | None) -> None:
-    parsed = claims(
-        ring,
-        principal,
-        trace=TRACE,
-        client="client/1.0 é😀",
-        upstream="sealed",
-    )
-    token = TOKENS.mint(ring, parsed)
-    assert TOKENS.verify(ring, token, now=NOW, principal=principal).claims == parsed
-    assert looks_like_session_id(token)
+def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing) -> None:
+    """In an id of at most 512 bytes with an owner and a trace; 768 with a long name and a transport id."""
+    for principal in (None, ALICE):
+        usual = claims(ring, principal, trace=TRACE, issued_at=NOW + 0.123)
+        named = msgspec.structs.replace(usual, client="client é😀".ljust(64, "x"), upstream="x" * 120)
+        for minted, limit in ((usual, 512), (named, 768)):
+            token = TOKENS.mint(ring, minted)
+            assert accepted(token, ring=ring, principal=principal, now=NOW + 1) == minted
+            assert len(token) <= limit
+            assert looks_like_session_id(token)
 
 
 @every_ring
 def test_the_header_and_the_claims_on_the_wire_are_these(ring: KeyRing) -> None:
     """The header is exactly three members, and a claim that has nothing to say is not sent."""
-    token = TOKENS.mint(ring, claims(ring))
-    header, payload, _ = token.split(".")
+    header, payload, _ = TOKENS.mint(ring, claims(ring)).split(".")
     assert json.loads(from_base64url(header)) == {"alg": ring.signing.algorithm, "kid": ring.signing.kid, "typ": TYP}
-    assert json.loads(from_base64url(payload)) == {
-        "iss": "mcp-sessions",
-        "aud": "mcp-sessions",
-        "jti": JTI,
-        "iat": NOW,
-        "exp": NOW + 3600,
-        "knd": "session",
-    }
+    assert json.loads(from_base64url(payload)) == GOOD_PAYLOAD
 
 
-@pytest.mark.parametrize("ring", RINGS[1:], ids=NAMES[1:])
-def test_others_verify_an_asymmetric_token_with_the_public_key_alone(ring: KeyRing) -> None:
-    """Any JWT library does; here PyJWT's own front door."""
+@every_ring
+def test_a_public_key_verifies_anonymous_sessions_only(ring: KeyRing) -> None:
+    """Any JWT library reads them with it. Without the private key no principal has a name, so none has a session."""
+    ours = KeyRing([SECRET, public_pem(ED25519), public_pem(P256)])
     token = TOKENS.mint(ring, claims(ring, issued_at=1, expires_at=4_000_000_000))
-    key = ring.signing
+    assert accepted(token, ring=ours).jti == JTI
+    key, owned = ring.signing, TOKENS.mint(ring, claims(ring, ALICE))
     read = jwt.decode(token, key.verifying, algorithms=[key.algorithm], audience="mcp-sessions", issuer="mcp-sessions")
     assert read["jti"] == JTI
-
-
-@every_ring
-def test_a_public_key_in_a_ring_verifies_anonymous_sessions_only(ring: KeyRing) -> None:
-    """Without the private key no principal has a name, so no owned session is accepted."""
-    halves = {"EdDSA": public_pem(ED25519), "ES256": public_pem(P256)}
-    ours = KeyRing([SECRET, *halves.values()])
-    assert TOKENS.verify(ours, TOKENS.mint(ring, claims(ring)), now=NOW, principal=None).claims.jti == JTI
-    owned = TOKENS.mint(ring, claims(ring, ALICE))
-    if ring is HS256:
-        assert TOKENS.verify(ours, owned, now=NOW, principal=ALICE).claims.jti == JTI
-    else:
+    if ring is not RINGS["HS256"]:
         assert reason(owned, ring=ours, principal=ALICE) == "principal_under_public_key"
-
-
-@every_ring
-def test_ids_stay_small(ring: KeyRing) -> None:
-    """At most 512 bytes with the default names, an owner and a trace; 768 with a long name and a transport id."""
-    issued_at = NOW + 0.123
-    usual = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, issued_at=issued_at))
-    named = {"client": "x" * 64, "upstream": "x" * 120}
-    bridged = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, issued_at=issued_at, **named))
-    assert len(usual) <= 512
-    assert len(bridged) <= 768
-    assert usual.isascii()
-    assert usual.isprintable()
 
 
 def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
     """120 bits in lower-case base32; it does not say the jti, and no caller can choose it."""
-    one, same = claims(), claims(expires_at=NOW + 9)
-    assert one.ref == same.ref
-    assert one.ref == "ses_xflrp52e635tjljobpp7d5sl"
-    assert claims(jti="AAAAAAAAAAAAAAAAAAAAAQ").ref != one.ref
-    assert repr(claims(principal=ALICE, client="x", trace=TRACE)) == f"<Claims session {one.ref}>"
+    assert claims().ref == claims(expires_at=NOW + 9).ref == "ses_xflrp52e635tjljobpp7d5sl"
+    assert claims(jti="AAAAAAAAAAAAAAAAAAAAAQ").ref != claims().ref
+    assert repr(claims(principal=ALICE, client="x", trace=TRACE)) == "<Claims session ses_xflrp52e635tjljobpp7d5sl>"
 
 
 def test_a_clients_name_is_cut_and_cleaned() -> None:
     parsed = claims(client="\ud800" + "x" * 100)
-    assert parsed.client == "?" + "x" * 63
-    assert TOKENS.verify(HS256, TOKENS.mint(HS256, parsed), now=NOW, principal=None).claims.client == parsed.client
-
-
-# --- minting refuses what would not verify -------------------------------------------------------
+    assert accepted(TOKENS.mint(HS256, parsed)).client == parsed.client == "?" + "x" * 63
 
 
 @pytest.mark.parametrize(
@@ -153,10 +124,7 @@ def test_a_clients_name_is_cut_and_cleaned() -> None:
         ({"issuer": "other"}, "issuer"),
         ({"audience": "other"}, "audience"),
         ({"jti": "short"}, "claim_jti"),
-        ({"kind": "neither"}, "claim_knd"),
-        ({"expires_at": 10**15}, "claim_exp"),
         ({"issued_at": -1}, "claim_iat"),
-        ({"trace": "00-1-2-3"}, "claim_tp"),
         ({"boot": "\ud800"}, r"^the claims do not make a session id \(token_claims\)$"),
         ({"upstream": object()}, r"^the claims do not make a session id \(token_claims\)$"),
         ({"upstream": "x" * 1500}, "limit is 2048"),
@@ -175,36 +143,35 @@ def test_wrong_options_are_refused(option: str) -> None:
 
 
 def test_an_id_may_be_as_long_as_the_limit_and_no_longer() -> None:
-    length = len(TOKENS.mint(HS256, claims()))
-    assert len(tokens(max_bytes=length).mint(HS256, claims())) == length
-    with pytest.raises(ConfigurationError, match=f"would take {length} bytes; the limit is {length - 1}"):
-        tokens(max_bytes=length - 1).mint(HS256, claims())
+    token = TOKENS.mint(HS256, claims())
+    assert accepted(tokens(max_bytes=len(token)).mint(HS256, claims()), by=tokens(max_bytes=len(token))).jti == JTI
+    assert reason(token, by=tokens(max_bytes=len(token) - 1)) == "token_size"
+    with pytest.raises(ConfigurationError, match=f"would take {len(token)} bytes; the limit is {len(token) - 1}"):
+        tokens(max_bytes=len(token) - 1).mint(HS256, claims())
 
 
 # --- who, what for, and until when ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("owner", "caller"), [(None, ALICE), (ALICE, None), (ALICE, BOB), (ALICE, Principal())])
-@pytest.mark.parametrize("cached", [0, 10])
-def test_a_session_is_its_principals_alone(owner: Principal | None, caller: Principal | None, cached: int) -> None:
-    """An owned one is not open to all and an anonymous one is not owned; the cache changes nothing."""
-    by = tokens(cache_entries=cached)
+def test_a_session_is_its_principals_alone(by: Tokens, owner: Principal | None, caller: Principal | None) -> None:
+    """An owned one is not open to all and an anonymous one is not owned."""
     token = by.mint(HS256, claims(principal=owner))
     for _ in range(2):
         assert reason(token, by=by, principal=caller) == "token_principal"
-        assert by.verify(HS256, token, now=NOW, principal=owner).claims.jti == JTI
+        assert accepted(token, by=by, principal=owner).jti == JTI
 
 
-@pytest.mark.parametrize("cached", [0, 10])
-def test_a_session_ends_at_exp_and_not_before(cached: int) -> None:
-    """The last accepted moment is just before; a strange clock accepts nothing."""
-    by = tokens(cache_entries=cached)
+def test_a_session_ends_at_exp_and_not_before(by: Tokens) -> None:
+    """The last accepted moment is just before; a strange clock accepts nothing, and one may be a minute behind."""
     token = by.mint(HS256, claims())
-    assert by.verify(HS256, token, now=NOW + 3599.999, principal=None).claims.jti == JTI
+    for now in (NOW - 60, NOW + 3599.999):
+        assert accepted(token, by=by, now=now).jti == JTI
     for late in (NOW + 3600, NOW + 10**9, float("inf")):
         with pytest.raises(SessionExpired):
-            by.verify(HS256, token, now=late, principal=None)
-    assert reason(token, by=by, now=float("nan")) == "token_from_the_future"
+            accepted(token, by=by, now=late)
+    for early in (NOW - 60.001, float("nan")):
+        assert reason(token, by=by, now=early) == "token_from_the_future"
 
 
 def test_only_its_owner_learns_that_a_session_has_expired() -> None:
@@ -214,47 +181,32 @@ def test_only_its_owner_learns_that_a_session_has_expired() -> None:
     assert reason(token, now=NOW + 9999, principal=ALICE) == "expired"
 
 
-@pytest.mark.parametrize("cached", [0, 10])
-def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
-    by = tokens(cache_entries=cached)
-    token = by.mint(HS256, claims())
-    assert by.verify(HS256, token, now=NOW - 60, principal=None).claims.jti == JTI
-    assert reason(token, by=by, now=NOW - 60.001) == "token_from_the_future"
-
-
-@pytest.mark.parametrize("cached", [0, 10])
-def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
-    by = tokens(cache_entries=cached)
-    session, transport = by.mint(HS256, claims()), by.mint(HS256, claims(kind=TRANSPORT))
-    for _ in range(2):
-        assert by.verify(HS256, transport, now=NOW, principal=None, kind=TRANSPORT).claims.kind == TRANSPORT
-        assert reason(transport, by=by) == "token_kind"
-        assert reason(session, by=by, kind=TRANSPORT) == "token_kind"
+def test_each_kind_is_accepted_in_its_own_place_only(by: Tokens) -> None:
+    """Which kind it is, is known before it is judged: even of one that has expired or is another principal's."""
+    for kind, other in ((SESSION, TRANSPORT), (TRANSPORT, SESSION)):
+        token = by.mint(HS256, claims(kind=kind))
+        for _ in range(2):
+            assert accepted(token, by=by, kind=kind).kind == kind
+            assert reason(token, by=by, kind=other) == "token_kind"
+        assert by.kind(HS256, by.mint(HS256, claims(HS256, ALICE, kind=kind, issued_at=0, expires_at=1))) == kind
+        assert by.kind(HS256, token[:-4] + "AAAA") is None
 
 
 def test_issuer_and_audience_are_equal_or_the_token_is_anothers() -> None:
-    token = TOKENS.mint(HS256, claims())
     for other in ("mcp-session", "mcp-sessions2", "MCP-SESSIONS"):
-        assert reason(token, by=tokens(issuer=other)) == "token_issuer"
-        assert reason(token, by=tokens(audience=other)) == "token_audience"
+        assert reason(TOKEN, by=tokens(issuer=other)) == "token_issuer"
+        assert reason(TOKEN, by=tokens(audience=other)) == "token_audience"
 
 
-# --- keys ----------------------------------------------------------------------------------------
-
-
-@every_ring
-def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(ring: KeyRing) -> None:
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(name: str) -> None:
     """Rotation: `[old]`, `[new, old]`, `[new]`; a cached token does not outlive its key."""
-    by = tokens()
-    old = {"HS256": SECRET, "EdDSA": private_pem(ED25519), "ES256": private_pem(P256)}[ring.signing.algorithm]
+    by, ring = tokens(), RINGS[name]
     token = by.mint(ring, claims(ring, ALICE))
-    assert by.verify(ring, token, now=NOW, principal=ALICE).claims.jti == JTI
-    assert by.verify(KeyRing([NEW, old]), token, now=NOW, principal=ALICE).claims.jti == JTI
+    for kept in (ring, KeyRing([NEW, KEYS[name]])):
+        assert accepted(token, ring=kept, by=by, principal=ALICE).jti == JTI
     assert reason(token, ring=KeyRing([NEW]), by=by, principal=ALICE) == "token_key_unknown"
-    assert by.verify(ring, token, now=NOW, principal=ALICE).claims.jti == JTI
-
-
-# --- the cache -----------------------------------------------------------------------------------
+    assert accepted(token, ring=ring, by=by, principal=ALICE).jti == JTI
 
 
 def test_the_cache_is_bounded_and_still_right() -> None:
@@ -264,18 +216,16 @@ def test_the_cache_is_bounded_and_still_right() -> None:
         by = tokens(cache_entries=entries)
         minted = {by.mint(HS256, claims(jti=f"{place:021}A")): f"{place:021}A" for place in range(20)}
         for token, jti in [*minted.items(), *minted.items()]:
-            assert by.verify(HS256, token, now=NOW, principal=None).claims.jti == jti
+            assert accepted(token, by=by).jti == jti
             held = max(held, len(by._young) + len(by._old))
         assert held == most
 
 
 def test_a_verified_token_is_not_verified_again() -> None:
     by = tokens()
-    token = by.mint(HS256, claims())
-    assert reason(token[:-4] + "AAAA", by=by) == "token_signature"
+    assert reason(TOKEN[:-4] + "AAAA", by=by) == "token_signature"
     assert not by._young
-    first = by.authentic(HS256, token)
-    assert by.verify(HS256, token, now=NOW, principal=None).claims is first
+    assert accepted(TOKEN, by=by) is by.authentic(HS256, TOKEN)
 
 
 # --- shape ---------------------------------------------------------------------------------------
@@ -288,26 +238,20 @@ HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        ("", "token_shape"),
-        ("a.b", "token_shape"),
-        (f"{TOKEN}.", "token_shape"),
-        (f"{TOKEN}=", "token_shape"),
-        (f"{TOKEN}\ud800", "token_shape"),
+        *((text, "token_shape") for text in ("", "a.b", f"{TOKEN}.", f"{TOKEN}=", f"{TOKEN}\ud800", f"{TOKEN}AA")),
+        *((text, "token_shape") for text in (f"{HEADER}.{PAYLOAD}.", f"{HEADER}..{SIGNATURE}")),
         (TOKEN.replace("e", "е"), "token_shape"),
-        (f"{HEADER}.{PAYLOAD}.", "token_shape"),
-        (f"{HEADER}..{SIGNATURE}", "token_shape"),
-        (f"{HEADER}.{PAYLOAD}.{SIGNATURE}A", "token_signature"),
-        (f"{HEADER}.{PAYLOAD}.{SIGNATURE}AA", "token_shape"),
         (f"{HEADER}.{PAYLOAD}!.{SIGNATURE}", "token_signature"),  # what is not signed is not decoded
-        (f"{HEADER}.A.{SIGNATURE}", "token_signature"),
-        ("a" * (MAX_TOKEN_BYTES + 1), "token_size"),
-        ("a." * 5_000_000, "token_size"),
-        (TOKEN.encode(), "token_size"),
-        (None, "token_size"),
+        *((odd, "token_size") for odd in ("a" * (MAX_TOKEN_BYTES + 1), "a." * 5_000_000, TOKEN.encode(), None)),
     ],
 )
 def test_what_has_not_the_shape_of_a_token_gets_nowhere(token: Any, why: str) -> None:
     assert reason(token) == why
+
+
+@given(st.text(max_size=300))
+def test_no_text_raises_anything_but_our_error(text: str) -> None:
+    assert reason(text) in {"token_shape", "token_header"}
 
 
 @every_ring
@@ -351,34 +295,29 @@ def test_even_a_signed_payload_has_one_spelling() -> None:
     payload += b" " * (-(len(payload) - 1) % 3)
     text = f"{base64url(json.dumps(GOOD_HEADER).encode())}.{base64url(payload)}"
     assert text[-1] in "AQgw"
-    assert TOKENS.verify(HS256, with_signature(text), now=NOW, principal=None).claims.jti == JTI
+    assert accepted(with_signature(text)).jti == JTI
     assert reason(with_signature(text[:-1] + chr(ord(text[-1]) + 1))) == "token_claims"
 
 
 def test_the_right_header_in_any_order_and_spacing_verifies() -> None:
     """The forger of these tests signs well: what fails below fails for the reason it names."""
     for header in (GOOD_HEADER, dict(reversed(GOOD_HEADER.items())), json.dumps(GOOD_HEADER, indent=2).encode()):
-        assert TOKENS.verify(HS256, signed(header, GOOD_PAYLOAD), now=NOW, principal=None).claims.jti == JTI
+        assert accepted(signed(header, GOOD_PAYLOAD)).jti == JTI
 
 
 @pytest.mark.parametrize(
     ("header", "why"),
     [
         ({**GOOD_HEADER, "alg": "none"}, "token_algorithm"),
-        ({**GOOD_HEADER, "alg": "HS512"}, "token_algorithm"),
         ({**GOOD_HEADER, "alg": "EdDSA"}, "token_algorithm"),
         ({**GOOD_HEADER, "alg": ["HS256"]}, "token_header"),
         ({**GOOD_HEADER, "kid": "other"}, "token_key_unknown"),
         ({**GOOD_HEADER, "kid": 1}, "token_header"),
         ({**GOOD_HEADER, "typ": "JWT"}, "token_header"),
-        ({**GOOD_HEADER, "typ": f"application/{TYP}"}, "token_header"),
-        ({**GOOD_HEADER, "b64": False, "crit": ["b64"]}, "token_header"),
         ({**GOOD_HEADER, "jku": "https://evil.example"}, "token_header"),
         ({"alg": "HS256", "kid": KID}, "token_header"),
-        ({"kid": KID, "typ": TYP}, "token_header"),
         ([GOOD_HEADER], "token_header"),
         (b"{", "token_header"),
-        (b"\xff\xfe", "token_header"),
         (b"\xef\xbb\xbf" + json.dumps(GOOD_HEADER).encode(), "token_header"),
         (b"[" * 1000, "token_header"),
         (b'{"alg":"none","alg":"HS256","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
@@ -393,10 +332,8 @@ def test_a_header_that_is_not_exactly_ours_is_refused_though_signed_well(header:
 
 
 def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
-    ring = KeyRing([SECRET, NEW])
-    assert reason(signed({**GOOD_HEADER, "kid": KeyRing([NEW]).signing.kid}, GOOD_PAYLOAD), ring=ring) == (
-        "token_signature"
-    )
+    token = signed({**GOOD_HEADER, "kid": KeyRing([NEW]).signing.kid}, GOOD_PAYLOAD)
+    assert reason(token, ring=KeyRing([SECRET, NEW])) == "token_signature"
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -404,39 +341,32 @@ def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
 
 STRANGE: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "\ud800", ["mcp-sessions"], {}]
 REQUIRED = ("iss", "aud", "jti", "iat", "exp", "knd")
-OPTIONAL = ("sub", "tp", "cli", "up", "boot")
-ACCEPTED = {("iat", 0), ("iat", 1.5), ("cli", ""), ("cli", "x"), ("up", "x"), ("boot", "x")}
+ACCEPTED: list[Any] = [("iat", 0), ("iat", 1.5), ("cli", ""), ("cli", "x"), ("up", "x"), ("boot", "x")]
 
 
-@pytest.mark.parametrize("value", STRANGE, ids=repr)
-@pytest.mark.parametrize("name", REQUIRED + OPTIONAL)
-def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str, value: Any) -> None:
-    token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, name: value})
-    if (name, value) in [pair for pair in ACCEPTED if type(pair[1]) is type(value)]:
-        assert TOKENS.verify(HS256, token, now=NOW, principal=None).claims.jti == JTI
-    elif (name, value) == ("exp", 0):
-        assert reason(token) == "expired"
-    elif isinstance(value, str) and name in {"iss", "aud"} and value != "\ud800":
-        assert reason(token) in {"token_issuer", "token_audience"}
-    else:
-        assert reason(token) == ("token_claims" if value == "\ud800" else f"token_claim_{name}")
-
-
-@pytest.mark.parametrize("name", REQUIRED)
-def test_no_required_claim_may_be_missing(name: str) -> None:
+@pytest.mark.parametrize("name", [*REQUIRED, "sub", "tp", "cli", "up", "boot"])
+def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str) -> None:
+    """And a required one that is missing."""
+    for value in STRANGE:
+        token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, name: value})
+        if any((name, value) == pair and type(value) is type(pair[1]) for pair in ACCEPTED):
+            assert accepted(token).jti == JTI
+        elif (name, value) == ("exp", 0):
+            assert reason(token) == "expired"
+        elif isinstance(value, str) and name in {"iss", "aud"} and value != "\ud800":
+            assert reason(token) in {"token_issuer", "token_audience"}
+        else:
+            assert reason(token) == ("token_claims" if value == "\ud800" else f"token_claim_{name}")
     payload = {key: value for key, value in GOOD_PAYLOAD.items() if key != name}
-    assert reason(signed(GOOD_HEADER, payload)) == f"token_claim_{name}"
+    assert name not in REQUIRED or reason(signed(GOOD_HEADER, payload)) == f"token_claim_{name}"
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"exp": str(NOW + 3600)}, "token_claim_exp"),
         ({"exp": NOW + 3600.0}, "token_claim_exp"),
-        ({"aud": ["mcp-sessions", "other"]}, "token_claim_aud"),
         ({"jti": JTI + "\n"}, "token_claim_jti"),
         ({"jti": "A" * 21 + "B"}, "token_claim_jti"),
-        ({"sub": ""}, "token_claim_sub"),
         ({"sub": "alice"}, "token_claim_sub"),
         ({"tp": f"{TRACE}\r\nset-cookie: x"}, "token_claim_tp"),
         ({"cli": "x" * 65}, "token_claim_cli"),
@@ -449,9 +379,7 @@ def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str
     assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"[" * 1200, b'{"x":' * 200, TOKEN.encode()]
-)
+@pytest.mark.parametrize("payload", [b"", b"null", b"[]", b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
 def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
     assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
 
@@ -465,40 +393,15 @@ def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
     assert reason(signed(GOOD_HEADER, start + b"," + more)) == "token_claims"
 
 
-def test_a_claim_of_a_later_version_is_skipped() -> None:
-    """Two versions run side by side during a roll-out."""
-    token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, "later": {"nested": [1]}, "nbf": None})
-    assert TOKENS.verify(HS256, token, now=NOW, principal=None).claims.jti == JTI
-
-
-# --- whatever comes in ---------------------------------------------------------------------------
-
-
-@given(st.text(max_size=300))
-def test_no_text_raises_anything_but_our_error(text: str) -> None:
-    assert reason(text) in {"token_shape", "token_header"}
+def test_a_claim_of_a_later_version_is_skipped_and_a_null_claim_is_not() -> None:
+    """Two versions run side by side; but null must not count as absent: without a subject, a session is anybody's."""
+    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
+    assert accepted(signed(GOOD_HEADER, start + b',"later":{"nested":[1]},"nbf":null}')).jti == JTI
+    for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
+        assert reason(signed(GOOD_HEADER, start + more)).startswith("token_claim_")
 
 
 def test_claims_cannot_be_changed() -> None:
     """They are shared by all requests of a session."""
     with pytest.raises(AttributeError):
         claims().expires_at = 0  # type: ignore[misc]
-    assert msgspec.structs.replace(claims(), expires_at=1).expires_at == 1
-
-
-def test_the_kind_of_a_token_is_known_before_it_is_judged() -> None:
-    """Even of one that has expired or is another principal's; what is not authentic has none."""
-    for kind in (SESSION, TRANSPORT):
-        assert TOKENS.kind(HS256, TOKENS.mint(HS256, claims(HS256, kind=kind, issued_at=0, expires_at=1))) == kind
-    assert TOKENS.kind(HS256, TOKEN[:-4] + "AAAA") is None
-    assert TOKENS.kind(HS256, "x" * (MAX_TOKEN_BYTES + 1)) is None
-
-
-def test_a_null_claim_is_refused_though_another_follows() -> None:
-    """Null must not count as absent: without a subject, a session would be anybody's."""
-    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
-    for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
-        assert reason(signed(GOOD_HEADER, start + more)).startswith("token_claim_")
-    assert (
-        TOKENS.verify(HS256, signed(GOOD_HEADER, start + b',"later":null}'), now=NOW, principal=None).claims.jti == JTI
-    )
