@@ -8,7 +8,6 @@ from pathlib import Path
 
 import postgres_servers
 import redis_servers
-from clients import Clock
 
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
 
@@ -17,7 +16,7 @@ def name(folder: Path) -> str:
     return f"s{hashlib.sha256(bytes(folder)).hexdigest()[:32]}"
 
 
-STORES: dict[str, Callable[[Clock, Path], Store]] = {
+STORES: dict[str, Callable[[Callable[[], float], Path], Store]] = {
     "memory": lambda clock, folder: MemoryStore(clock=clock),  # which is lost with its process
     "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
     "redis": lambda clock, folder: RedisStore(redis_servers.shared().url, prefix=name(folder), clock=clock, timeout=10),
