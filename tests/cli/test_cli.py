@@ -1,29 +1,64 @@
-"""The command line: what it prints, what it never prints, and its exit codes."""
+"""The command line: what it does and prints, what it never prints, and its exit codes."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 from clients import SECRET
 from environments import INSTALLED
 from sources import claims
 
-from mcp_sessions import KeyRing, Principal
+from mcp_sessions import Claims, KeyRing, Principal, Record, SessionStatus
 from mcp_sessions import _cli as cli
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import base64url
+from mcp_sessions.stores import SQLiteStore
 
-NOW = 1_800_000_000
+NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
 RING = KeyRing([SECRET])
 CLAIMS = claims(jti="A" * 22)
+ALICE = Principal(client_id="web", issuer="https://id.example", subject="alice")
+PASSWORD = "a-password-of-the-store"
+KEYS = ("--keys", "env:SESSION_KEYS")
+VERIFY = ("verify", *KEYS)
+AS_ALICE = ("--client-id", "web", "--issuer", "https://id.example", "--subject", "alice")
 Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of the servers' store."""
+    return tmp_path / "sessions.db"
+
+
+@pytest.fixture
+def run(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run one command beside the servers' store, on a clock that moves at each look; its exit code and what it prints.
+
+    `given` is its standard input.
+    """
+    monkeypatch.setenv("SESSION_KEYS", SECRET)
+
+    def run(*words: str, given: str | bytes = "", now: int = NOW, store: str = f"sqlite:{path}") -> tuple[int, str]:
+        typed = given.encode() if isinstance(given, str) else given
+        beside = ("--store", store) if {"list", "end", "end-all"} & {*words[:1]} else ()
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="latin-1"))
+            patch.setattr("time.time", itertools.count(now).__next__)
+            code = cli.main([*words, *beside])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
 
 
 def token(principal: Principal | None = None, *, audience: str = "mcp-sessions", ring: KeyRing = RING) -> str:
@@ -31,47 +66,24 @@ def token(principal: Principal | None = None, *, audience: str = "mcp-sessions",
     return Tokens(issuer="mcp-sessions", audience=audience).mint(ring, claims)
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run one command on standard input at a fixed time; its exit code and all that it prints."""
-    monkeypatch.setenv("SESSION_KEYS", SECRET)
-
-    def run(*arguments: str, given: str | bytes = "", now: float = NOW) -> tuple[int, str]:
-        typed = given.encode() if isinstance(given, str) else given
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="latin-1"))
-        monkeypatch.setattr("time.time", lambda: now)
-        code = cli.main(arguments)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return run
+# --- keys and session ids ------------------------------------------------------------------------
 
 
-VERIFY = ("verify", "--keys", "env:SESSION_KEYS")
-
-
-# --- keygen --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["HS256", "EdDSA", "ES256"])
-def test_a_new_key_can_be_used_as_it_is_printed(algorithm: str, run: Run, tmp_path: Path) -> None:
-    """Redirected to a file, it is a key file; and it is another one each time."""
-    (code, key), (_, other) = run("keygen", "--algorithm", algorithm), run("keygen", "--algorithm", algorithm)
+@pytest.mark.parametrize(
+    ("options", "algorithm"),
+    [((), "HS256"), (("--algorithm", "EdDSA"), "EdDSA"), (("--algorithm", "ES256"), "ES256")],
+)
+def test_a_new_key_can_be_used_as_it_is_printed(
+    options: tuple[str, ...], algorithm: str, run: Run, tmp_path: Path
+) -> None:
+    """Redirected to a file, it is a key file, one of several; and it is another one each time."""
+    (code, key), (_, other) = run("keygen", *options), run("keygen", *options)
     assert (code, key != other) == (0, True)
     assert KeyRing([key]).signing.algorithm == algorithm
-    file = tmp_path / "keys"
+    file, held = tmp_path / "keys", tmp_path / "token"
     file.write_text(key)
-    session_id = token(ring=KeyRing([key]))
-    assert run("verify", "--keys", f"file:{file}", given=session_id)[0] == 0
-
-
-def test_a_secret_is_the_default(run: Run) -> None:
-    _, key = run("keygen")
-    assert KeyRing([key]).signing.algorithm == "HS256"
-    assert len(key.strip()) == 43
-
-
-# --- inspect -------------------------------------------------------------------------------------
+    held.write_text(token(ring=KeyRing([key])) + "\n")
+    assert run(*VERIFY, "--keys", f"file:{file}", "--file", str(held))[0] == 0
 
 
 def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
@@ -91,170 +103,246 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
 def test_a_state_token_shows_its_envelope_alone(run: Run) -> None:
     sealed = seal.seal(RING.signing, b'{"a":1}', CLAIMS, last_seen=NOW)
     code, printed = run("inspect", given=sealed)
-    assert code == 0
-    assert printed.startswith("NOT VERIFIED")
-    assert f"kid            {RING.signing.kid}" in printed
-    assert "sealed bytes   43" in printed
+    assert (code, printed.startswith("NOT VERIFIED")) == (0, True)
+    assert f"kid            {RING.signing.kid}\nsealed bytes   43\n" in printed
     assert sealed.rsplit(".", 1)[1] not in printed
 
 
-def envelope(header: str, claims: str) -> str:
+def envelope(claims: str, *, kind: str = "mcp-session+jwt") -> str:
+    header = f'{{"alg":"none","typ":"{kind}"}}'
     return f"{base64url(header.encode())}.{base64url(claims.encode())}.AAAA"
 
 
-OURS = '{"alg":"none","typ":"mcp-session+jwt"}'
+NEITHER = ["", "v1.k.AAAA", "v2.kkkkkkkk.AAAA", "v1.kkkkkkkk", *map(envelope, ("[]", "{", "[" * 100_000))]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "x", "v1.kkkkkkkk.", "v1.k.AAAA", "v2.kkkkkkkk.AAAA", "v1.kkkkkkkk", "a.b.c"),
-        envelope(OURS, "[]"),
-        envelope(OURS, "{"),
-        envelope(OURS, "[" * 100_000),
-        envelope('{"typ":"JWT"}', "{}"),
-    ],
-)
-def test_what_is_neither_is_refused(text: str, run: Run) -> None:
-    """With the exit code 1, and it is not repeated."""
-    assert run("inspect", given=text) == (
-        1,
-        "refused        neither a session id nor a state token of mcp-sessions\n",
-    )
+@pytest.mark.parametrize("text", [*NEITHER, envelope("{}", kind="JWT")])
+def test_what_is_neither_is_refused_and_not_repeated(text: str, run: Run) -> None:
+    refused = "refused        neither a session id nor a state token of mcp-sessions\n"
+    assert run("inspect", given=text) == (1, refused)
 
 
 def test_what_a_stranger_wrote_cannot_steer_the_terminal(run: Run) -> None:
     """Control characters are escaped, in names and in values; a time that is none is shown as it is."""
     written = '{"iat":"\\u001b[2J","exp":-1,"\\u001b]0;x\\u0007":["\\u001b"],"cli":"\\u202e\u00e9"}'
-    code, printed = run("inspect", given=envelope(OURS, written))
+    code, printed = run("inspect", given=envelope(written))
     assert code == 0
     assert printed.isascii()
     assert printed.replace("\n", "").isprintable()
     assert "claim exp      -1\n" in printed
 
 
-# --- verify --------------------------------------------------------------------------------------
-
-
-def test_a_good_session_id_is_accepted(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("principal", "now", "owner"),
+    [(Principal(subject="alice"), NOW - 60, "a principal (hash "), (None, NOW + 3599, "anonymous\n")],
+)
+def test_a_good_session_id_is_accepted(principal: Principal | None, now: int, owner: str, run: Run) -> None:
     """It is printed what was checked, what was not, and the claims; the token itself is not repeated."""
-    session_id = token(Principal(subject="alice"))
-    code, printed = run(*VERIFY, given=session_id)
+    session_id = token(principal)
+    code, printed = run(*VERIFY, given=session_id, now=now)
     assert code == 0
-    assert "accepted       signature, form, issuer, audience, times\n" in printed
-    assert "not checked    whose it is, whether it ended\n" in printed
-    assert "owner          a principal (hash " in printed
+    assert printed.startswith("accepted       signature, form, issuer, audience, times\nnot checked    whose it is, ")
+    assert f"owner          {owner}" in printed
     assert not any(part in printed for part in session_id.split("."))
 
 
-def test_an_anonymous_session_id_has_no_owner(run: Run) -> None:
-    assert "owner          anonymous" in run(*VERIFY, given=token())[1]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "given", "now", "reason"),
+    ("options", "given", "now", "reason"),
     [
         ((), token()[:-8] + "AAAAAAAA", NOW, "token_signature"),
-        ((), "a" * 3000, NOW, "token_size"),
-        ((), "", NOW, "token_shape"),
-        ((), token(audience="other"), NOW, "token_audience"),
         (("--audience", "other"), token(), NOW, "token_audience"),
         (("--issuer", "other"), token(), NOW, "token_issuer"),
-        ((), token(ring=KeyRing.random()), NOW, "token_key_unknown"),
         ((), token(), NOW + 3600, "expired"),
         ((), token(), NOW - 61, "token_from_the_future"),
     ],
 )
 def test_a_bad_one_is_refused_with_the_reason(
-    arguments: tuple[str, ...], given: str, now: float, reason: str, run: Run
+    options: tuple[str, ...], given: str, now: int, reason: str, run: Run
 ) -> None:
     """The operator, who has the keys, may see what clients never do."""
-    assert run(*VERIFY, *arguments, given=given, now=now) == (1, f"refused        {reason}\n")
+    assert run(*VERIFY, *options, given=given, now=now) == (1, f"refused        {reason}\n")
 
 
-@pytest.mark.parametrize("now", [NOW - 60, NOW + 3599])
-def test_times_are_judged_as_the_middleware_does(now: float, run: Run) -> None:
-    assert run(*VERIFY, given=token(), now=now)[0] == 0
+# --- the sessions of a store ---------------------------------------------------------------------
 
 
-def test_a_file_may_hold_the_token_and_several_places_the_keys(run: Run, tmp_path: Path) -> None:
-    held, keys = tmp_path / "token", tmp_path / "keys"
-    held.write_text(token() + "\n")
-    keys.write_text("another secret of the tests, at least 32 bytes\n")
-    assert run("verify", "--keys", f"file:{keys}", "--keys", "env:SESSION_KEYS", "--file", str(held))[0] == 0
+def held(jti: str, principal: Principal | None, *, at: int = NOW - 60) -> Claims:
+    return claims(jti=jti, issued_at=at, expires_at=NOW + 3600, subject=RING.signing.subject(principal))
+
+
+ONE, OTHER, ANONYMOUS = held("a", ALICE, at=NOW - 120), held("b", ALICE), held("c", None)
+
+
+@pytest.fixture
+def recorded(path: Path) -> Path:
+    """A store in which a server has recorded two sessions of a principal and an anonymous one."""
+
+    async def record() -> None:
+        store = SQLiteStore(path, clock=lambda: NOW - 300)  # it vouches for no session that is older than itself
+        for session in (ONE, OTHER, ANONYMOUS):
+            hashes = None if session.subject is None else RING.signing.component_hashes(ALICE)
+            await store.register(Record.of(session, hashes))
+        await store.close()
+
+    anyio.run(record)
+    return path
+
+
+def ended(path: Path) -> list[Claims]:
+    """Which of the three a server refuses now."""
+
+    async def judge() -> list[SessionStatus]:
+        store = SQLiteStore(path, clock=lambda: NOW)
+        statuses = await store.statuses([ONE, OTHER, ANONYMOUS])
+        await store.close()
+        return statuses
+
+    judged = zip((ONE, OTHER, ANONYMOUS), anyio.run(judge), strict=True)
+    return [session for session, status in judged if status is SessionStatus.ENDED]
+
+
+def test_sessions_are_listed(recorded: Path, run: Run) -> None:
+    """One a line, oldest first, by their public names: those of a principal, or all, which takes no keys."""
+    code, printed = run("list", *KEYS, *AS_ALICE)
+    times = "seen 2027-01-15T07:58:00+00:00  expires 2027-01-15T09:00:00+00:00"
+    assert (code, printed.splitlines()[0]) == (0, f"{ONE.ref}  created 2027-01-15T07:58:00+00:00  {times}")
+    assert [line.split()[0] for line in printed.splitlines()] == [ONE.ref, OTHER.ref]
+    everyone = [line.split()[0] for line in run("list")[1].splitlines()]
+    assert everyone == [ONE.ref, *sorted([OTHER.ref, ANONYMOUS.ref])]
+
+
+@pytest.mark.parametrize(
+    ("whom", "fits"),
+    [
+        (AS_ALICE, True),
+        (("--subject", "alice"), True),
+        (("--subject", "alice", "--issuer", "https://id.example"), True),
+        (("--client-id", "alice"), False),
+        (("--client-id", "cli", "--subject", "alice"), False),
+        (("--client-id", "web", "--issuer", "https://id.example", "--subject", "bob"), False),
+    ],
+)
+def test_what_is_left_out_of_a_principal_may_be_any(
+    whom: tuple[str, ...], fits: bool, recorded: Path, run: Run
+) -> None:
+    """A subject alone is the user with every client; what ends nobody says so and exits with 1."""
+    assert run("list", "--count", *KEYS, *whom) == (0, f"sessions       {2 * fits}\n")
+    code, printed = run("end-all", *KEYS, *whom)
+    if fits or len(whom) == 6:
+        assert code == 0
+        assert printed.startswith("ended          the principal's sessions created before 2027-01-15T08:00:")
+        assert f"recorded       {2 * fits}\n" in printed
+    else:
+        assert (code, printed.partition(".")[0]) == (1, "refused        no recorded session matches")
+    assert ended(recorded) == [ONE, OTHER] * fits
+    assert run("list", "--count", *KEYS, *whom)[1] == "sessions       0\n"
+
+
+def test_sessions_are_those_of_one_audience(recorded: Path, run: Run) -> None:
+    """An audience that is not the default has to be named."""
+    assert run("list", *KEYS, *AS_ALICE, "--audience", "other") == (0, "")
+    assert run("end-all", *KEYS, *AS_ALICE, "--audience", "other")[0] == 0
+    assert ended(recorded) == []
+
+
+def test_one_session_is_ended(recorded: Path, run: Run) -> None:
+    """No keys are needed; a second time there is nothing to end."""
+    assert run("end", "--ref", ONE.ref, "--reason", "support") == (0, f"ended          {ONE.ref}\n")
+    assert ended(recorded) == [ONE]
+    code, printed = run("end", "--ref", ONE.ref)
+    assert (code, printed.partition(";")[0]) == (1, "refused        no live session of this name is recorded")
+
+
+@pytest.mark.parametrize("moment", ["2027-01-15T07:59:00Z", "2027-01-15T08:59:00+01:00"])
+def test_all_before_a_time_are_ended(moment: str, recorded: Path, run: Run) -> None:
+    """Everybody's; what was created at that time or later lives. No keys are needed."""
+    code, printed = run("end-all", "--before", moment)
+    assert (code, printed.startswith("ended          everyone's sessions created before 2027-01-15T0")) == (0, True)
+    assert ended(recorded) == [ONE]
+
+
+def test_the_store_may_be_named_by_a_variable_or_a_file(
+    recorded: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a password need not stand on the command line."""
+    monkeypatch.setenv("SESSION_STORE", f"sqlite:{recorded}")
+    (tmp_path / "store").write_text(f"sqlite:{recorded}\n")
+    assert run("end", "--ref", ONE.ref, store="env:SESSION_STORE")[0] == 0
+    assert run("end", "--ref", OTHER.ref, store=f"file:{tmp_path / 'store'}")[0] == 0
+    assert ended(recorded) == [ONE, OTHER]
+
+
+def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, path: Path) -> None:
+    """The outcome is unknown, so a script does not take it for "no": here the file is damaged."""
+    path.write_bytes(b"no database " * 1000)
+    code, printed = run("end", "--ref", "ses_x")
+    assert (code, printed.partition(" (")[0]) == (3, "Session store unavailable")
+    assert printed.endswith("): the change may or may not have been made; try again\n")
 
 
 # --- usage ---------------------------------------------------------------------------------------
 
+END = ("end", "--ref", "ses_x")
+
 
 @pytest.mark.parametrize(
-    ("arguments", "remedy"),
+    ("arguments", "store", "remedy"),
     [
-        ((), "required"),
-        (("sign",), "invalid choice"),
-        (("keygen", "--algorithm", "none"), "invalid choice"),
-        (("verify",), "--keys"),
-        (("inspect", "--file", "no/such/file"), "--file no/such/file: No such file"),
-        (("inspect", "--file", "/"), "--file /: Is a directory"),
-        (("verify", "--keys", "env:NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE is not set"),
-        (("verify", "--keys", "file:no/such/file"), "No such file"),
+        ((), "", "required"),
+        (("sign",), "", "invalid choice"),
+        (("keygen", "--algorithm", "none"), "", "invalid choice"),
+        (("verify",), "", "--keys"),
+        (("inspect", "--file", "no/such/file"), "", "--file no/such/file: No such file"),
+        (("verify", "--keys", "env:NO_SUCH_VARIABLE"), "", "NO_SUCH_VARIABLE is not set"),
+        (("verify", "--keys", "file:no/such/file"), "", "No such file"),
+        # Other users of the machine could read a secret there, and the shell remembers it.
+        (("verify", "--keys", SECRET), "", "env:NAME or file:PATH"),
+        (("list", "--keys", SECRET, "--subject", "alice"), "sqlite:x.db", "env:NAME or file:PATH"),
+        (END, f"redis://user:{PASSWORD}@host", "name env:NAME or file:PATH"),
+        (END, f"redis://host?password={PASSWORD}", "name env:NAME or file:PATH"),
+        (END, "memory:", "pass the object"),
+        (END, "mysql:x", "does not name a store"),
+        (END, "sqlite:x.db", "an SQLite file that does not exist"),
+        (END, "env:NO_SUCH_VARIABLE", "variable NO_SUCH_VARIABLE is not set"),
+        (END, "file:no/such/file", "--store file:no/such/file: No such file"),
+        (("end",), "sqlite:x.db", "--ref"),
+        (("end-all", *KEYS), "sqlite:x.db", "name the principal"),
+        (("end-all", "--subject", "alice", "--before", "2026-07-28T12:00:00Z"), "sqlite:x.db", "leave out --before"),
+        (("end-all", "--before", "yesterday"), "sqlite:x.db", "as in 2026-07-28T12:00:00Z"),
     ],
 )
-def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], remedy: str, run: Run) -> None:
-    code, printed = run(*arguments)
-    assert code == 2
-    assert remedy in printed
+def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], store: str, remedy: str, run: Run) -> None:
+    """With the exit code 2, before a store is made, and without a secret that was given."""
+    code, printed = run(*arguments, store=store)
+    assert (code, remedy in printed) == (2, True)
+    assert SECRET not in printed
+    assert PASSWORD not in printed
+    assert not Path("x.db").exists()
 
 
-def test_a_file_of_other_bytes_is_not_read_as_text(run: Run, tmp_path: Path) -> None:
+def test_a_moment_ahead_and_a_missing_key_are_refused(recorded: Path, run: Run) -> None:
+    assert "in the future" in run("end-all", "--before", "2099-01-01T00:00:00Z")[1]
+    assert "needs a time zone" in run("end-all", "--before", "2026-01-01T00:00:00")[1]
+    assert "keys= is needed" in run("list", *AS_ALICE)[1]
+
+
+def test_other_bytes_are_not_read_as_text(run: Run, tmp_path: Path) -> None:
+    """Of a file or of standard input, whatever encoding the terminal has; and no file is read without end."""
     (tmp_path / "token").write_bytes(b"\xff\xfe")
-    code, printed = run("inspect", "--file", str(tmp_path / "token"))
-    assert (code, printed) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
-
-
-def test_a_file_that_never_ends_is_not_read_to_its_end(run: Run) -> None:
-    """No token is longer than 64 KiB."""
+    printed = f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n"
+    assert run("inspect", "--file", str(tmp_path / "token")) == (2, printed)
+    assert run(*VERIFY, given=b"\xff\xfe") == (2, "standard input: not a file of UTF-8 text\n")
     assert run("inspect", "--file", "/dev/zero")[0] == 1
 
 
-@pytest.mark.parametrize("command", [("inspect",), VERIFY])
-def test_other_bytes_on_standard_input_are_not_read_as_text(command: tuple[str, ...], run: Run) -> None:
-    """Like a file of them, whatever encoding the terminal has."""
-    assert run(*command, given=b"\xff\xfe") == (2, "standard input: not a file of UTF-8 text\n")
-
-
-def test_a_secret_on_the_command_line_is_refused_and_not_repeated(run: Run) -> None:
-    """Other users of the machine could read it there, and the shell remembers it."""
-    code, printed = run("verify", "--keys", SECRET, given=token())
-    assert code == 2
-    assert "env:NAME or file:PATH" in printed
-    assert SECRET not in printed
-
-
-def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    """The outcome is unknown, so a script does not take it for "no": here the file is damaged."""
-    (tmp_path / "sessions.db").write_bytes(b"no database " * 1000)
-    code, printed = run("end", "--ref", "ses_x", "--store", f"sqlite:{tmp_path / 'sessions.db'}")
-    assert code == 3
-    assert printed.startswith("Session store unavailable (")
-    assert printed.endswith("): the change may or may not have been made; try again\n")
-
-
-def test_help_is_no_error(run: Run) -> None:
+def test_help_and_the_version_are_no_errors(run: Run) -> None:
     code, printed = run("--help")
-    assert code == 0
-    assert "keygen | inspect | verify | list | end | end-all" in printed
-
-
-def test_the_version_is_that_of_the_package(run: Run) -> None:
-    """It is a line that a bug report can hold."""
+    assert (code, "keygen | inspect | verify | list | end | end-all" in printed) == (0, True)
     assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}\n")
 
 
 def test_the_package_is_the_command() -> None:
     """`python -m mcp_sessions`, in a process of its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "mcp_sessions", "inspect"], input=token(), capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("NOT VERIFIED")
+    command = [sys.executable, "-m", "mcp_sessions", "inspect"]
+    ended = subprocess.run(command, input=token(), capture_output=True, text=True, check=True)
+    assert (ended.stderr, ended.stdout.startswith("NOT VERIFIED")) == ("", True)
