@@ -1,21 +1,19 @@
-"""Spans belong to the session that caused them: on threads, in hooks, and where it is the server's; and say who."""
+"""Spans say who sends a request where the application lets them, and name the wrapped server's own sessions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from apps import Server, sessions, sweeper_of
-from clients import INITIALIZE, Client, Clock, call, http
+from apps import Server, sessions
+from clients import INITIALIZE, Client, by, call, http, user_of
 from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 from recorded import named, said
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import EndedSession, Session
 from mcp_sessions._session.claims import Principal
 from mcp_sessions.telemetry import _attributes
 from mcp_sessions.telemetry._attributes import server_ref
@@ -24,49 +22,7 @@ NAMES = ("session.id", "mcp.session.id")
 HEADER = b"mcp-session-id"
 
 
-def work(context: Context | None = None) -> None:
-    trace.get_tracer("tests").start_span("work", context).end()
-
-
-# --- threads and hooks -------------------------------------------------------------------------------
-
-
-async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpan]) -> None:
-    """Also where another session's request ends it, or none does."""
-    clock, others = Clock(), []
-
-    def begin(session: Session, params: dict[str, Any], scope: Scope) -> None:
-        work()
-
-    def end(session: EndedSession, reason: str) -> None:
-        work()
-
-    async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
-        clock.now += 60
-        await sweeper_of(app).sweep()
-
-    app = sessions(
-        Server(sweep=sweep), on_create=begin, on_end=end, tracked=True, clock=clock, idle_timeout=50, lifetime=1000
-    )
-    client = Client(app)
-    await client.create()
-    first = said(named(spans, "work"), *NAMES)
-    clock.now += 40
-    others.append(await client.create())
-    await client.tool("sweep", session=others[0])
-    starts = [said(span, *NAMES) for span in spans if span.name == "session start"]
-    assert starts[0] == first
-    worked = [said(span, *NAMES) for span in spans if span.name == "work"]
-    assert worked[:2] == [first, starts[1]]
-    assert sorted(worked[2:]) == sorted(worked[:2])  # both are idle, and end side by side
-
-
 # --- who ---------------------------------------------------------------------------------------------
-
-
-def by_header(scope: Scope) -> str | None:
-    found = dict(scope["headers"]).get(b"x-user")
-    return None if found is None else found.decode()
 
 
 def user(principal: Principal) -> str | None:
@@ -82,19 +38,19 @@ async def test_a_user_whom_the_application_does_not_name_is_not_on_the_span(
     spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor is one of an anonymous caller, whose address and client are."""
-    app = sessions(Server(), principal=by_header, user=user)
+    app = sessions(Server(), principal=user_of, user=user)
     meta = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}}
     await Client(app, client=("192.0.2.7", 4242)).send("tools/list", meta)
     assert said(spans[-1], *WHO) == [None, "192.0.2.7", "wire 1"]
-    for name in (b"shy", b"broken"):
-        await Client(app).tool("whoami", (b"x-user", name))
+    for name in ("shy", "broken"):
+        await Client(app).tool("whoami", by(name))
         assert said(spans[-1], *WHO) == [None, None, None]
     assert "cannot add the user to a span: LookupError" in caplog.text
 
 
 async def test_the_span_around_a_refusal_says_who_is_refused(spans: list[ReadableSpan]) -> None:
     """Also where no session is known, as of a forged id."""
-    app, where = sessions(Server(), principal=by_header, user=user), ("192.0.2.7", 4242)
+    app, where = sessions(Server(), principal=user_of, user=user), ("192.0.2.7", 4242)
     held = (await Client(app, modern=False).send("initialize", INITIALIZE)).headers[HEADER]
     forged = (HEADER, held[:-4] + b"AAAA")
     with trace.get_tracer(__name__).start_as_current_span("around", kind=SpanKind.SERVER):
@@ -103,25 +59,23 @@ async def test_the_span_around_a_refusal_says_who_is_refused(spans: list[Readabl
 
 
 async def test_nothing_of_it_is_written_by_default(spans: list[ReadableSpan]) -> None:
-    client = Client(sessions(Server(), principal=by_header), client=("192.0.2.7", 4242))
-    await client.tool("whoami", (b"x-user", b"ann"))
+    client = Client(sessions(Server(), principal=user_of), client=("192.0.2.7", 4242))
+    await client.tool("whoami", by("ann"))
     assert said(spans[-1], *WHO) == [None, None, None]
 
 
 # --- sessions of the wrapped server ------------------------------------------------------------------
 
 
-async def stateful(scope: Scope, receive: Receive, send: Send) -> None:
-    work()
-    await SERVER(scope, receive, send)
-
-
-SERVER = Stateful()
-
-
 async def test_a_session_of_the_server_is_named_by_its_hash(spans: list[ReadableSpan]) -> None:
     """Without the bridge and with unchanged clients: from its `initialize` on, and labelled as the server's."""
-    client = Client(sessions(stateful), modern=False)
+    inner = Stateful()
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        trace.get_tracer("tests").start_span("work").end()
+        await inner(scope, receive, send)
+
+    client = Client(sessions(server), modern=False)
     own = (await client.send("initialize", INITIALIZE)).headers[b"Mcp-Session-Id"]
     await client.tool("whoami", (HEADER, own))
     ref = server_ref(own.decode())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import LEGACY, Client, Clock, RealClient, call, http, lifespan
+from clients import Client, Clock, RealClient, by, call, http, lifespan, user_of
 from environments import require
 from recorded import messages, named, said
 
@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from integration.servers import CELLS, bare
 
 CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
-PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 
 
 class PlainServer(Server):
@@ -85,10 +84,27 @@ async def test_a_span_around_that_is_not_of_the_request_keeps_its_name(spans: li
     with trace.get_tracer("tests").start_as_current_span("all", kind=SpanKind.INTERNAL):
         await client.tool(session=await client.create())
     assert (spans[-1].name, dict(spans[-1].attributes or {})) == ("all", {})
-    client = Client(sessions(Server(), spans="enrich"))
-    with trace.get_tracer("tests").start_as_current_span("one", kind=SpanKind.SERVER):
+
+
+async def test_it_is_enriched_in_place_of_a_span_of_ours_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
+    """With the session where there is one, and what is raised after an answer."""
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await Server()(scope, receive, send)
+        if scope["mcp_session"] is not None:
+            raise LookupError
+
+    client = Client(sessions(late, spans="enrich"))
+    session = await client.create()
+    await client.tool()
+    with trace.get_tracer("tests").start_as_current_span("http"):
         await client.tool()
-    assert (spans[-1].name, said(spans[-1], *WHAT)) == ("one", [None, "tools/call", "whoami", None])
+    with trace.get_tracer("tests").start_as_current_span("http"), pytest.raises(LookupError):
+        await client.tool(session=session)
+    start, without, within = spans
+    assert (start.name, without.name, within.name) == ("session start", "http", "http")
+    assert said(without, *WHAT) == [None, "tools/call", "whoami", None]
+    assert said(within, *WHAT) == [*said(start, "session.id"), "tools/call", "whoami", "LookupError"]
 
 
 # --- refusals --------------------------------------------------------------------------------------
@@ -113,72 +129,46 @@ async def test_a_refusal_of_a_session_that_has_expired_is_in_that_session(spans:
     ]
 
 
-async def test_a_refusal_of_another_s_session_names_the_one_that_is_refused(spans: list[ReadableSpan]) -> None:
-    """Of two that a request names, and none where neither is authentic."""
-    client = Client(sessions(Server(), tracked=True))
-    held, other = await client.create(), await client.create()
-    await client.delete(held)
-    forged = {**other, "sessionId": other["sessionId"][:-8] + "AAAAAAAA"}
-    await client.tool(session=held)
-    await client.tool(session=forged)
-    ended, unknown = messages(spans, "tools/call")
-    assert said(ended, "session.id") == said(named(spans, "session end"), "session.id")
-    assert said(unknown, "session.id", "mcp_sessions.reason") == [None, "token_signature"]
-
-
 async def test_a_stolen_session_is_not_said_to_be_its_owner_s_client(spans: list[ReadableSpan]) -> None:
     """The span names the client that the refused request itself names, or none."""
-    client = Client(sessions(Server(), principal=user))
+    client = Client(sessions(Server(), principal=user_of))
     thief = {"io.modelcontextprotocol/clientInfo": {"name": "thief", "version": "2"}}
-    held = (await client.send("sessions/create", {"_meta": META})).result["session"]
-    for said_meta in (thief, {}):
-        params = {"name": "whoami", "_meta": said_meta}
-        await client.send("tools/call", params, (b"x-user", b"mallory"), session=held)
+    held = (await client.send("sessions/create", {"_meta": META}, by("ann"))).result["session"]
+    for meta in (thief, {}):
+        await client.send("tools/call", {"name": "whoami", "_meta": meta}, by("mallory"), session=held)
     assert [said(span, "mcp_sessions.client")[0] for span in messages(spans, "tools/call")] == ["thief 2", None]
-
-
-def user(scope: Scope) -> str | None:
-    return str(dict(scope["headers"]).get(b"x-user", b"ann").decode())
 
 
 async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[ReadableSpan]) -> None:
     """There is no stream for anyone; a stolen id is in its session, and a forged one in none."""
-    client = Client(instrumented(sessions(Server(), principal=user)), modern=False)
-    own_id = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
-    forged = own_id[:-8] + b"AAAAAAAA"
-    for session_id, name in ((own_id, b"ann"), (own_id, b"bob"), (forged, b"ann")):
-        headers = [(b"mcp-session-id", session_id), (b"x-user", name)]
-        answer = await call(client.app, http("GET", headers=headers))
+    client = Client(instrumented(sessions(Server(), principal=user_of)), modern=False)
+    name, own = await client.initialize()
+    for session_id, headers in ((own, []), (own, [by("bob")]), (own[:-8] + b"AAAAAAAA", [])):
+        answer = await call(client.app, http("GET", headers=[(name, session_id), *headers]))
         assert (answer.status, answer.body) == (405, b"")
-    own, stolen, unknown = [span for span in spans if (span.attributes or {}).get("http.method") == "GET"]
-    start = named(spans, "session start")
-    assert [said(span, "session.id") for span in (own, stolen)] == [said(start, "session.id")] * 2
-    assert [said(span, "mcp_sessions.reason")[0] for span in (own, stolen, unknown)] == [
-        None,
-        "token_principal",
-        "token_signature",
-    ]
-    assert said(unknown, "session.id") == [None]
+    (ref,) = said(named(spans, "session start"), "session.id")
+    found = [span for span in spans if said(span, "http.method") == ["GET"]]
+    reasons = [said(span, "session.id", "mcp_sessions.reason") for span in found]
+    assert reasons == [[ref, None], [ref, "token_principal"], [None, "token_signature"]]
 
 
 async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
-    """A message's, authentic or not, beside that of the header, which has ended."""
+    """A message's, authentic or not, beside that of the header, which has ended; alone, a forged one is in none."""
     client = Client(sessions(Server()), modern=False)
-    own_id = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
-    held = await client.create()
-    header = (b"mcp-session-id", own_id)
+    header, held = await client.initialize(), await client.create()
     await call(client.app, http("DELETE", headers=[header]))
     forged = {**held, "sessionId": held["sessionId"][:-8] + "AAAAAAAA"}
     for session in (held, forged):
         await client.tool("whoami", header, session=session)
-    ended = said(named(spans, "session end"), "session.id")
-    refused = messages(spans, "tools/call")
-    assert [said(span, "session.id") for span in refused] == [ended, ended]
+    await client.tool("whoami", session=forged)
+    (ended,) = said(named(spans, "session end"), "session.id")
+    found = [said(span, "session.id", "mcp_sessions.reason") for span in messages(spans, "tools/call")]
+    assert found == [[ended, "ended"], [ended, "ended"], [None, "token_signature"]]
 
 
 async def test_without_spans_such_requests_are_served_all_the_same(spans: list[ReadableSpan]) -> None:
     client = Client(sessions(Server(), spans="off", inspector="127.0.0.1:8787"), modern=False)
-    header = (b"mcp-session-id", (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"])
+    header = await client.initialize()
     assert [(await call(client.app, http("DELETE", headers=[header]))).status for _ in range(2)] == [200, 404]
     assert (await call(client.app, http(), b"[")).status == 400
     assert spans == []
@@ -227,9 +217,6 @@ async def test_so_they_are_where_the_server_makes_spans_itself(
 # --- what the application lets through ---------------------------------------------------------------
 
 
-NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
-
-
 def some(what: Content, tool: str, value: Any) -> Any:
     return f"{tool}: {len(value)}" if what == "arguments" else None
 
@@ -255,7 +242,7 @@ async def test_what_the_function_gives_is_written(
     held = await client.create()
     await client.tool("remember", session=held, card="4111")
     span = named(spans, "tools/call remember")
-    assert said(span, *NAMES) == expected
+    assert said(span, *SIDES[2:]) == expected
     assert held["sessionId"] not in span.to_json()
     assert "io.modelcontextprotocol" not in span.to_json()
     warnings = [text for text in caplog.messages if text.startswith("cannot record")]
@@ -269,5 +256,5 @@ async def test_other_messages_and_errors_say_nothing(spans: list[ReadableSpan]) 
     await client.send("tools/list")
     await client.send("tools/call", {"name": "whoami"})
     await client.send("tools/call", {"name": "whoami", "arguments": [1]})
-    written = [said(span, *NAMES) for span in spans]
+    written = [said(span, *SIDES[2:]) for span in spans]
     assert written == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]

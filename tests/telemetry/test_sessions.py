@@ -1,0 +1,163 @@
+"""A session's own spans: its start and its end, and what its hooks do; and what there is without tracing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from apps import Server, sessions, sweeper_of
+from clients import Client, Clock
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
+from recorded import named, said
+from starlette.types import Scope
+
+from mcp_sessions import CreateRefused, EndedSession, Session, telemetry
+from mcp_sessions.telemetry._core import is_traced
+
+NAMES = ("session.id", "mcp.session.id")
+
+
+def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+    if "no" in params:
+        raise CreateRefused
+
+
+async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None:
+    """And is named on its request, whose other name stays that of the session that is forked."""
+    client = Client(sessions(Server(), on_create=refuse))
+    held = await client.create()
+    await client.send("sessions/fork", session=held)
+    await client.send("sessions/fork", {"no": 1}, session=held)
+    starts = [span for span in spans if span.name == "session start"]
+    assert [said(start, "error.type") for start in starts] == [[None], [None], ["CreateRefused"]]
+    first, fork = (said(start, "session.id")[0] for start in starts[:2])
+    assert [said(span, *NAMES) for span in spans if span.name == "sessions/fork"] == [[first, fork], [first, first]]
+
+
+async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:
+    """Its creation is the root, and everything else stands below its start, which the application can link to."""
+    traceparents: list[str | None] = []
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        traceparents.append(session.traceparent)
+
+    first, second = (Client(sessions(Server(look=look), trace="session")) for _ in range(2))
+    held = await first.create()
+    for client in (first, second):
+        await client.tool("look", session=held)
+    await second.delete(held)
+    start = named(spans, "session start")
+    assert start.context is not None
+    flags = start.context.trace_flags
+    assert traceparents == [f"00-{start.context.trace_id:032x}-{start.context.span_id:016x}-{flags:02x}"] * 2
+    assert start.parent == named(spans, "sessions/create").context
+    assert [link.context for link in named(spans, "session end").links] == [named(spans, "sessions/delete").context]
+    below = [span.name for span in spans if span.parent is not None and span.parent.span_id == start.context.span_id]
+    assert below == ["tools/call look", "tools/call look", "session end", "sessions/delete"]
+    assert {span.context.trace_id for span in spans if span.context} == {start.context.trace_id}
+
+
+async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
+    """Its token is not sent then; its record knows where it began."""
+    clock = Clock()
+    middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
+    await Client(middleware).create()
+    clock.now += 60
+    await sweeper_of(middleware).sweep()
+    start, end = (named(spans, name) for name in ("session start", "session end"))
+    assert start.context is not None
+    assert [link.context.span_id for link in end.links] == [start.context.span_id]
+    assert said(end, "mcp_sessions.reason", "mcp_sessions.duration") == ["expired", 60]
+
+
+async def test_the_start_says_where_all_conversations_of_a_principal_share_it(spans: list[ReadableSpan]) -> None:
+    client = Client(sessions(Server(), principal=lambda scope: "ann", tracked=True, **{"transport.principal": True}))
+    await client.tool()
+    assert said(named(spans, "session start"), "mcp_sessions.kind") == ["principal"]
+
+
+async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpan]) -> None:
+    """Also where another session's request ends it, or none does."""
+    clock = Clock()
+
+    def work(*_: object) -> None:
+        trace.get_tracer("tests").start_span("work").end()
+
+    def end(session: EndedSession, reason: str) -> None:
+        work()
+
+    async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
+        clock.now += 60
+        await sweeper_of(app).sweep()
+
+    options = {"tracked": True, "clock": clock, "idle_timeout": 50, "lifetime": 1000}
+    app = sessions(Server(sweep=sweep), on_create=work, on_end=end, **options)
+    client = Client(app)
+    await client.create()
+    clock.now += 40
+    await client.tool("sweep", session=await client.create())
+    starts = [said(span, *NAMES) for span in spans if span.name == "session start"]
+    worked = [said(span, *NAMES) for span in spans if span.name == "work"]
+    assert worked[:2] == starts
+    assert sorted(worked[2:]) == sorted(starts)  # both are idle, and end side by side
+
+
+# --- without tracing -----------------------------------------------------------------------------
+
+
+async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its coming on there are spans; a session that is older has no start."""
+    provider = trace.get_tracer_provider()
+    client = Client(sessions(Server(), on_create=refuse))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    session = await client.create()
+    await client.send("sessions/create", {"no": 1})
+    await client.tool(session=session)
+    assert spans == []
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    await client.tool(session=session)
+    await client.delete(session)
+    assert [span.name for span in spans] == ["tools/call whoami", "session end", "sessions/delete"]
+    assert not any(span.links for span in spans)
+
+
+OfAnotherName = type("ProxyTracerProvider", (trace.TracerProvider,), {"get_tracer": TracerProvider.get_tracer})
+PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True, OfAnotherName: True}
+"""Logfire calls its own by the name of a stand-in, and that one takes spans."""
+
+
+@pytest.mark.parametrize(("kind", "takes"), PROVIDERS.items(), ids=lambda of: getattr(of, "__name__", str(of)))
+def test_the_api_s_stand_ins_keep_nothing(
+    kind: type[trace.TracerProvider], takes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    assert not is_traced()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", kind())
+    assert is_traced() is takes
+
+
+def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
+    source = """
+import asyncio, sys
+sys.path.insert(0, "tests/support")
+from apps import Server, sessions
+from clients import Client
+
+async def main():
+    client = Client(sessions(Server()))
+    await client.tool(session=await client.create())
+
+asyncio.run(main())
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_a_name_that_telemetry_does_not_have_is_missing() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Basket'"):
+        telemetry.Basket  # noqa: B018  # asking is enough
