@@ -56,11 +56,9 @@ FRAMEWORKS = (
     "tests/docs/test_pages.py",
     "tests/integration",
     "tests/session/test_current.py",
-    "tests/telemetry/test_conventions.py",
     "tests/telemetry/test_fleet.py",
-    "tests/telemetry/test_handler_context.py",
+    "tests/telemetry/test_frameworks.py",
     "tests/telemetry/test_outermost_span.py",
-    "tests/telemetry/test_server_spans.py",
     "tests/telemetry/test_tracing_page.py",
 )
 JAVASCRIPT = ("tests/integration/test_javascript_clients.py",)

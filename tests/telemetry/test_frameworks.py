@@ -1,0 +1,245 @@
+"""Spans around the servers of each framework: whose is the server span of a message, and what it says.
+
+Source: OpenTelemetry's conventions for MCP servers (`CONVENTIONS`, "mcp.server"), attribute by attribute; the levels of
+the table are theirs. Left out: `client.port`, which names no client behind a proxy. The status of a client's mistake
+stays unset, and it has no `error.type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import RealClient, call, credentials, http, lifespan
+from environments import needs, require
+from fastapi import FastAPI
+from recorded import ALIAS, process_wide
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+
+require("opentelemetry-sdk>=1.28")
+
+from opentelemetry import context
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+)
+
+from integration.servers import CELLS, FRAMEWORKS, Cell, bare, http_app, server_class
+from mcp_sessions._protocol.jsonrpc import parse
+from mcp_sessions.telemetry._attributes import KnownNames
+from mcp_sessions.telemetry._frameworks import SCOPE_KEY, wrap_handlers
+from mcp_sessions.telemetry._outcome import RequestTelemetry
+
+# --- whose span it is ----------------------------------------------------------------------------------
+
+CELL_OF = {cell.framework: cell for cell in CELLS}
+MAKES = {"sdk1": False, "sdk2": True, "fastmcp3": True, "fastmcp4": True}
+
+
+async def makes_its_own(app: Any, path: str | None = "/mcp") -> bool:
+    """Whether the middleware leaves the span of a message to the server, which need not even have started."""
+    with process_wide().recording() as spans, suppress(RuntimeError, TypeError):
+        await call(sessions(app, path=path), http(path=path or "/mcp"), b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
+    return "ping" not in {span.name for span in spans}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_frameworks_server_is_known(framework: str) -> None:
+    """Also where it is mounted: SDK 2.x and both FastMCPs make their own, SDK 1.x does not."""
+    app = FastAPI()
+    app.mount("/tools", bare(CELL_OF[framework]))
+    for served, path in ((bare(CELL_OF[framework]), "/mcp"), (bare(CELL_OF[framework]), None), (app, "/tools/mcp")):
+        assert await makes_its_own(served, path) == MAKES[framework]
+    assert not await makes_its_own(app, "/mcp")
+
+
+def small_server() -> Any:
+    return import_module("mcp.server.lowlevel").Server("small")
+
+
+def manager() -> Any:
+    """The SDK's session manager, as servers without its own ASGI application use it."""
+    return import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager(small_server())
+
+
+def called_from_a_closure() -> Any:
+    held, gone = manager(), None
+    handle: Any = lambda scope, receive, send: (gone, held.handle_request(scope, receive, send))  # noqa: E731, F821
+    del gone  # a name that is not bound any more
+    return handle
+
+
+def called_from_a_modules_function() -> Any:
+    names = {"held": manager()}
+    exec("def handle(scope, receive, send):\n    return held.handle_request(scope, receive, send)", names)
+    return names["handle"]
+
+
+@pytest.mark.parametrize(
+    "make", [called_from_a_closure, lambda: manager().handle_request, called_from_a_modules_function]
+)
+async def test_a_session_manager_in_an_applications_own_lines_is_known(make: Callable[[], Any]) -> None:
+    """As the SDK's examples for servers of a lower level have it."""
+    assert await makes_its_own(Starlette(routes=[Mount("/mcp", make())])) == MAKES[FRAMEWORKS[0]]
+
+
+@pytest.mark.parametrize("app", [Server(), Starlette(routes=[Route("/mcp", partial(print))]), FastAPI()])
+async def test_other_applications_make_none(app: Any) -> None:
+    assert not await makes_its_own(app)
+
+
+@needs("mcp>=2")
+async def test_a_server_of_sdk_2_without_its_middleware_makes_none() -> None:
+    held = manager()
+    held.app.middleware.clear()
+    assert not await makes_its_own(held.handle_request, None)
+
+
+@needs("fastmcp>=4")
+async def test_a_server_of_fastmcp_whose_telemetry_is_off_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("fastmcp").settings, "telemetry_mode", "propagation_only")
+    assert not await makes_its_own(bare(CELL_OF["fastmcp4"]))
+
+
+@contextmanager
+def current(number: int) -> Iterator[None]:
+    token = context.attach(set_span_in_context(NonRecordingSpan(SpanContext(1, number, is_remote=False))))
+    yield
+    context.detach(token)
+
+
+@needs("mcp<2")
+async def test_a_handler_of_sdk_1_runs_in_the_context_of_its_message() -> None:
+    """Though in a task of its connection; but within another handler, which asks for the list of tools, below that."""
+
+    async def where(_: object) -> int:
+        return get_current_span().get_span_context().span_id
+
+    async def ask(_: object) -> Any:
+        with current(0xB):
+            return await made.request_handlers[int](None)
+
+    made = small_server()
+    made.request_handlers = {int: where, str: ask}
+    assert wrap_handlers([made, object()])
+    handlers = dict(made.request_handlers)
+    assert wrap_handlers([made])
+    assert made.request_handlers == handlers  # once is enough
+    with current(0xA):
+        sent = parse(b'{"jsonrpc":"2.0","method":"ping"}')
+        message = RequestTelemetry(message=sent, target=None, known=KnownNames(), context=context.get_current())
+    variable = import_module("mcp.server.lowlevel.server").request_ctx
+    with current(0xC):
+        assert await made.request_handlers[int](None) == 0xC  # called in its own process, or through another wrapper
+        token = variable.set(SimpleNamespace(request=SimpleNamespace(scope={SCOPE_KEY: message})))
+        assert [await made.request_handlers[kind](None) for kind in (int, str)] == [0xA, 0xB]
+        variable.reset(token)
+
+
+# --- what it says --------------------------------------------------------------------------------------
+
+CLIENT = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
+JSON = [cell for cell in CELLS if cell.json and not cell.stateful]
+COMMON = {
+    "mcp.protocol.version": "2025-11-25",  # recommended, and so are the next three
+    "network.protocol.name": "http",
+    "network.protocol.version": "1.1",
+    "network.transport": "tcp",
+    "client.address": "127.0.0.1",  # where the application asks for it
+}
+UNKNOWN = "-32602" if FRAMEWORKS[0] == "sdk1" else "-32601"  # what it calls a method that it does not know
+TOOL = {"gen_ai.tool.name": "whoami", "gen_ai.operation.name": "execute_tool"}
+# By the method: its params, the span's name, and what the span has beyond what all have. `jsonrpc.protocol.version` is
+# for versions that are not 2.0, of which there are none here.
+ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "tools/call": ({"name": "whoami", "arguments": {}}, "tools/call whoami", TOOL),
+    "prompts/get": ({"name": "who"}, "prompts/get who", {"gen_ai.prompt.name": "who"}),
+    "resources/read": ({"uri": "session://me"}, "resources/read", {"mcp.resource.uri": "session://me"}),
+    "tools/list": ({}, "tools/list", {}),
+    "no/such": ({}, "_OTHER", {"rpc.response.status_code": UNKNOWN}),
+}
+ODD = {("f", "no/such")}  # FastMCP calls that error by its class
+NEVER = {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"}  # opt-in
+ONLY = {"gen_ai.tool.name", "gen_ai.operation.name", "gen_ai.prompt.name", "mcp.resource.uri", "error.type"}
+
+
+def check(spans: list[ReadableSpan], cell: Cell, method: str) -> None:
+    _, name, own = ROWS[method]
+    servers = [span for span in spans if span.kind is SpanKind.SERVER]
+    servers = [span for span in servers if (span.attributes or {})["mcp.method.name"] == method]  # FastMCP 3 also lists
+    (found,) = [span for span in servers if is_ours(span)] or servers
+    attributes: dict[str, Any] = dict(found.attributes or {})
+    version = {"mcp.protocol.version": "2026-07-28" if cell.modern else "2025-11-25"}
+    expected = {**COMMON, **version, "mcp.method.name": method, **own}
+    assert found.name == name
+    assert {key: attributes.get(key) for key in expected} == expected
+    assert attributes["jsonrpc.request.id"].isdigit()
+    assert attributes["mcp.session.id"].startswith("ses_")
+    fails = method == "no/such" and not is_ours(found)  # SDK 2.x takes it for its own error
+    assert not attributes.keys() & (NEVER | (ONLY - {*expected, *(["error.type"] if fails else [])}))
+    assert found.status.status_code is (StatusCode.ERROR if fails else StatusCode.UNSET)
+
+
+def is_ours(span: ReadableSpan) -> bool:
+    return span.instrumentation_scope is not None and span.instrumentation_scope.name == "mcp_sessions"
+
+
+@pytest.mark.parametrize("cell", JSON, ids=str)
+async def test_a_framework_s_span_has_what_the_conventions_ask_for(cell: Cell) -> None:
+    """What it leaves out is added, whichever of the two makes it."""
+    who = {"principal": lambda scope: "ann", "user": lambda principal: principal.subject}
+    app = sessions(bare(cell), transport="off", **who)
+    async with lifespan(app):
+        client = RealClient(app, modern=cell.modern)
+        held = credentials((await client.send("sessions/create", {"_meta": CLIENT})).result["session"])
+        for method, (params, *_) in ROWS.items():
+            if (cell.framework[0], method) not in ODD:
+                with process_wide().recording() as spans:
+                    await client.send(method, params, session=held)
+                check(spans, cell, method)
+
+
+# --- what it costs -------------------------------------------------------------------------------------
+
+MAX_SPANS, MAX_BYTES = 2, 1100
+FURTHER = {ALIAS, "input.value", "output.value", *NEVER}  # what the application asks for beyond its session
+
+
+def size(spans: list[ReadableSpan]) -> int:
+    """The bytes of exported spans, without the contents of the call."""
+    parts = [scoped for part in encode_spans(spans).resource_spans for scoped in part.scope_spans]
+    sent = [span for scoped in parts for span in scoped.spans]
+    further = [one.ByteSize() + 2 for span in sent for one in span.attributes if one.key in FURTHER]
+    return int(sum(span.ByteSize() for span in sent) - sum(further))
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("is_instrumented", [False, True])
+async def test_a_call_takes_few_spans_and_bytes(is_instrumented: bool) -> None:
+    """As they are exported, also with an HTTP instrumentation and with what the call says."""
+    cell = next(cell for cell in reversed(JSON) if cell.framework.startswith("sdk"))
+    mcp = server_class(cell.framework)("shop")
+    mcp.tool(name="buy")(lambda article: article)
+    app = sessions(http_app(mcp, cell), transport="off", redact=lambda what, tool, value: value)
+    around: Any = OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"]) if is_instrumented else app
+    async with lifespan(app):
+        client = RealClient(around, modern=cell.modern)
+        held = await client.create()
+        with process_wide().recording() as spans:
+            await client.send("tools/call", {"name": "buy", "arguments": {"article": "hat"}}, session=held)
+    assert len(spans) <= MAX_SPANS
+    assert size(spans) <= MAX_BYTES
