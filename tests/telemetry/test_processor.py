@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from apps import Server, sessions
 from clients import Client
-from opentelemetry import baggage, context
+from opentelemetry import baggage
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -26,25 +27,25 @@ from opentelemetry.trace import (
     set_span_in_context,
     use_span,
 )
-from recorded import Recorder
+from recorded import ALIAS, Recorder, process_wide
 
-from mcp_sessions import Session, current_session
+from mcp_sessions import Correlation, Session, current_correlation
 from mcp_sessions.telemetry import SessionSpanProcessor
+from mcp_sessions.telemetry._context import attached
 from mcp_sessions.telemetry._processor import SessionSampler, sampling_ratio_of
 
 Attributes = dict[str, dict[str, Any]]
-OURS = "session.id", "mcp.session.id"
+OURS = "session.id", "mcp.session.id", ALIAS
 CHAT = {"session.id": "a chat"}
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
 
 
 @contextmanager
-def tracing(*before: SpanProcessor, name: str = "tests", **options: Any) -> Iterator[tuple[Tracer, Attributes]]:
+def tracing(*before: SpanProcessor, name: str = "tests") -> Iterator[tuple[Tracer, Attributes]]:
     """A tracer whose provider has the processor, and, when the block is over, the attributes of its spans by name."""
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
     attributes: Attributes = {}
-    processors: list[SpanProcessor] = [*before, SessionSpanProcessor(**options), recorder]
-    for processor in processors:
+    for processor in (*before, SessionSpanProcessor(aliases=[ALIAS]), recorder):
         provider.add_span_processor(processor)
     with recorder.recording() as spans:
         yield provider.get_tracer(name), attributes
@@ -53,12 +54,12 @@ def tracing(*before: SpanProcessor, name: str = "tests", **options: Any) -> Iter
     provider.shutdown()
 
 
-async def handling(work: Callable[[], object]) -> str:
+async def handling(work: Callable[[Session], object]) -> str:
     """Do some work within a session's request; the session."""
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
         assert session is not None
-        work()
+        work(session)
         return session.ref
 
     client = Client(sessions(Server(tool=tool)))
@@ -66,92 +67,81 @@ async def handling(work: Callable[[], object]) -> str:
     return ref
 
 
-def nested(tracer: Tracer, **how: Any) -> Callable[[], None]:
-    def start() -> None:
-        with tracer.start_as_current_span("outer", **how):
-            tracer.start_span("inner").end()
-
-    return start
+def nest(tracer: Tracer, **how: Any) -> None:
+    with tracer.start_as_current_span("outer", **how):
+        tracer.start_span("inner").end()
 
 
 async def test_every_span_within_a_sessions_request_names_it() -> None:
-    """A span and the one below it carry both names; one that is older than the session's request carries neither."""
-    with tracing() as (tracer, attributes), tracer.start_as_current_span("before"):
-        ref = await handling(nested(tracer))
-    assert attributes == {"outer": dict.fromkeys(OURS, ref), "inner": dict.fromkeys(OURS, ref), "before": {}}
-
-
-async def test_outside_of_a_session_nothing_is_set() -> None:
+    """A span and the one below it carry all names; those before and after the session's request carry none."""
     with tracing() as (tracer, attributes):
-        nested(tracer)()
-        await handling(lambda: None)
-        nested(tracer)()
-    assert attributes == {"outer": {}, "inner": {}}
+        with tracer.start_as_current_span("before"):
+            ref = await handling(lambda session: nest(tracer))
+        tracer.start_span("after").end()
+    named = dict.fromkeys(OURS, ref)
+    assert attributes == {"outer": named, "inner": named, "before": {}, "after": {}}
 
 
 async def test_the_middlewares_own_spans_are_left_to_it() -> None:
     """It names the session on them itself, which may not be the one whose request is handled."""
     with tracing(name="mcp_sessions") as (tracer, attributes):
-        await handling(nested(tracer))
+        await handling(lambda session: nest(tracer))
     assert attributes == {"outer": {}, "inner": {}}
 
 
-async def test_a_chat_that_came_as_baggage_keeps_its_name() -> None:
-    """In the current context, as it comes from a header: ours is `mcp.session.id` alone on every span."""
-    with tracing(aliases=["gen_ai.conversation.id"]) as (tracer, attributes):
-        token = context.attach(baggage.set_baggage("session.id", "a chat"))
-        ref = await handling(nested(tracer))
-        context.detach(token)
-    assert attributes == {"outer": {"mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
+class Chat(SpanProcessor):
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        span.set_attributes(CHAT)
 
 
-async def test_a_chat_that_came_as_baggage_of_a_message_keeps_its_name() -> None:
-    """Such baggage ends at the span whose parent was taken from the message; the spans below do as that one does."""
-    parent = baggage.set_baggage("session.id", "a chat", set_span_in_context(REMOTE))
-    with tracing() as (tracer, attributes):
-        ref = await handling(nested(tracer, context=parent))
-    assert attributes == {"outer": {"mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
+How = Callable[[Session], dict[str, Any]]
+UNNAMED = ("mcp.session.id",)
 
 
-async def test_our_own_ref_as_baggage_changes_nothing() -> None:
-    """A client that sends the session's ref means ours."""
-    with tracing() as (tracer, attributes):
-
-        def start() -> None:
-            named = baggage.set_baggage("session.id", current_ref())
-            nested(tracer, context=named)()
-
-        ref = await handling(start)
-    assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
-
-
-def current_ref() -> str:
-    session = current_session()
-    assert session is not None
-    return session.ref
-
-
-async def test_a_name_that_a_span_was_given_stays_on_it_and_below_it() -> None:
-    with tracing() as (tracer, attributes):
-        ref = await handling(nested(tracer, attributes=CHAT))
-    assert attributes == {"outer": {**CHAT, "mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
-
-
-async def test_a_name_that_another_processor_gave_stays() -> None:
-    class Chat(SpanProcessor):
-        def on_start(self, span: Span, parent_context: context.Context | None = None) -> None:
-            span.set_attributes(CHAT)
-
-    with tracing(Chat()) as (tracer, attributes):
-        ref = await handling(nested(tracer))
-    assert attributes["outer"] == attributes["inner"] == {**CHAT, "mcp.session.id": ref}
+@pytest.mark.parametrize(
+    ("around", "how", "before", "names", "kept"),
+    [
+        (lambda: attached(baggage.set_baggage("session.id", "a chat")), lambda _: {}, [], UNNAMED, ({}, {})),
+        (
+            nullcontext,
+            lambda _: {"context": baggage.set_baggage("session.id", "a chat", set_span_in_context(REMOTE))},
+            [],
+            UNNAMED,
+            ({}, {}),
+        ),
+        (nullcontext, lambda _: {"attributes": CHAT}, [], UNNAMED, (CHAT, {})),
+        (nullcontext, lambda _: {}, [Chat()], UNNAMED, (CHAT, CHAT)),
+        (nullcontext, lambda one: {"context": baggage.set_baggage("session.id", one.ref)}, [], OURS, ({}, {})),
+        (lambda: use_span(REMOTE), lambda _: {}, [], OURS, ({}, {})),
+    ],
+    ids=[
+        "baggage of the HTTP request",
+        "baggage of the message, which ends at the span that takes its parent from there",
+        "an attribute of the span",
+        "another processor",
+        "baggage that is our own ref",
+        "nothing but a span of elsewhere",
+    ],
+)
+async def test_a_chat_keeps_its_name(
+    around: Callable[[], AbstractContextManager[Any]],
+    how: How,
+    before: list[SpanProcessor],
+    names: tuple[str, ...],
+    kept: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    """Where `session.id` is a client's own, ours is `mcp.session.id` alone on every span below."""
+    with tracing(*before) as (tracer, attributes), around():
+        ref = await handling(lambda session: nest(tracer, **how(session)))
+    ours = dict.fromkeys(names, ref)
+    assert attributes == {"outer": {**kept[0], **ours}, "inner": {**kept[1], **ours}}
 
 
 async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref() -> None:
     """A server that calls another one in its own process: the span above is ours, of the other session."""
     with tracing() as (tracer, attributes), tracer.start_as_current_span("above") as above:
         above.set_attributes(dict.fromkeys(OURS, "ses_another"))
-        ref = await handling(nested(tracer))
+        ref = await handling(lambda session: nest(tracer))
     assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
 
 
@@ -166,20 +156,9 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
                 span.set_attribute("more", True)
 
         start("without")
-        ref = await handling(lambda: start("within"))
+        ref = await handling(lambda session: start("within"))
     assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
     assert attributes["without"] == {**written, "more": True}
-
-
-async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
-    provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    provider.add_span_processor(SessionSpanProcessor())
-    await handling(nested(provider.get_tracer("tests")))
-    await handling(lambda: SessionSpanProcessor().on_start(REMOTE))
-    provider.shutdown()
-    with tracing() as (tracer, attributes), use_span(REMOTE):
-        ref = await handling(nested(tracer))
-    assert attributes["outer"] == dict.fromkeys(OURS, ref)
 
 
 async def test_a_fault_of_ours_is_a_line_in_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,8 +182,49 @@ def test_it_has_every_method_that_the_sdk_calls() -> None:
     assert processor.force_flush()
 
 
-# --- the sampler -------------------------------------------------------------------------------------
+# --- what a client calls its conversation --------------------------------------------------------------
 
+LABELLED = {"_meta": {"openai/session": "c1"}}
+LABEL = {"mcp_sessions.correlation": "c1", "mcp_sessions.correlation.source": "meta:openai/session"}
+
+
+@pytest.mark.parametrize(
+    ("within_session", "method"), [(False, "tools/call"), (True, "tools/call"), (False, "initialize")]
+)
+async def test_a_label_is_on_the_spans_of_its_request_and_is_no_session(within_session: bool, method: str) -> None:
+    """On the span around and on those below; tasks that a handshake starts outlive it, and do not inherit it."""
+    seen: list[Correlation | None] = []
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
+        tracer.start_span("in the tool").end()
+        seen.append(current_correlation())
+        return "done" if session is None else session.ref
+
+    client = Client(sessions(Server(tool=tool), correlate=True, spans="off"))
+    session = await client.create() if within_session else None
+    with tracing() as (tracer, attributes):
+        with tracer.start_as_current_span("around"):
+            answer = await client.send(method, {"name": "tool", **LABELLED}, session=session)
+        tracer.start_span("after").end()
+    named = dict.fromkeys(OURS, answer.result.get("content")) if within_session else {}
+    in_the_tool = {"in the tool": {**LABEL, **named}} if method == "tools/call" else {}
+    assert attributes == {**in_the_tool, "around": LABEL, "after": {}}
+    assert seen == [Correlation("c1", "meta:openai/session")] * len(in_the_tool)
+
+
+async def test_the_span_of_the_message_itself_carries_the_label() -> None:
+    """Where the middleware makes that span, the label is on it, with or without a session."""
+    client = Client(sessions(Server(), correlate=True))
+    session = await client.create()
+    with process_wide().recording() as spans:
+        for held in (None, session):
+            await client.send("tools/call", {"name": "whoami", **LABELLED}, session=held)
+    made = [dict(span.attributes or {}) for span in spans if span.name == "tools/call whoami"]
+    assert [{name: attributes[name] for name in LABEL} for attributes in made] == [LABEL, LABEL]
+    assert ["session.id" in attributes for attributes in made] == [False, True]
+
+
+# --- the sampler -------------------------------------------------------------------------------------
 
 REFS = [f"ses_{number:024x}" for number in range(2_000)]
 
@@ -218,16 +238,12 @@ def sampled(sampler: SessionSampler, **attributes: str) -> bool:
 
 
 def test_sessions_are_spread_evenly_and_for_ever_in_the_same_way() -> None:
-    """No worker asks another one; a session that is kept at 10 % is kept at 20 %, too."""
+    """No worker asks another one; a session that is kept at 10 % is kept at 20 %, too, and whole or not at all."""
     kept = [ref for ref in REFS if sampling_ratio_of(ref) < 0.1]
     assert 150 < len(kept) < 250
     assert sampling_ratio_of("ses_a") == pytest.approx(0.10409, abs=1e-5)
-
-
-def test_a_session_is_recorded_whole_or_not_at_all() -> None:
-    sampler = SessionSampler(0.5)
-    decisions = {ref: {sampled(sampler, **{"mcp.session.id": ref}) for _ in range(3)} for ref in REFS[:20]}
-    assert decisions == {ref: {sampling_ratio_of(ref) < 0.5} for ref in REFS[:20]}
+    decided = {ref: sampled(SessionSampler(0.5), **{"mcp.session.id": ref}) for ref in REFS[:20]}
+    assert decided == {ref: sampling_ratio_of(ref) < 0.5 for ref in REFS[:20]}
 
 
 @pytest.mark.parametrize("named", [{}, {"mcp.session.id": "the transport's own"}])
@@ -240,23 +256,19 @@ def test_what_belongs_to_no_session_is_decided_otherwise(named: dict[str, str]) 
 async def test_spans_within_a_sessions_request_are_decided_by_it(ratio: float, expected: bool) -> None:
     provider = TracerProvider(sampler=SessionSampler(ratio), shutdown_on_exit=False)
     above = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_state=TraceState([("a", "b")])))
+    found: list[SpanContext] = []
 
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> list[object]:
+    def start(session: Session) -> None:
         span = provider.get_tracer("tests").start_span("a", set_span_in_context(above))
-        found = span.get_span_context()
-        return [found.trace_flags.sampled, dict(found.trace_state)]
+        found.append(span.get_span_context())
 
-    client = Client(sessions(Server(tool=tool)))
-    answer = await client.tool("tool", session=await client.create())
-    assert answer.result["content"] == [expected, {"a": "b"}]
+    await handling(start)
     provider.shutdown()
+    assert [(one.trace_flags.sampled, dict(one.trace_state)) for one in found] == [(expected, {"a": "b"})]
 
 
-@pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
-def test_a_ratio_is_a_share(ratio: float) -> None:
-    with pytest.raises(ValueError, match="must be from 0 to 1"):
-        SessionSampler(ratio)
-
-
-def test_it_describes_itself() -> None:
+def test_a_sampler_is_described_and_its_ratio_is_a_share() -> None:
     assert SessionSampler(0.1, fallback=ALWAYS_OFF).get_description() == "SessionSampler{0.1,AlwaysOffSampler}"
+    for ratio in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="must be from 0 to 1"):
+            SessionSampler(ratio)
