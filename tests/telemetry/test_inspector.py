@@ -9,15 +9,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import httpx
 import pytest
 from apps import Server, sessions
-from clients import INITIALIZE, Answer, Client, Incoming, call, http
+from clients import DEADLINE, INITIALIZE, Answer, Client, Exchange, RealClient, lifespan
 from failing import Failing
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -36,7 +34,7 @@ from mcp_sessions.telemetry._feed import Feed, shown_name
 from mcp_sessions.telemetry._outcome import RequestTelemetry
 
 TOKEN = "a-token-of-the-operator"
-SECONDS = 60  # after which a test that hangs fails
+HOST = "http://127.0.0.1:8000"
 
 
 @pytest.fixture(autouse=True)
@@ -48,71 +46,49 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 class Page:
     """A page that is open: the events that it gets, and what it asks."""
 
-    def __init__(self, app: Any, path: str) -> None:
-        self.app, self.path = app, path
-        self.answer, self.over = Answer(), anyio.Event()
-        self.sent, self.received = anyio.create_memory_object_stream[bytes](1_000)
-
-    async def send(self, message: Any) -> None:
-        await self.answer(message)
-        await self.sent.send(message.get("body", b""))
+    def __init__(self, app: Starlette, stream: Exchange) -> None:
+        self.app, self.stream = app, stream
+        self.events: list[str] = []
 
     async def until(self, event: str, **members: Any) -> Any:
         """The next event of a kind, with these members."""
-        with anyio.fail_after(SECONDS):
-            while True:
-                part = await self.received.receive()
-                found = json.loads(part.removeprefix(b"data: ") or b'{"event":""}')
-                if found["event"] == event and all(found[name] == value for name, value in members.items()):
-                    return found
-
-    async def ended(self) -> anyio.Event:
-        """An event that is set, once the stream has ended."""
-        with anyio.fail_after(SECONDS):
-            await self.over.wait()
-        return self.over
+        while True:
+            found = json.loads((await self.stream.next_event()).removeprefix("data: "))
+            self.events.append(found["event"])
+            if found["event"] == event and all(found[name] == value for name, value in members.items()):
+                return found
 
     async def end(self, ref: str, **changes: str) -> tuple[int, bytes]:
         """Ask to end a session, as the page does."""
-        headers = {"host": "shop", "origin": "http://shop", "x-inspector": "end", **changes}
-        return await ask(self.app, "POST", f"{self.path}end", ref.encode(), headers)
-
-
-async def ask(app: Any, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    encoded = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items() if value]
-    answer = await call(app, http(method, path, encoded, query_string=b""), body)
-    return answer.status, answer.body
+        headers = {"origin": HOST, "x_inspector": "end", **changes}
+        answer = await RealClient(self.app, path="/inspector/end").http("POST", ref.encode(), **headers)
+        return answer.status, answer.body
 
 
 @asynccontextmanager
-async def opened(app: Any, path: str = "/inspector/") -> AsyncIterator[Page]:
-    """The page's stream of events, for as long as the block lasts."""
-    page = Page(app, path)
-
-    async def wait() -> Any:
-        await anyio.sleep_forever()
-
-    async def run() -> None:
-        await app(http("GET", f"{path}events", [(b"host", b"shop")], query_string=b""), wait, page.send)
-        page.over.set()
-
-    async with anyio.create_task_group() as group, page.sent, page.received:
-        group.start_soon(run)
-        await page.until("hello")
-        yield page
-        group.cancel_scope.cancel()
+async def opened(app: Starlette) -> AsyncIterator[Page]:
+    """The page's stream of events, for as long as the block lasts; it ends when the browser leaves."""
+    with anyio.fail_after(DEADLINE):
+        async with RealClient(app, path="/inspector/events").resuming("0") as stream:
+            page = Page(app, stream)
+            await page.until("hello")
+            yield page
 
 
-def mounted(**options: Any) -> tuple[Client, Starlette]:
+def mounted(server: Any = None, **options: Any) -> tuple[Client, Starlette]:
     """A client of an application, and an application that shows it below a path."""
     inspector = Inspector()
-    app = sessions(options.pop("server", Server()), inspector=inspector, spans="off", **options)
+    app = sessions(server or Server(), inspector=inspector, spans="off", **options)
     return Client(app), Starlette(routes=[Mount("/inspector", inspector)])
+
+
+async def ask(method: str, path: str, **headers: str) -> Answer:
+    return await RealClient(mounted()[1], path=f"/inspector/{path}").http(method, b"", **headers)
 
 
 async def test_the_page_comes_with_a_policy_that_lets_nothing_in() -> None:
     """It names its own script and style by their hashes; nothing is fetched from elsewhere."""
-    answer = await call(mounted()[1], http("GET", "/inspector/", [(b"host", b"shop")], query_string=b""))
+    answer = await ask("GET", "")
     policy = answer.headers[b"content-security-policy"]
     assert (answer.status, answer.body) == (200, inspecting.PAGE.read_bytes())
     assert b"default-src 'none'; connect-src 'self'; img-src data:; style-src 'sha256-" in policy
@@ -124,31 +100,33 @@ async def test_the_page_comes_with_a_policy_that_lets_nothing_in() -> None:
 @pytest.mark.parametrize(
     ("status", "method", "path", "headers"),
     [
-        (404, "GET", "/inspector/favicon.ico", {}),
-        (405, "GET", "/inspector/end", {}),
-        (405, "OPTIONS", "/inspector/end", {}),
-        (403, "POST", "/inspector/end", {}),
-        (403, "GET", "/inspector/events", {"sec-fetch-site": "cross-site"}),
-        (200, "GET", "/inspector/", {"sec-fetch-site": "cross-site"}),
+        (404, "GET", "favicon.ico", {}),
+        (405, "GET", "end", {}),
+        (405, "OPTIONS", "end", {}),
+        (403, "POST", "end", {}),
+        (403, "GET", "events", {"sec_fetch_site": "cross-site"}),
+        (200, "GET", "", {"sec_fetch_site": "cross-site"}),
     ],
 )
 async def test_what_the_page_does_not_ask_is_refused(
     status: int, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    assert (await ask(mounted()[1], method, path, b"", {"host": "shop", **headers}))[0] == status
+    assert (await ask(method, path, **headers)).status == status
 
 
-WORDS = ("startup", "shutdown")
-CHANGES = [{"origin": "http://evil"}, {"origin": ""}, {"origin": "null"}, {"x-inspector": ""}, {"sec-fetch-site": "x"}]
-
-
-@pytest.mark.parametrize("changes", CHANGES, ids=str)
-async def test_no_other_site_ends_a_session(changes: dict[str, str]) -> None:
+async def test_no_other_site_ends_a_session() -> None:
     client, app = mounted()
     async with opened(app) as page:
         held = await client.create()
         ref = (await page.until("created"))["ref"]
-        assert (await page.end(ref, **changes))[0] == 403
+        for changes in (
+            {"origin": "http://evil"},
+            {"origin": ""},
+            {"origin": "null"},
+            {"x_inspector": ""},
+            {"sec_fetch_site": "cross-site"},
+        ):
+            assert (await page.end(ref, **changes))[0] == 403, changes
         assert (await client.tool(session=held)).result["content"] == ref
 
 
@@ -157,7 +135,9 @@ async def test_a_session_is_shown_and_ended(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.INFO, "mcp_sessions")
     client, app = mounted()
     async with opened(app) as page:
+        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})  # an answer is no call
         held = await client.create()
+        assert (await page.until("started"))["name"] == "sessions/create"
         ref = (await page.until("created"))["ref"]
         await client.tool(session=held)
         assert (await page.until("started", name="tools/call whoami"))["ref"] == ref
@@ -183,7 +163,7 @@ async def test_a_page_that_is_opened_later_sees_what_was() -> None:
 
     store = MemoryStore()
     held = await Client(sessions(Server(), store=store)).create()
-    client, app = mounted(server=Server(wait=wait), store=store)
+    client, app = mounted(Server(wait=wait), store=store)
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: client.tool("wait", session=held))
         await started.wait()
@@ -206,25 +186,18 @@ async def test_a_handshake_is_in_the_session_that_it_creates() -> None:
         assert (await page.until("finished", name="initialize"))["ref"] == ref
 
 
-SHOWN = {
-    '"buy"': "tools/call buy",
-    '"a\\u0007b"': "tools/call a\\x07b",
-    '"\\ud800"': "tools/call",
-    "7": "tools/call",
-}
-
-
-@pytest.mark.parametrize(("name", "shown"), SHOWN.items())
-def test_an_unusual_name_is_shown_escaped(name: str, shown: str) -> None:
-    """But for one that cannot be written."""
-    body = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":NAME}}'.replace("NAME", name)
-    assert shown_name(parse(body.encode())) == shown
-
-
-async def test_a_session_id_in_place_of_a_name_is_not_shown() -> None:
+async def test_an_unusual_name_is_shown_escaped() -> None:
+    """But for one that cannot be written, and a session id in its place."""
     held = await mounted()[0].create()
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": held["sessionId"]}}
-    assert shown_name(parse(json.dumps(body).encode())) == "tools/call"
+    for name, shown in {
+        '"buy"': "tools/call buy",
+        '"a\\u0007b"': "tools/call a\\x07b",
+        '"\\ud800"': "tools/call",
+        "7": "tools/call",
+        json.dumps(held["sessionId"]): "tools/call",
+    }.items():
+        body = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":NAME}}'.replace("NAME", name)
+        assert shown_name(parse(body.encode())) == shown
 
 
 async def test_a_recorded_session_is_shown_and_ended() -> None:
@@ -251,7 +224,8 @@ async def test_the_roster_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("tracked", [True, False])
 async def test_a_store_that_does_not_answer_ends_nothing(tracked: bool) -> None:
-    store = Failing()
+    """Nor does it list anything."""
+    store = Failing("list_sessions")
     client, app = mounted(store=store, tracked=tracked)
     async with opened(app) as page:
         held = await client.create()
@@ -260,31 +234,13 @@ async def test_a_store_that_does_not_answer_ends_nothing(tracked: bool) -> None:
         assert (await page.end(ref))[0] == 503
         store.failing = set()
         assert (await client.tool(session=held)).result["content"] == ref
-
-
-async def test_while_the_store_does_not_answer_there_is_no_list() -> None:
-    shown = SimpleNamespace(inspector=Inspector(), inspector_token=None)
-    options: Any = SimpleNamespace(audience="shop", tracked=True, telemetry=shown)
-    terminator: Any = SimpleNamespace(store=Failing("list_sessions"))
-    feed: Any = None
-    assert await operator.Watched(options, feed, terminator).recorded() is None
-
-
-async def test_an_answer_that_a_client_posts_is_not_a_call() -> None:
-    client, app = mounted()
-    async with opened(app) as page:
-        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
-        await client.send("ping")
-        assert (await page.until("started"))["name"] == "ping"
+        await page.until("finished", name="tools/call whoami")
+    assert "roster" not in page.events
 
 
 async def test_it_may_be_an_application_of_its_own() -> None:
-    messages = [{"type": f"lifespan.{word}"} for word in WORDS]
-    answer = await call(Inspector(), {"type": "lifespan"}, Incoming(*messages))
-    assert [message["type"] for message in answer.messages] == [
-        "lifespan.startup.complete",
-        "lifespan.shutdown.complete",
-    ]
+    async with lifespan(Inspector()):
+        pass
 
 
 # --- the feed ----------------------------------------------------------------------------------------
@@ -306,15 +262,7 @@ async def test_a_feed_that_closes_ends_the_stream() -> None:
     client, app = mounted()
     async with opened(app) as page:
         await client.app.services.stopping()  # type: ignore[attr-defined]  # the middleware
-        assert (await page.ended()).is_set()
-
-
-async def test_a_browser_that_leaves_ends_its_stream() -> None:
-    scope, receive = http("GET", "/inspector/events", [(b"host", b"shop")], query_string=b""), Incoming()
-    receive.messages = [{"type": "http.request"}, {"type": "http.disconnect"}]
-    with anyio.fail_after(SECONDS):
-        stream = await call(mounted()[1], scope, receive)
-    assert stream.messages[1]["body"].startswith(b'data: {"event":"hello"')
+        await page.stream.ended()
 
 
 def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +310,7 @@ async def serving(port: int, host: str = "127.0.0.1", **options: Any) -> AsyncIt
 async def get(port: int, **headers: str) -> httpx.Response:
     """Ask for the page, as soon as the port is open."""
     async with httpx.AsyncClient() as client:
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(DEADLINE):
             while True:
                 try:
                     return await client.get(f"http://127.0.0.1:{port}/", headers=headers)
@@ -405,9 +353,8 @@ async def test_elsewhere_a_token_is_needed(port: int) -> None:
 async def test_an_address_that_is_not_here_is_logged(port: int, caplog: pytest.LogCaptureFixture) -> None:
     """The server serves all the same."""
     async with serving(port, "192.0.2.1", inspector_token=TOKEN) as client:
-        with anyio.fail_after(SECONDS):
-            while "cannot start the inspector at 192.0.2.1" not in caplog.text:
-                await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        assert "cannot start the inspector at 192.0.2.1" in caplog.text
         assert (await client.tool()).status == 200
 
 
