@@ -1,11 +1,12 @@
-"""The same small server on every framework that is installed, and the cells in which it runs.
+"""Small servers on every framework that is installed, and the cells in which they run.
 
-A cell is one framework in one mode. A table gives the cells of the installed major versions; an unknown version is an
-error. Frameworks are imported by name, since no environment has them all.
+A cell is one framework in one mode; an unknown major version is an error. Frameworks are imported by name, since no
+environment has them all. Where bearer tokens are asked for, Ann and Bob use the same client, and Ann also another.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,9 +31,9 @@ class Cell:
     """One framework in one mode."""
 
     framework: str  # with its major version
-    modern: bool  # the era of the client
-    stateful: bool  # the legacy transport hands out transport sessions
-    json: bool  # answers are JSON instead of event streams
+    modern: bool = False  # the era of the client
+    stateful: bool = False  # the legacy transport hands out transport sessions
+    json: bool = False  # answers are JSON instead of event streams
 
     def __str__(self) -> str:
         era = "modern" if self.modern else "legacy"
@@ -46,30 +47,29 @@ class Hall:
 
     came: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    _expected: int = 0
-    _full: anyio.Event = field(default_factory=anyio.Event)
+    _moved: anyio.Event = field(default_factory=anyio.Event)
     _open: anyio.Event = field(default_factory=anyio.Event)
-    _empty: anyio.Event = field(default_factory=anyio.Event)
 
     async def enter(self, name: str) -> None:
-        self.came.append(name)
-        if len(self.came) == self._expected:
-            self._full.set()
+        self._note(self.came, name)
         try:
             await self._open.wait()
         finally:
-            self.left.append(name)
-            if len(self.left) == len(self.came):
-                self._empty.set()
+            self._note(self.left, name)
+
+    def _note(self, moved: list[str], name: str) -> None:
+        moved.append(name)
+        self._moved.set()
+        self._moved = anyio.Event()
 
     async def filled(self, expected: int) -> None:
-        self._expected = expected
-        if len(self.came) < expected:
-            await self._full.wait()
+        while len(self.came) < expected:
+            await self._moved.wait()
 
     async def emptied(self) -> None:
         """Wait until every call that arrived has left."""
-        await self._empty.wait()
+        while len(self.left) < len(self.came):
+            await self._moved.wait()
 
     def open(self) -> None:
         self._open.set()
@@ -125,6 +125,52 @@ def http_app(mcp: Any, cell: Cell, **options: Any) -> Any:
     return mcp.http_app(**modes, host_origin_protection=True, allowed_hosts=hosts, **options)
 
 
+def made(cell: Cell, *tools: Any, authenticated: bool = False, **options: Any) -> Any:
+    """Return a server with these tools, or with `whoami`, with a framework's own further options."""
+    mcp = server_class(cell.framework)("s", **(_authentication(cell.framework) if authenticated else {}))
+    for tool in tools or [whoami]:
+        mcp.tool()(tool)
+    return http_app(mcp, cell, **options)
+
+
+async def whoami() -> str:
+    return ref()
+
+
+USERS: Final[dict[str, dict[str, Any]]] = {
+    "ann": {"client_id": "desk", "sub": "ann"},
+    "bob": {"client_id": "desk", "sub": "bob"},
+    "ann-elsewhere": {"client_id": "phone", "sub": "ann"},
+    "late": {"client_id": "desk", "sub": "ann", "expires_at": int(time.time()) - 60},
+}
+TOKENS: Final = {token: {"scopes": [], **user} for token, user in USERS.items()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+class _Verifier:
+    """The tokens above, for the official SDK. That one is late is left to the SDK to find."""
+
+    async def verify_token(self, token: str) -> Any:
+        user = USERS.get(token)
+        access_token = import_module("mcp.server.auth.provider").AccessToken
+        return user and access_token(
+            token=token, client_id=user["client_id"], scopes=[], subject=user["sub"], expires_at=user.get("expires_at")
+        )
+
+
+def _authentication(framework: str) -> dict[str, Any]:
+    if framework.startswith("fastmcp"):
+        return {"auth": import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier(TOKENS)}
+    settings = import_module("mcp.server.auth.settings").AuthSettings
+    return {
+        "auth": settings(issuer_url="https://auth.example", resource_server_url=None),
+        "token_verifier": _Verifier(),
+    }
+
+
 def _completing(mcp: Any, framework: str) -> tuple[Any, Callable[[str], Any]]:
     """Return the decorator of a completion, and the form of its values."""
     if framework == "fastmcp4":
@@ -137,9 +183,6 @@ def _completing(mcp: Any, framework: str) -> tuple[Any, Callable[[str], Any]]:
 def _fill(mcp: Any, hall: Hall, framework: str) -> None:
     """Put the small server's tools, resource, prompt and completion on a framework's server."""
     completion, completed = _completing(mcp, framework)
-
-    async def whoami() -> str:
-        return ref()
 
     def whoami_sync() -> str:
         return ref()
@@ -187,18 +230,17 @@ def wrapped(cell: Cell, hall: Hall | None = None, **options: Any) -> ASGIApp:
     return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
-_ERAS: Final = {"sdk1": (False,), "fastmcp3": (False,), "sdk2": (False, True), "fastmcp4": (False, True)}
-
-
 def _major(distribution: str) -> int:
     return Version(INSTALLED[distribution]).major
 
 
 FRAMEWORKS: Final = (f"sdk{_major('mcp')}", f"fastmcp{_major('fastmcp')}")
+SDK, FASTMCP = FRAMEWORKS
+ERAS: Final = {"sdk1": (False,), "sdk2": (False, True)}[SDK]
 CELLS: Final = [
     Cell(framework, modern, stateful, json)
     for framework in FRAMEWORKS
-    for modern, stateful, json in product(_ERAS[framework], (True, False), (True, False))
+    for modern, stateful, json in product(ERAS, (True, False), (True, False))
 ]
 
 STREAMING: Final = [cell for cell in CELLS if not cell.json]
@@ -206,7 +248,7 @@ COVERING: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
 """Every framework, era, transport and form of answer, but not every combination."""
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful and not cell.modern]
 
-DEADLINE: Final = 30  # seconds after which a test that hangs fails
+DEADLINE: Final = 60  # seconds after which a test that hangs fails
 
 
 @dataclass(frozen=True)
@@ -234,3 +276,13 @@ async def running(cell: Cell, make: Callable[..., ASGIApp] = wrapped, **options:
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             yield Running(app, cell, hall)
+
+
+@asynccontextmanager
+async def connected(app: ASGIApp, *, modern: bool, **options: Any) -> AsyncIterator[RealClient]:
+    """Wrap a server in the middleware, and yield a client that has shaken hands with it."""
+    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
+    async with lifespan(app):
+        client = RealClient(app, modern=modern)
+        await client.connect()
+        yield client

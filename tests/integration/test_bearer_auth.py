@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
+from apps import grouped
 from clients import Answer, RealClient, StartRefused, lifespan
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Scope
 
-from integration.servers import FRAMEWORKS
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
 
-from .bearers import CELLS, KEYS, STATEFUL, Cell, bearer, made
+from .servers import CELLS, FASTMCP, FRAMEWORKS, KEYS, USERS, Cell, Hall, bearer, made, running
 
-every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
+
+def principal(scope: Scope) -> str | None:
+    """The principal, as a deployment whose guards stand outside may name it: here, the token is the name."""
+    user = USERS.get(dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer "))
+    return None if user is None else f"{user['client_id']}/{user['sub']}"
+
+
+def added(cell: Cell, hall: Hall, *, authenticated: bool = True, **options: Any) -> ASGIApp:
+    app: ASGIApp = add_sessions(made(cell, authenticated=authenticated), keys=KEYS, **grouped(**options))
+    return app
+
+
+def handed_on(cell: Cell, hall: Hall, *, authenticated: bool = True, **options: Any) -> ASGIApp:
+    """FastMCP takes the middleware, which the SDK does not."""
+    middleware = [Middleware(MCPSessionMiddleware, keys=KEYS, **grouped(**options))]
+    app: ASGIApp = made(cell, authenticated=authenticated, middleware=middleware)
+    return app
+
+
+def wrapped(cell: Cell, hall: Hall, *, authenticated: bool = True, **options: Any) -> ASGIApp:
+    server = made(cell, authenticated=authenticated)
+    return MCPSessionMiddleware(server, keys=KEYS, principal=principal, **grouped(**options))
+
+
+Place = Callable[..., ASGIApp]
+PLACED: Final[list[tuple[Place, Cell]]] = [
+    (place, cell)
+    for cell in CELLS
+    if not (cell.json or (cell.modern and cell.stateful))  # the modern era has no modes
+    for place in ((handed_on,) if cell.framework == FASTMCP else (added, wrapped))
+] + [(place, Cell(FASTMCP)) for place in (added, wrapped)]
+
+
+def name(value: Any) -> str:
+    return getattr(value, "__name__", str(value))
+
+
+every_cell = pytest.mark.parametrize(("place", "cell"), PLACED, ids=name)
 
 RULES: Final = {"prompts/get": ["secret"]}
 NO_TOKEN: Final = {"authorization": ""}
@@ -36,10 +76,10 @@ async def everything_of_ours(client: RealClient, held: dict[str, str], **headers
 
 
 @every_cell
-async def test_without_a_good_token_nothing_can_be_done_with_a_session(cell: Cell) -> None:
+async def test_without_a_good_token_nothing_can_be_done_with_a_session(place: Place, cell: Cell) -> None:
     """No token, a made-up one and a late one give 401 on every request, so that a client renews it and keeps its id."""
-    async with cell.running(require=RULES) as server:
-        client = await server.client("ann")
+    async with running(cell, place, require=RULES) as server:
+        client = await server.connected(**bearer("ann"))
         held = await client.create()
         replies = [reply for bad in BAD_TOKENS for reply in await everything_of_ours(client, held, **bad)]
         ref = await client.call("whoami", held)
@@ -51,10 +91,10 @@ async def test_without_a_good_token_nothing_can_be_done_with_a_session(cell: Cel
 
 @every_cell
 @pytest.mark.parametrize("token", ["bob", "ann-elsewhere"])
-async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str) -> None:
+async def test_another_principal_has_no_use_for_a_session(place: Place, cell: Cell, token: str) -> None:
     """The same client's other user, and the same user's other client: each is answered as for an id that never was."""
-    async with cell.running() as server:
-        ann, other = await server.client("ann"), await server.client(token)
+    async with running(cell, place) as server:
+        ann, other = await server.connected(**bearer("ann")), await server.connected(**bearer(token))
         held = await ann.create()
         used = await other.send("tools/call", WHOAMI, session=held)
         deleted = await other.send("sessions/delete", session=held)
@@ -65,10 +105,12 @@ async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str
 
 
 @every_cell
-async def test_with_a_good_token_the_answers_are_ours(cell: Cell) -> None:
+async def test_with_a_good_token_the_answers_are_ours(place: Place, cell: Cell) -> None:
     """The requests that a bad token was refused for are created, answered, deleted and refused by the middleware."""
-    async with cell.running(require=RULES, transport="off") as server:  # which would be a session to every request
-        client = await server.client("ann")
+    async with running(
+        cell, place, require=RULES, transport="off"
+    ) as server:  # which would be a session to every request
+        client = await server.connected(**bearer("ann"))
         replies = await everything_of_ours(client, await client.create())
     codes = [reply.json.get("error", {}).get("code") for reply in replies]
     assert codes[:-1] == [None, None, None, -32043, -31044, -32602, -32602]
@@ -78,10 +120,10 @@ async def test_with_a_good_token_the_answers_are_ours(cell: Cell) -> None:
 
 @every_cell
 @pytest.mark.parametrize(("name", "value"), [("host", "evil.example"), ("origin", "https://evil.example")])
-async def test_host_and_origin_are_judged_before_we_answer(cell: Cell, name: str, value: str) -> None:
+async def test_host_and_origin_are_judged_before_we_answer(place: Place, cell: Cell, name: str, value: str) -> None:
     """The official SDK's and FastMCP's own checks: what they keep out gets their answer, and changes nothing."""
-    async with cell.running(authenticated=False, require=RULES) as server:
-        client = await server.client()
+    async with running(cell, place, authenticated=False, require=RULES) as server:
+        client = await server.connected()
         held = await client.create()
         own = await client.having(**{name: value}).send("tools/call", WHOAMI)
         replies = await everything_of_ours(client, held, **{name: value})
@@ -91,11 +133,11 @@ async def test_host_and_origin_are_judged_before_we_answer(cell: Cell, name: str
     assert ref != "nobody"
 
 
-@pytest.mark.parametrize("cell", STATEFUL, ids=str)
-async def test_an_unknown_transport_session_is_the_servers_to_refuse(cell: Cell) -> None:
+@pytest.mark.parametrize(("place", "cell"), [placed for placed in PLACED if placed[1].stateful], ids=name)
+async def test_an_unknown_transport_session_is_the_servers_to_refuse(place: Place, cell: Cell) -> None:
     """A stateful server's 404 for an `Mcp-Session-Id` that it did not mint comes through, so that clients reconnect."""
-    async with cell.running(require=RULES) as server:
-        client = await server.client("ann")
+    async with running(cell, place, require=RULES) as server:
+        client = await server.connected(**bearer("ann"))
         held = await client.create()
         replies = await everything_of_ours(client, held, mcp_session_id="0123456789abcdef0123456789abcdef")
         ref = await client.call("whoami", held)
@@ -110,4 +152,4 @@ async def test_a_wrapper_that_cannot_see_the_user_does_not_start(framework: str)
     refused = pytest.RaisesExc(StartRefused, match="add_sessions")
     raised = pytest.RaisesExc(ConfigurationError, match="add_sessions")
     with pytest.RaisesGroup(refused, raised, flatten_subgroups=True):
-        await lifespan(MCPSessionMiddleware(made(framework, authenticated=True), keys=KEYS)).__aenter__()
+        await lifespan(MCPSessionMiddleware(made(Cell(framework), authenticated=True), keys=KEYS)).__aenter__()

@@ -16,8 +16,7 @@ from mcp_sessions import DataError, Session, add_sessions, require_session
 from mcp_sessions.integrations.fastapi import require_session as required
 from mcp_sessions.telemetry import SessionLogFilter
 
-from .bearers import connected, made
-from .servers import CELLS, COVERING, FRAMEWORKS, STATEFUL, Cell, running
+from .servers import CELLS, COVERING, FRAMEWORKS, STATEFUL, Cell, connected, made, running
 
 HANDLERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "async-tool": ("tools/call", {"name": "whoami", "arguments": {}}),
@@ -126,7 +125,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_a_plain_function_uses_session_data(framework: str, store: str) -> None:
     """Where the framework calls it in a worker thread, or the tool does; SDK 1.x learns why not, and what to do."""
-    app = made(framework, notebook, notebook_in_a_thread, misused)
+    app = made(Cell(framework), notebook, notebook_in_a_thread, misused)
     async with connected(app, modern=framework in {"sdk2", "fastmcp4"}, store=store) as client:
         held = await client.create()
         answer = (await client.send("tools/call", {"name": "notebook", "arguments": {}}, session=held)).text

@@ -13,11 +13,9 @@ from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
 
-from integration.servers import Cell, http_app
+from integration.servers import ERAS, FASTMCP, KEYS, Cell, bearer, connected, http_app
 from mcp_sessions import MCPSessionMiddleware, Session, current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
-
-from .bearers import ERAS, FASTMCP, KEYS, bearer, connected
 
 
 @pytest.fixture(params=ERAS, ids=lambda modern: "modern" if modern else "legacy")
@@ -27,7 +25,7 @@ def modern(request: pytest.FixtureRequest) -> bool:
 
 
 def served(mcp: Any, *, modern: bool, **options: Any) -> AbstractAsyncContextManager[RealClient]:
-    app = http_app(mcp, Cell(FASTMCP, modern=False, stateful=False, json=False))
+    app = http_app(mcp, Cell(FASTMCP))
     return connected(app, modern=modern, **options)
 
 

@@ -18,13 +18,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
 from starlette.types import Message
 
-from integration.servers import FRAMEWORKS
+from integration.servers import FRAMEWORKS, SDK, Cell, made
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import Ended, MemoryStore
 
-from .bearers import SDK, made
 from .test_starlette import StreamableHTTPASGIApp
 
 
@@ -55,7 +54,7 @@ def wrapped(mcp: Any) -> Any:
 @pytest.mark.parametrize("place", [with_sessions, wrapped])
 async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any], Any], outer: Any) -> None:
     """It starts and stops with it, beside what the application opens itself, and has sessions."""
-    mcp = place(made(SDK))
+    mcp = place(made(Cell(SDK)))
     app = outer(lifespan=lifespan_of(database, nothing, mcp))
     app.add_route("/items", items)
     app.mount("/api", mcp)
@@ -70,7 +69,7 @@ async def test_a_lifespan_that_is_not_passed_on_is_named_at_the_first_request(
     place: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server behind it answers 500, in words of its own that name no remedy."""
-    mcp = place(made(SDK))
+    mcp = place(made(Cell(SDK)))
     app = FastAPI()
     app.mount("/api", mcp)
     async with lifespan(app):
@@ -84,7 +83,7 @@ async def test_a_lifespan_that_is_not_passed_on_is_named_at_the_first_request(
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
 async def test_sessions_may_come_later(outer: Any) -> None:
     """What the outer application is given is looked up at its start."""
-    mcp = made(SDK)
+    mcp = made(Cell(SDK))
     app = outer(lifespan=lifespan_of(mcp))
     app.mount("/api", mcp)
     add_sessions(app, keys=SECRET, transport="off")
@@ -103,7 +102,7 @@ async def test_what_they_yield_is_merged() -> None:
 
 
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
-    guarded = made(SDK, authenticated=True)
+    guarded = made(Cell(SDK), authenticated=True)
     life = lifespan_of(MCPSessionMiddleware(guarded, keys=SECRET))(None)
     with pytest.raises(ConfigurationError, match="add_sessions"):
         await life.__aenter__()
@@ -145,7 +144,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
 async def test_the_start_says_that_a_stateful_server_hides_our_sessions(
     framework: str, place: Any, stateful: bool, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with lifespan(place(made(framework, stateful=stateful), **options)):
+    async with lifespan(place(made(Cell(framework, stateful=stateful)), **options)):
         pass
     assert ("stateless_http=True" in caplog.text) is (stateful and not options)
 

@@ -12,7 +12,7 @@ from environments import needs
 
 from mcp_sessions import Session, current_session, require_session
 
-from .bearers import SDK, connected, made
+from .servers import SDK, Cell, connected, made
 
 
 async def called(word: str) -> str:
@@ -20,7 +20,7 @@ async def called(word: str) -> str:
 
 
 def served(*tools: Any, modern: bool, **options: Any) -> AbstractAsyncContextManager[RealClient]:
-    return connected(made(SDK, *tools), modern=modern, **options)
+    return connected(made(Cell(SDK), *tools), modern=modern, **options)
 
 
 @needs("mcp>=2")

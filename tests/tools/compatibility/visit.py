@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio
 
-from integration.servers import _ERAS, DEADLINE, FRAMEWORKS, Cell
+from integration.servers import DEADLINE, ERAS, FRAMEWORKS, Cell
 from integration.serving import Peer, peer
 
 from .host import label
@@ -61,11 +61,9 @@ async def works(client: Peer, mark: str) -> str:
 def clients(frameworks: Sequence[str]) -> dict[str, Cell]:
     """Return the clients of these frameworks by name: in their default settings, then with what is not the default."""
     return {
-        label(framework) + ("" if modern is max(_ERAS[framework]) else ', `mode="legacy"`'): Cell(
-            framework, modern, stateful=False, json=False
-        )
+        label(framework) + ("" if modern is max(ERAS) else ', `mode="legacy"`'): Cell(framework, modern)
         for framework in frameworks
-        for modern in reversed(_ERAS[framework])
+        for modern in reversed(ERAS)
     }
 
 
