@@ -12,8 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from json_corpus import GROUPS
-from json_oracle import judge
-from jsontext import Number, Object, broken_texts, load, names, odd_names, seeds, texts, values, write
+from jsontext import Number, Object, broken_texts, judge, load, names, odd_names, seeds, texts, values, write
 from reasons import refused
 
 from mcp_sessions._errors import Refusal

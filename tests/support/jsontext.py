@@ -1,17 +1,23 @@
 """JSON texts for property tests: the same value in every spelling that RFC 8259 allows.
 
 `write` spells a value with the white space and escapes of a seed; `load` reads a text strictly with the standard
-library, and keeps the digits of numbers and the order and repetition of members.
+library, and keeps the digits of numbers and the order and repetition of members. `judge` is the oracle for bodies: what
+we read must be what the standard library reads, and what a parser that folds case would read otherwise, as Go's does,
+must be refused.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
+
+from mcp_sessions._errors import Refusal
+from mcp_sessions._protocol import jsonrpc
 
 SPACES = ("", "", " ", "\n", "\t ", "\r\n  ")
 SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -109,3 +115,69 @@ def values(strings: st.SearchStrategy[str] = broken_texts) -> st.SearchStrategy[
 
 
 seeds = st.one_of(st.none(), st.integers(0, 2**32))
+
+# --- the oracle ----------------------------------------------------------------------------------
+
+READ = [  # by level: the envelope, `params` and `_meta`
+    {"jsonrpc", "id", "method", "params", "result", "error", "sessionId"},
+    {"name", "uri", "_meta", "clientInfo", "capabilities", "protocolVersion", "cursor", "sessionId"},
+    {jsonrpc.SESSION_KEY, jsonrpc.PROTOCOL_VERSION_KEY, jsonrpc.CLIENT_CAPABILITIES_KEY, "baggage"},
+]
+TARGETS = {
+    **dict.fromkeys(("tools/call", "prompts/get"), "name"),
+    **dict.fromkeys(("resources/read", "resources/subscribe", "resources/unsubscribe"), "uri"),
+}
+Reading = tuple[str, str, Any, Any, "dict[str, Any] | None"]
+"""Kind, method, id, target and members of `_meta` of a message."""
+
+
+def judge(body: bytes) -> None:
+    """Assert that the package and the standard library read the same in a body, or that it is refused by both."""
+    try:
+        document = load(body)
+        expected = [_expected(item) for item in (document or [None] if isinstance(document, list) else [document])]
+    except (ValueError, RecursionError):
+        expected = None
+    try:
+        try:
+            items: tuple[jsonrpc.Message, ...] = (jsonrpc.parse(body),)
+        except jsonrpc.Batch as batch:
+            items = batch.items
+        found = [_found(item) for item in items]
+    except Refusal as refused:
+        # Only here may the package be the stricter one: what has no UTF-8 form, and what is nested too deeply.
+        is_stricter = refused.reason in {"lone_surrogate", "nesting_too_deep"} or b"\\ud" in body.lower()
+        assert expected is None or is_stricter, f"{refused.reason}, and the oracle reads {expected}: {body!r}"
+        return
+    assert found == expected, body
+
+
+def _found(message: jsonrpc.Message) -> Reading:
+    meta = None if message.meta is None else {name: load(bytes(raw)) for name, raw in message.meta.items()}
+    return message.kind.value, message.method, message.id and load(message.id), message.target(), meta
+
+
+def _expected(item: Any) -> Reading:
+    envelope = _members(item, 0)
+    if envelope.get("jsonrpc") != "2.0":
+        raise ValueError
+    if "method" not in envelope:
+        return "response", "", None, None, None
+    method, own, params = envelope["method"], envelope.get("id", ""), envelope.get("params")
+    params = {} if params is None else _members(params, 1)
+    meta = None if params.get("_meta") is None else _members(params["_meta"], 2)
+    is_whole = isinstance(own, Number) and re.fullmatch("0|-?[1-9][0-9]*", own.digits)
+    if not isinstance(method, str) or not (isinstance(own, str) or is_whole):
+        raise ValueError
+    target = params.get(TARGETS.get(method, ""))
+    kind = "request" if "id" in envelope else "notification"
+    return kind, method, envelope.get("id"), target if isinstance(target, str) else None, meta
+
+
+def _members(item: Any, level: int) -> dict[str, Any]:
+    """Return the members of an object in which none is there twice, or is one that is read but for its case."""
+    members = dict(item) if isinstance(item, Object) else {}
+    folded = {name.replace("\u017f", "s").replace("\u212a", "k").lower() for name in members.keys() - READ[level]}
+    if not isinstance(item, Object) or len(members) != len(item) or folded & {name.lower() for name in READ[level]}:
+        raise ValueError
+    return members
