@@ -41,7 +41,7 @@ TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tok
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_body.py"
-ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_forks.py"
+ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
 
@@ -100,9 +100,7 @@ MUTANTS: Final = {
     "body-pieces": Mutant(BODY, "if body.tell() > max_bytes:", "if body.tell() > max_bytes + 1:", BODY_TESTS),
     "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", "server/test_limits.py"),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", BODY_TESTS),
-    "mirror": Mutant(
-        *("_protocol/draft.py", " and header == metadata.session_id:", ":"), f"{DECISIONS} server/test_exchange.py"
-    ),
+    "mirror": Mutant(*("_protocol/draft.py", " and header == metadata.session_id:", ":"), DECISIONS),
     "envelope-version": Mutant(DECISION, "if stated != version:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
     "envelope-method": Mutant(DECISION, "if methods != [message.method]:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
     # policies
@@ -139,7 +137,7 @@ MUTANTS: Final = {
         SESSIONS,
         "if not fail_open:\n            error.ref",
         "if False:\n            error.ref",
-        "server/test_exchange.py",
+        LIVE,
     ),
     "foreign-client": Mutant(
         SESSIONS, 'refused.reason == "token_principal"', "False", "telemetry/test_outermost_span.py"

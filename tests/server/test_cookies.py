@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import DISCOVER, SESSION_KEY, Answer, Client, Clock, Header, call, http
+from clients import DISCOVER, Answer, Client, Clock, Header
 from failing import Failing
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import Session, TransportSessions
 from mcp_sessions._protocol.cookies import cookie_name
@@ -27,10 +28,6 @@ def error_of(answer: Answer) -> tuple[int, str]:
     return answer.error["code"], answer.error["message"]
 
 
-def server(**options: Any) -> Client:
-    return Client(sessions(Server(), **options))
-
-
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
     return (await client.tool("count", *headers, **more)).result["content"]
 
@@ -43,13 +40,11 @@ def test_a_cookie_is_named_after_the_audience() -> None:
 @pytest.mark.parametrize("sse", [False, True])
 async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
     """The answer to `server/discover` sets the cookie; later requests are in its session, and nothing is echoed."""
-    app = Server(sse=sse)
-    client = Client(sessions(app))
+    client = Client(sessions(app := Server(sse=sse)))
     cookie = (await client.send(DISCOVER)).cookie
-    assert [await counted(client, cookie) for _ in range(3)] == [1, 2, 3]
-    called = await client.tool("count", cookie)
-    assert called.session is None
-    assert not set_cookies(called)
+    called = [await client.tool("count", cookie) for _ in range(3)]
+    assert [answer.result["content"] for answer in called] == [1, 2, 3]
+    assert (called[-1].session, set_cookies(called[-1])) == (None, [])
     assert b"cookie" not in app.last.headers
 
 
@@ -66,10 +61,7 @@ async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
 async def test_its_attributes(scope: dict[str, Any], path: str, secure: bool) -> None:
     """No script reads it, no other site sends it, no other path and, under https, no plain text carries it."""
     scope = {"path": "/mcp", "scheme": "https" if secure else "http", **scope}
-    client = Client(sessions(Server()))
-    body = json.dumps(client.message(DISCOVER)).encode()
-    answer = await call(client.app, http(headers=client.headers(DISCOVER), **scope), body)
-    (header,) = set_cookies(answer)
+    (header,) = set_cookies(await Client(sessions(Server()), **scope).send(DISCOVER))
     name, morsel = SimpleCookie(header.decode()).popitem()
     assert name.startswith("__Secure-mcp-session-" if secure else "mcp-session-")
     assert (morsel["path"], morsel["httponly"], morsel["samesite"]) == (path, True, "Strict")
@@ -92,7 +84,7 @@ async def test_at_the_root_of_a_host_no_other_host_of_the_site_can_plant_one() -
 # --- a cookie that is not a live session of this caller -------------------------------------------
 
 
-async def refuses(scope: Any, send: Any) -> bool:
+async def refuses(scope: Scope, send: Send) -> bool:
     await reply(send, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}')
     return True
 
@@ -125,57 +117,45 @@ async def alive(client: Client) -> tuple[Header, bytes]:
     return cookie, cookie[1].partition(b"=")[0]
 
 
-@pytest.mark.parametrize("kind", ["forged", "half", "long", "empty", "twice", "quoted", "draft", "header"])
-async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
-    client = server()
-    cookie, name = await alive(client)
-    token = cookie[1].partition(b"=")[2]
-    legacy = Client(client.app, modern=False)
+async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+    assert session is not None
+    await session.end()
+
+
+@pytest.mark.parametrize(
+    "kind", ["forged", "long", "empty", "twice", "quoted", "draft", "header", "expired", "deleted", "foreign"]
+)
+async def test_what_is_no_live_cookie_of_the_caller_is_answered_once(kind: str) -> None:
+    """It is refused with a fresh one, which is good; and `server/discover` begins anew."""
+    clock, caller = Clock(), ["alice"]
+    client = Client(sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0]))
+    (_, cookie), name = await alive(client)
+    token = cookie.partition(b"=")[2]
     values = {
         "forged": token[:-8] + b"AAAAAAAA",
-        "half": token[: len(token) // 2],
         "long": token * 20,
         "empty": b"",
         "twice": token + b"; " + name + b"=" + token,
         "quoted": b'"' + token + b'"',
         "draft": (await client.create())["sessionId"].encode(),
-        "header": (await legacy.initialize())[1],
+        "header": (await Client(client.app, modern=False).initialize())[1],
     }
-    cookie = b"cookie", name + b"=" + values[kind]
-    await is_answered_once(client, cookie)
-    answer = await client.send(DISCOVER, None, cookie)
-    assert "result" in answer.json
-    assert await counted(client, answer.cookie) == 1
-
-
-@pytest.mark.parametrize("kind", ["expired", "deleted", "foreign"])
-async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
-    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-        assert session is not None
-        await session.end()
-
-    clock, caller = Clock(), ["alice"]
-    client = Client(sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0]))
-    cookie, _ = await alive(client)
+    dead = b"cookie", name + b"=" + values.get(kind, token)
     if kind == "expired":
         clock.now += 31 * 24 * 3600
     elif kind == "foreign":
         caller[0] = "bob"
-    else:
-        await client.tool("leave", cookie)
-    await is_answered_once(client, cookie)
-
-
-async def is_answered_once(client: Client, cookie: Header) -> None:
-    """Check that a cookie is refused with a fresh one, which is good."""
-    answer = await client.tool("count", cookie)
-    assert error_of(answer) == DEAD
-    assert await counted(client, answer.cookie) == 1
+    elif kind == "deleted":
+        await client.tool("leave", dead)
+    refused, begun = await client.tool("count", dead), await client.send(DISCOVER, None, dead)
+    assert error_of(refused) == DEAD
+    assert "result" in begun.json
+    assert [await counted(client, answer.cookie) for answer in (refused, begun)] == [1, 1]
 
 
 async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -> None:
     """Who the caller is cannot be seen here, so nobody else may go on with its session."""
-    client = server()
+    client = Client(sessions(Server()))
     _, name = await alive(client)
     answer = await client.tool("count", (b"cookie", name + b"=dead"), (b"authorization", b"Bearer of something"))
     assert error_of(answer) == DEAD
@@ -184,7 +164,7 @@ async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -
 
 async def test_its_token_is_good_for_nothing_else() -> None:
     """Not in `_meta`, which wins over a cookie, and not as a transport id."""
-    client = server()
+    client = Client(sessions(Server()))
     cookie, name = await alive(client)
     token = cookie[1].partition(b"=")[2].decode()
     assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
@@ -197,37 +177,34 @@ async def test_its_token_is_good_for_nothing_else() -> None:
 
 
 async def test_other_cookies_pass_both_ways() -> None:
-    seen: list[list[bytes]] = []
+    server = Server()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append([value for name, value in scope["headers"] if name == b"cookie"])
-        inner = Server()
-
-        async def with_cookie(message: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"set-cookie", b"app=1")]}
             await send(message)
 
-        await inner(scope, receive, with_cookie)
+        await server(scope, receive, with_cookie)
 
     client = Client(sessions(app))
-    answer = await client.send(DISCOVER)
-    theirs, ours = set_cookies(answer)
+    theirs, ours = set_cookies(await client.send(DISCOVER))
     assert theirs == b"app=1"
     pair = ours.partition(b";")[0]
-    await client.tool("count", (b"cookie", b"a=1;b=2; " + pair + b"; c"), (b"cookie", b"d=4"), (b"cookie", pair))
-    await client.tool("count", (b"cookie", b"a=1;b=2 ;c"))
-    assert seen[1:] == [[b"a=1; b=2; c", b"d=4"], [b"a=1;b=2 ;c"]]
+    sent = [b"a=1;b=2; " + pair + b"; c", b"d=4", pair], [b"a=1;b=2 ;c"]
+    for values, left in zip(sent, ([b"a=1; b=2; c", b"d=4"], [b"a=1;b=2 ;c"]), strict=True):
+        await client.tool("count", *((b"cookie", value) for value in values))
+        assert [value for name, value in server.last.scope["headers"] if name == b"cookie"] == left
 
 
 HOST: Header = (b"host", b"mcp.example")
-OTHER_SITES = [
+OTHER_SITES = (
     "https://evil.example",
     "null",
     "https://mcp.example:8443",
     "http://mcp.example:443",
     "http://a://mcp.example",
-]
+)
 
 
 @pytest.mark.parametrize(
@@ -244,24 +221,15 @@ OTHER_SITES = [
 )
 async def test_requests_from_pages_of_other_sites_count_as_without(headers: list[Header], counts: bool) -> None:
     """A page is of the host that its origin names, by its authority, to which the usual port belongs in any case."""
-    client = server()
+    client = Client(sessions(Server()))
     cookie, _ = await alive(client)
     assert await counted(client, cookie, *headers) == int(counts)
     assert bool(set_cookies(await client.send(DISCOVER, None, *headers))) is counts
 
 
-async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
-    """Over plain text anybody could have set it; the server does not see it all the same."""
-    app = Server()
-    cookie, _ = await alive(Client(sessions(app)))
-    client = Client(sessions(app), scheme="https")
-    assert await counted(client, cookie) == 0
-    assert b"cookie" not in app.last.headers
-
-
 async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCaptureFixture) -> None:
     """The second begins with the live cookie of the first: from there on neither has a session, and the log says so."""
-    client = server(require=["prompts/get"])
+    client = Client(sessions(Server(), require=["prompts/get"]))
     cookie, _ = await alive(client)
     assert await counted(client, cookie) == 1
     shared = (await client.send(DISCOVER, None, cookie)).cookie
@@ -282,26 +250,29 @@ async def test_a_jar_may_be_one_conversation() -> None:
     assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
 
 
-@pytest.mark.parametrize("method", ["resources/read", "tools/list"])
-async def test_an_answer_of_a_session_is_not_kept_for_others(method: str) -> None:
-    async def hints(scope: Any, send: Any) -> bool:
-        await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{"ttlMs":60000,"cacheScope":"public","capabilities":{}}}')
+async def test_an_answer_of_a_session_is_not_kept_for_others() -> None:
+    """A list is the same for all; nor has a request without a cookie an answer of its own."""
+    hints = {"ttlMs": 60_000, "cacheScope": "public"}
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        await reply(send, json.dumps({"jsonrpc": "2.0", "id": 1, "result": {**hints, "capabilities": {}}}).encode())
         return True
 
-    client = Client(sessions(Server(guard=hints)))
+    client = Client(sessions(Server(guard=guard)))
     cookie, _ = await alive(client)
-    result = (await client.send(method, {"uri": "a://b"}, cookie)).result
-    attached = method == "resources/read"
-    assert (result["cacheScope"], result["ttlMs"]) == (("private", 0) if attached else ("public", 60000))
-    plain = (await client.send(method, {"uri": "a://b"})).result
-    assert (plain["cacheScope"], plain["ttlMs"]) == ("public", 60000)
-    assert SESSION_KEY not in result
+    for method, headers, kept in (
+        ("resources/read", [cookie], {"ttlMs": 0, "cacheScope": "private"}),
+        ("tools/list", [cookie], hints),
+        ("resources/read", [], hints),
+    ):
+        answer = await client.send(method, {"uri": "a://b"}, *headers)
+        assert answer.result == {**kept, "capabilities": {}}
 
 
 async def test_a_cookie_of_which_the_store_cannot_say_anything_is_taken_for_a_live_one() -> None:
     """To begin anew could give one of two clients the session of the other."""
     store = Failing()
-    client = server(store=store)
+    client = Client(sessions(Server(), store=store))
     cookie, name = await alive(client)
     store.failing.add("status")
     assert (await client.send(DISCOVER, None, cookie)).cookie[1] == name + b"=shared"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
-from starlette.routing import Host, Mount, Route, Router
+from starlette.routing import BaseRoute, Host, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from started import start
 
@@ -32,17 +32,17 @@ class Header(AuthenticationBackend):
         return AuthCredentials(), SimpleUser(conn.headers["x-user"])
 
 
-class AuthenticationMiddlewareOfOurs(AuthenticationMiddleware):
+class Derived(AuthenticationMiddleware):
     """What an application derives from Starlette's."""
 
 
 class Slotted:
-    """A middleware without a `__dict__`."""
+    """A middleware without a `__dict__`, by default in front of itself."""
 
     __slots__ = ("app",)
 
-    def __init__(self, app: object) -> None:
-        self.app = app
+    def __init__(self, app: object = None) -> None:
+        self.app = app or self
 
 
 class Hostile:
@@ -51,7 +51,16 @@ class Hostile:
     app = property(lambda self: pytest.fail("ran the application's code"))
 
 
-NOTED = [Middleware(AuthenticationMiddleware, backend=Header())]
+SERVER = Server()
+NOTED = Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Header())])
+
+
+def authenticated(app: ASGIApp) -> ASGIApp:
+    return AuthenticationMiddleware(app, backend=Header())
+
+
+def routed(*routes: BaseRoute) -> Starlette:
+    return Starlette(routes=routes)
 
 
 def built(app: Any) -> Any:
@@ -59,15 +68,10 @@ def built(app: Any) -> Any:
     return app
 
 
-def authenticated(app: ASGIApp) -> ASGIApp:
-    return AuthenticationMiddleware(app, backend=Header())
-
-
-def fastapi(*, prefix: str = "", inner: ASGIApp) -> FastAPI:
+def fastapi(inner: ASGIApp, prefix: str = "") -> FastAPI:
     """A FastAPI application with an included router that has the MCP route."""
-    router = APIRouter(routes=[Route("/mcp", inner)])
     app = FastAPI()
-    app.include_router(router, prefix=prefix)
+    app.include_router(APIRouter(routes=[Route("/mcp", inner)]), prefix=prefix)
     return app
 
 
@@ -77,54 +81,42 @@ def endless(path: str = "/mcp") -> Router:
     return router
 
 
-def self_wrapped() -> Slotted:
-    middleware = Slotted(None)
-    middleware.app = middleware
-    return middleware
-
-
-SERVER = Server()
-
-INSIDE: dict[str, Callable[[], object]] = {
-    "the wrapped app itself": lambda: authenticated(SERVER),
-    "behind another middleware": lambda: CORSMiddleware(authenticated(SERVER)),
-    "behind a middleware with slots": lambda: Slotted(authenticated(SERVER)),
-    "a class derived from Starlette's": lambda: AuthenticationMiddlewareOfOurs(SERVER, backend=Header()),
-    "noted down in an application": lambda: Starlette(middleware=NOTED),
-    "built in an application": lambda: built(Starlette(middleware=NOTED)),
-    "at the route": lambda: Starlette(routes=[Route("/mcp", authenticated(SERVER))]),
-    "at a route below": lambda: Starlette(routes=[Route("/mcp/more", authenticated(SERVER))]),
-    "at a route with parameters": lambda: Starlette(routes=[Route("/{name}", authenticated(SERVER))]),
-    "in a mounted app": lambda: Starlette(routes=[Mount("/mcp", Starlette(middleware=NOTED))]),
-    "in an app that is mounted at the root": lambda: Starlette(routes=[Mount("", Starlette(middleware=NOTED))]),
-    "at a host": lambda: Starlette(routes=[Host("a.example", Starlette(middleware=NOTED))]),
-    "in a mounted FastAPI with a prefix": lambda: Starlette(
-        routes=[Mount("/v1", fastapi(prefix="/api", inner=authenticated(SERVER)))]
-    ),
+AUTHENTICATES: dict[str, object] = {
+    "the wrapped app itself": authenticated(SERVER),
+    "behind another middleware": CORSMiddleware(authenticated(SERVER)),
+    "behind a middleware with slots": Slotted(authenticated(SERVER)),
+    "a class derived from Starlette's": Derived(SERVER, backend=Header()),
+    "noted down in an application": NOTED,
+    "built in an application": built(Starlette(middleware=NOTED.user_middleware)),
+    "at the route": routed(Route("/mcp", authenticated(SERVER))),
+    "at a route below": routed(Route("/mcp/more", authenticated(SERVER))),
+    "at a route with parameters": routed(Route("/{name}", authenticated(SERVER))),
+    "in a mounted app": routed(Mount("/mcp", NOTED)),
+    "in an app that is mounted at the root": routed(Mount("", NOTED)),
+    "at a host": routed(Host("a.example", NOTED)),
+    "in a mounted FastAPI with a prefix": routed(Mount("/v1", fastapi(authenticated(SERVER), "/api"))),
 }
-
-NOT_INSIDE: dict[str, Callable[[], object]] = {
-    "a plain server": lambda: SERVER,
-    "a plain FastAPI": lambda: built(fastapi(inner=SERVER)),
-    "another route": lambda: Starlette(routes=[Route("/admin", authenticated(SERVER))]),
-    "a router without an end": endless,
-    "a middleware in front of itself": self_wrapped,
-    "a property": Hostile,
-    "no application": lambda: None,
+DOES_NOT: dict[str, object] = {
+    "a plain server": SERVER,
+    "a plain FastAPI": built(fastapi(SERVER)),
+    "another route": routed(Route("/admin", authenticated(SERVER))),
+    "a router without an end": endless(),
+    "a middleware in front of itself": Slotted(),
+    "a property": Hostile(),
+    "no application": None,
 }
 
 
-@pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
-def test_authentication_on_the_way_to_the_endpoint_is_found(make: Callable[[], object]) -> None:
-    """Wherever it stands: noted down, built, in a route, a mount, a host or an included router."""
-    assert authenticates(make(), "/mcp") or authenticates(make(), "/v1/api/mcp")
-    assert authenticates(make(), None)
+@pytest.mark.parametrize("app", AUTHENTICATES.values(), ids=AUTHENTICATES)
+def test_authentication_on_the_way_to_the_endpoint_is_found(app: object) -> None:
+    assert authenticates(app, "/mcp") or authenticates(app, "/v1/api/mcp")
+    assert authenticates(app, None)
 
 
-@pytest.mark.parametrize("make", NOT_INSIDE.values(), ids=NOT_INSIDE)
-def test_authentication_elsewhere_is_not_ours(make: Callable[[], object]) -> None:
-    """What cannot serve the endpoint does not matter; circles and strange objects end the walk, not the program."""
-    assert not authenticates(make(), "/mcp")
+@pytest.mark.parametrize("app", DOES_NOT.values(), ids=DOES_NOT)
+def test_authentication_elsewhere_is_not_ours(app: object) -> None:
+    """Circles and strange objects end the walk, not the program."""
+    assert not authenticates(app, "/mcp")
 
 
 def test_paths_are_taken_relative_to_the_mount() -> None:
@@ -133,41 +125,33 @@ def test_paths_are_taken_relative_to_the_mount() -> None:
     assert [authenticates(app, path) for path in ("/v1/mcp", "/v1/v1/mcp")] == [False, True]
 
 
-def noted(**options: Any) -> list[Middleware]:
-    return [Middleware(MCPSessionMiddleware, keys=SECRET, **options)]
+def noted(path: str) -> list[Middleware]:
+    return [Middleware(MCPSessionMiddleware, keys=SECRET, path=path)]
 
 
 def added(path: str) -> Starlette:
-    return add_sessions(Starlette(routes=[Route(path, SERVER, methods=["POST"])]), path=path, keys=SECRET)
+    return add_sessions(routed(Route(path, SERVER, methods=["POST"])), path=path, keys=SECRET)
 
 
-REPEATED: dict[str, Callable[[], object]] = {
-    "the wrapped app itself": lambda: sessions(SERVER),
-    "for every path": lambda: sessions(SERVER, path=None),
-    "noted down with its path": lambda: FastAPI(middleware=noted(path="/mcp/")),
-    "at the route": lambda: added("/mcp"),
-    "in an app that is mounted above": lambda: Starlette(routes=[Mount("/mcp", sessions(SERVER, path="/"))]),
-}
-NOT_REPEATED: dict[str, Callable[[], object]] = {
-    "a plain server": lambda: SERVER,
-    "of another path": lambda: sessions(SERVER, path="/other"),
-    "noted down with another path": lambda: Starlette(middleware=noted(path="/other")),
-    "at another route": lambda: added("/other"),
-    "in another mount": lambda: Starlette(routes=[Mount("/other", sessions(SERVER))]),
-    "in a mount whose path nobody knows": lambda: Starlette(routes=[Mount("/{tenant}", sessions(SERVER, path=None))]),
+REPEATS: dict[str, tuple[object, bool]] = {
+    "the wrapped app itself": (sessions(SERVER), True),
+    "for every path": (sessions(SERVER, path=None), True),
+    "noted down with its path": (FastAPI(middleware=noted("/mcp/")), True),
+    "at the route": (added("/mcp"), True),
+    "in an app that is mounted above": (routed(Mount("/mcp", sessions(SERVER, path="/"))), True),
+    "of another path": (sessions(SERVER, path="/other"), False),
+    "noted down with another path": (Starlette(middleware=noted("/other")), False),
+    "at another route": (added("/other"), False),
+    "in another mount": (routed(Mount("/other", sessions(SERVER))), False),
+    "in a mount whose path nobody knows": (routed(Mount("/{tenant}", sessions(SERVER, path=None))), False),
 }
 
 
-@pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
-def test_another_middleware_of_ours_for_the_same_requests_is_found(make: Callable[[], object]) -> None:
-    assert repeats(make(), "/mcp")
-    assert repeats(make(), None)
-
-
-@pytest.mark.parametrize("make", NOT_REPEATED.values(), ids=NOT_REPEATED)
-def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], object]) -> None:
-    """And neither is one of which that cannot be told: what works must not stop."""
-    assert not repeats(make(), "/mcp")
+@pytest.mark.parametrize(("app", "found"), REPEATS.values(), ids=REPEATS)
+def test_another_middleware_of_ours_for_the_same_requests_is_found(app: object, found: bool) -> None:
+    """One for other requests is left alone, and one of which that cannot be told: what works must not stop."""
+    assert repeats(app, "/mcp") is found
+    assert repeats(app, None) or not found
 
 
 @pytest.mark.parametrize(
@@ -224,45 +208,33 @@ async def own_default(scope: Scope, receive: Receive, send: Send) -> None:
 
 MOUNTED = Mount("/api", Router([Route("/mcp", SERVER), Route("/health", SERVER, methods=["GET"])]))
 OTHER = Route("/rpc", SERVER, methods=["POST"])
-
-UNSERVED: dict[str, tuple[Callable[[], object], str]] = {
-    "mounted": (lambda: Starlette(routes=[MOUNTED]), "/api/mcp"),
-    "built": (lambda: built(Starlette(routes=[OTHER])), "/rpc"),
-    "behind middleware": (lambda: CORSMiddleware(Starlette(routes=[OTHER], middleware=NOTED)), "/rpc"),
-    "in a router with middleware": (lambda: Router([OTHER], middleware=NOTED), "/rpc"),
-    "at a host": (lambda: Router([Host("a.example", Router([OTHER]))]), "/rpc"),
-    "in a mount without an end": (lambda: endless("/other"), "none"),
-    "many": (lambda: Router([Route(f"/{n}", SERVER) for n in range(9)]), "/0, /1, /2, /3, /4"),
+UNSERVED: dict[str, tuple[object, str | None]] = {
+    "mounted": (routed(MOUNTED), "/api/mcp"),
+    "built": (built(routed(OTHER)), "/rpc"),
+    "behind middleware": (CORSMiddleware(Starlette(routes=[OTHER], middleware=NOTED.user_middleware)), "/rpc"),
+    "in a router with middleware": (Router([OTHER], middleware=NOTED.user_middleware), "/rpc"),
+    "at a host": (Router([Host("a.example", Router([OTHER]))]), "/rpc"),
+    "in a mount without an end": (endless("/other"), "none"),
+    "many": (Router([Route(f"/{n}", SERVER) for n in range(9)]), "/0, /1, /2, /3, /4"),
+    # in doubt it is served
+    **{name: (DOES_NOT[name], None) for name in DOES_NOT if name not in {"another route", "a router without an end"}},
+    "a mount of another app": (Router([OTHER, Mount("", SERVER)]), None),
+    "a mounted function": (Router([OTHER, Mount("/mcp", own_default)]), None),
+    "an application without routes yet": (Starlette(), None),
+    "a default of its own": (Router([OTHER], default=own_default), None),
+    "an included router": (fastapi(SERVER, "/api"), None),
 }
 
-MAY_BE_SERVED: dict[str, Callable[[], object]] = {
-    **NOT_INSIDE,
-    "a mount of another app": lambda: Router([OTHER, Mount("", SERVER)]),
-    "a mounted function": lambda: Router([OTHER, Mount("/mcp", own_default)]),
-    "an application without routes yet": Starlette,
-    "a default of its own": lambda: Router([OTHER], default=own_default),
-    "an included router": lambda: fastapi(prefix="/api", inner=SERVER),
-}
-for name in ("another route", "a router without an end"):
-    del MAY_BE_SERVED[name]
 
-
-@pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
+@pytest.mark.parametrize(("app", "found"), UNSERVED.values(), ids=UNSERVED)
 def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(
-    make: Callable[[], object], found: str, caplog: pytest.LogCaptureFixture
+    app: object, found: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log_unserved(make(), "/mcp")
-    log_unserved(make(), None)
-    (told,) = caplog.messages
-    assert "path='/mcp'" in told
-    assert told.endswith(f"(routes that take POST: {found})")
-
-
-@pytest.mark.parametrize("make", MAY_BE_SERVED.values(), ids=MAY_BE_SERVED)
-def test_in_doubt_a_path_is_served(make: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is said of applications that cannot be looked into."""
-    log_unserved(make(), "/mcp")
-    assert caplog.messages == []
+    log_unserved(app, "/mcp")
+    log_unserved(app, None)
+    told = [line for line in caplog.messages if "path='/mcp'" in line]
+    assert [line.partition("(routes that take POST: ")[2] for line in told] == ([] if found is None else [f"{found})"])
+    assert caplog.messages == told
 
 
 @pytest.mark.parametrize(("path", "lines"), [("/mcp", 1), ("/api/mcp", 0), (None, 0)])

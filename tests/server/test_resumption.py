@@ -141,6 +141,19 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: boo
     assert not broken.app._runtime.streams._open
 
 
+@pytest.mark.parametrize("modern", [False, True])
+async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
+    """No server sees it, so a client names no transport session when it takes the stream up."""
+    broken = Broken()
+    broken.server.go.set()
+    client = Client(broken.app, modern=modern)
+    session = await client.create()
+    await client.tool("work", (b"mcp-session-id", session["sessionId"].encode()), session=session)
+    assert (await broken.resume()).status == 200
+    await client.delete(session)
+    assert (await broken.resume()).status == 405
+
+
 def handler_of(broken: Broken) -> Session:
     assert broken.server.session is not None
     return broken.server.session
