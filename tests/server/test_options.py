@@ -291,8 +291,8 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyP
 async def test_the_middleware_takes_settings(environ: pytest.MonkeyPatch) -> None:
     for name, text in (("KEYS", SECRET), ("REQUIRE", "tools/call")):
         environ.setenv(PREFIX + name, text)
-    routed = Starlette(routes=[Route("/mcp", Server())])
-    added = add_sessions(routed, path="/mcp", **from_env(admission="own"))
+    given: dict[str, Any] = {**from_env(admission="own"), "path": "/mcp"}
+    added = add_sessions(Starlette(routes=[Route("/mcp", Server())]), **given)
     for app in (MCPSessionMiddleware.from_env(Server(), admission="own"), added):
         client = Client(app)
         assert (await client.tool()).error["code"] == -31044
