@@ -1,0 +1,279 @@
+"""Transport sessions: the bridge, where clients see our ids and the server its own, and who is led to have one."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from typing import Any
+
+import anyio
+import pytest
+from apps import Server, reply, sessions
+from clients import DEADLINE, DISCOVER, INITIALIZE, Answer, Client, Header, Incoming, call, http
+from starlette.types import Receive, Scope, Send
+from stateful import HEADER, Stateful
+
+from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent
+from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions._server.active import Bridged as Crossing
+
+
+class Bridged:
+    """A stateful server behind the bridge, and a client of it."""
+
+    def __init__(self, server: Stateful | None = None, **options: Any) -> None:
+        self.server = server or Stateful()
+        self.facts: list[SessionEvent] = []
+        self.app = sessions(self.server, bridge=True, listen=self.facts.append, **options)
+
+    async def opens(self) -> str:
+        """Shake hands as a client does; the id that it gets."""
+        return (await self.send("initialize", None)).headers[HEADER].decode()
+
+    async def send(self, method: str, ours: str | None, **more: Any) -> Answer:
+        """Send a message with a transport id of ours; what the client sees."""
+        named = [] if ours is None else [(HEADER, ours.encode())]
+        return await Client(self.app, modern=False).send(method, {}, *named, **more)
+
+    async def bodyless(self, method: str, ours: str, *headers: Header) -> Answer:
+        """Send a GET or DELETE."""
+        return await call(self.app, http(method=method, headers=[(HEADER, ours.encode()), *headers]))
+
+
+@pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
+async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
+    """The server's own sessions die with the process, too."""
+    world = Bridged(**options)
+    ours = await world.opens()
+    assert (await world.send("tools/call", ours)).result == {"content": 1}
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [([], []), ([b"servers-1"], [b"ours"]), ([b"servers-2"], []), ([b"servers-1", b"servers-2"], [])],
+    ids=["none", "its own", "another", "two"],
+)
+async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
+    server = Stateful()
+    world = Bridged(server)
+    ours = await world.opens()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(HEADER, value) for value in named]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    world.app.app = app
+    answer = await world.send("tools/call", ours)
+    found = [value for name, value in answer.start["headers"] if name == HEADER]
+    assert found == [ours.encode() for _ in seen]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps(fails: bool) -> None:
+    """Servers with transport sessions keep the request that began one, also where they fail."""
+    kept: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        kept.append(scope)
+        if fails:
+            raise LookupError
+        await Stateful()(scope, receive, send)
+
+    client = Client(sessions(app, bridge=True, admission="own"), modern=False)
+    held = await client.create()
+    with pytest.raises(LookupError) if fails else nullcontext():
+        assert (await client.send("initialize", session=held)).status == 200
+    (scope,) = kept
+    assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"), [(CreateRefused("not today"), 200, -31045), (StoreUnavailable(), 503, -32603)]
+)
+async def test_who_gets_no_id_is_told_and_leaves_nothing_behind(refusal: Exception, status: int, code: int) -> None:
+    """Nobody could ever use what the server has begun, so it is ended there."""
+
+    def refuse(_session: Session, _params: dict[str, Any], _scope: Scope) -> None:
+        raise refusal
+
+    world = Bridged(Stateful(sse=True), on_create=refuse)
+    answer = await world.send("initialize", None)
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert HEADER not in answer.headers
+    assert world.server.counts == {}
+    assert [seen.scope["method"] for seen in world.server.seen] == ["POST", "DELETE"]
+
+
+async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The specification asks for visible ASCII; the log says what is wrong."""
+    world = Bridged(Stateful(names="servers "), transport="off")
+    assert HEADER not in (await world.send("initialize", None)).headers
+    assert "not visible ASCII, or too long" in caplog.text
+
+
+async def test_what_the_server_has_forgotten_is_a_404() -> None:
+    """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
+    world = Bridged()
+    ours = await world.opens()
+    remembered = world.server.counts.pop("servers-1")
+    answer = await world.send("tools/call", ours)
+    assert (answer.status, answer.error["message"]) == (404, "Session not found")
+    world.server.counts["servers-1"] = remembered
+    assert (await world.send("tools/call", ours)).result == {"content": 1}
+
+
+@pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
+async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: int) -> None:
+    """A server that ends nothing, or has forgotten, keeps nobody from leaving; one that forbids it does."""
+    world = Bridged(Stateful(deletes=said))
+    ours = await world.opens()
+    assert (await world.bodyless("DELETE", ours)).status == answered
+    lives = (await world.send("tools/call", ours)).status == 200
+    assert lives is (answered != 200)
+
+
+async def test_a_stream_ends_with_its_session() -> None:
+    """Nothing is said: no request waits for an answer there."""
+    world, answer = Bridged(), Answer()
+    ours = await world.opens()
+    await world.send("tools/call", ours)
+    session = world.server.sessions[-1]
+    assert session is not None
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.app, http("GET", headers=[(HEADER, ours.encode())]), Incoming(), answer)
+            await world.server.listening.wait()
+            before = len(answer.messages)
+            await session.end("over")
+            assert answer.messages[before:] == [{"type": "http.response.body", "body": b"", "more_body": False}]
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
+    """By its event's id, which the server finds by that alone, with an id of ours that is live."""
+    world = Bridged()
+    mine, other = await world.opens(), await world.opens()
+    world.server.sse = True
+    await world.send("tools/call", mine)
+    world.server.seen.clear()
+    answer = await world.bodyless("GET", other, (b"last-event-id", b"2"))
+    assert (answer.status, answer.error["code"]) == (404, -32043)
+    assert [fact.reason for fact in world.facts if isinstance(fact, RequestRefused)] == ["event_foreign"]
+    assert world.server.seen == []
+
+
+async def test_the_server_sees_nothing_of_the_bridge() -> None:
+    """Its scope holds what it would hold without one, and what crosses cannot be printed by accident."""
+    world = Bridged()
+    ours = await world.opens()
+    await world.send("tools/call", ours)
+    plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.missing_session"}
+    assert all(set(seen.scope) - plain == set(http()) - plain for seen in world.server.seen)
+    assert repr(Crossing(ours, "servers-1")) == "<Bridged>"
+
+
+# --- `Wire(era="auto")`: which clients are led to the legacy era --------------------------------
+
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+NODE: Header = (b"user-agent", b"node")
+
+
+async def is_led(client: Client, *headers: Header) -> bool:
+    """Whether a client's `server/discover` is answered as by a legacy server; else with the server's success."""
+    answer = await client.send(DISCOVER, None, *headers)
+    if "result" in answer.json:
+        return False
+    assert (answer.status, answer.error) == (404, {"code": -32601, "message": "Method not found"})
+    return True
+
+
+@pytest.mark.parametrize(
+    ("agent", "led"),
+    [
+        *((agent, True) for agent in ("node", "undici/7 (x)", "Deno/2.1", "shop/1.0 Node.js/24.1 more")),
+        *((agent, False) for agent in ("python-httpx/0.28", "Mozilla/5.0 (X11) Deno/2", "nodebb/1", "")),
+        ("ai-sdk/mcp/2.0 runtime/Node.js/24", False),  # which sets its own
+    ],
+)
+async def test_clients_on_runtimes_without_cookies_are_led_to_the_legacy_era(agent: str, led: bool) -> None:
+    """What counts is the whole name of the runtime; `era="both"` and the default leave everybody alone."""
+    header = (b"user-agent", agent.encode())
+    assert await is_led(Client(sessions(Server(), era="auto")), header) is led
+    assert not await is_led(Client(sessions(Server())), header)
+    assert not await is_led(Client(sessions(Server(), era="both")), header)
+
+
+async def test_they_get_a_session_by_header(caplog: pytest.LogCaptureFixture) -> None:
+    """The server is asked once per process, and the log has a line for each runtime."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    app = Server()
+    client = Client(sessions(app, era="auto", admission="own"))
+    legacy = Client(client.app, modern=False)
+    for agent in (b"node", b"node", b"Deno/2"):
+        assert await is_led(client, (b"user-agent", agent))
+    assert app.methods == ["initialize"]
+    begun = await legacy.send("initialize", INITIALIZE, NODE)
+    named = (b"mcp-session-id", begun.headers[b"mcp-session-id"])
+    assert [(await legacy.tool("count", NODE, named)).result["content"] for _ in range(2)] == [1, 2]
+    assert [line.split()[3] for line in caplog.messages if line.startswith('era="auto"')] == ["node", "deno"]
+
+
+async def test_a_client_of_the_draft_stays_in_its_era() -> None:
+    client = Client(sessions(Server(), era="auto"))
+    message = client.message(DISCOVER)
+    message["params"]["_meta"][CAPABILITIES] = {"experimental": {"sessions": {}}}
+    assert "result" in (await client.post(message, NODE, method=DISCOVER)).json
+
+
+class Answering:
+    """A server that answers `initialize` in its own way."""
+
+    def __init__(self, status: int, body: bytes, *headers: Header) -> None:
+        self.answer = status, body, headers
+        self.ended: list[bytes] = []
+        self.inner = Server()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if scope["method"] == "DELETE":
+            self.ended.append(headers[b"mcp-session-id"])
+            await reply(send, b"")
+        elif b"mcp-protocol-version" in headers:
+            await self.inner(scope, receive, send)
+        else:
+            status, body, more = self.answer
+            message = (await receive())["body"]
+            body = body.replace(b"ID", message.partition(b'"id":')[2].partition(b",")[0])
+            start = [(b"content-type", b"application/json"), *more]
+            await send({"type": "http.response.start", "status": status, "headers": start})
+            await send({"type": "http.response.body", "body": body})
+
+
+SUCCESS = b'{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
+OWN: Header = (b"mcp-session-id", b"the-servers-own")
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "led"),
+    [
+        ((200, SUCCESS), {}, True),
+        ((200, SUCCESS), {"transport": "off"}, False),
+        ((404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}'), {}, False),
+        ((400, b"no"), {}, False),
+        ((401, b"no"), {}, False),  # which settles nothing
+        ((200, SUCCESS, OWN), {}, False),
+        ((200, SUCCESS, OWN), {"bridge": True}, True),
+    ],
+)
+async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options: dict[str, Any], led: bool) -> None:
+    """Not to a server that speaks the modern era alone, nor to one whose own transport sessions we leave alone.
+
+    A session that the question began there is ended.
+    """
+    app = Answering(*answer)
+    client = Client(sessions(app, era="auto", **options))
+    assert [await is_led(client, NODE) for _ in range(2)] == [led, led]
+    assert app.ended == ([b"the-servers-own"] if OWN in answer else [])
+    app.answer = 200, SUCCESS, ()
+    assert await is_led(client, NODE) is (led or answer[0] == 401)  # the next one asks again
