@@ -25,30 +25,13 @@ def ref() -> str:
     return "nobody" if session is None else session.ref
 
 
-async def in_place() -> str:
-    return ref()
-
-
-async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_one_has_none() -> None:
-    """In one process the one's session is around the other's request, and is found again behind it."""
-
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        return ref()
-
-    inner = Client(sessions(Server(look=tool), spans="off"))  # another test may have set a provider
-
-    async def calling(session: Session | None, arguments: dict[str, Any]) -> Any:
-        answer = await inner.tool("look")
-        return [answer.result["content"], ref()]
-
-    outer = Client(sessions(Server(call=calling)))
-    within, behind = (await outer.tool("call", session=await outer.create())).result["content"]
-    assert (within, behind[:4]) == ("nobody", "ses_")
-
-
 async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:
     """Nested servers each see their own session, and the outer one is back afterwards."""
-    inner = Client(sessions(Server(look=lambda session, arguments: in_place())))
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return ref()
+
+    inner = Client(sessions(Server(look=look)))
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
         before = ref()

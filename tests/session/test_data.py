@@ -58,18 +58,13 @@ async def test_every_json_value_comes_back_as_it_is(key: str, value: Any) -> Non
     assert (kept, repr(kept)) == (value, repr(value))
 
 
-async def test_what_is_not_there_is_the_default_and_none_is_a_value(data: Data) -> None:
+async def test_what_is_not_there_or_was_deleted_is_the_default_and_none_is_a_value(data: Data) -> None:
     assert [await data.get("a"), await data.get("a", 5), await data.get("a")] == [None, 5, None]
     await data.set("a", None)
     assert await data.get("a", 5) is None
-
-
-async def test_deleting_leaves_nothing_and_may_be_done_twice(data: Data) -> None:
-    await data.set("a", 1)
-    await data.set("b", 2)
     for _ in range(2):
         await data.delete("a")
-    assert (await data.get("a", "gone"), await data.get("b")) == ("gone", 2)
+    assert await data.get("a", 5) == 5
 
 
 @pytest.mark.parametrize("ttl", [10, 10.0, timedelta(seconds=10)])
@@ -104,29 +99,21 @@ async def test_a_change_leaves_the_time_as_it_was(data: Data, clock: Clock) -> N
 # --- changing ------------------------------------------------------------------------------------
 
 
-async def test_an_update_is_given_the_value_and_returns_the_new_one(data: Data) -> None:
-    assert await data.update("a", lambda found: [*found, 1], default=[]) == [1]
-    assert await data.update("a", lambda found: [*found, 2], default=[]) == [1, 2]
-    with pytest.raises(
-        TypeError,
-        match=r"^the function of update\(\) returned None: .* delete\(\) removes one$",
-    ):
-        await data.update("a", lambda found: found.append(3))
-    assert await data.update("b", lambda found: found) is None
-    assert await data.get("b", "nothing") is None
-    assert await data.update("b", lambda found: [found], default="unused") == [None]
-
-
-async def test_an_update_may_change_what_it_is_given(data: Data) -> None:
-    """It is a copy: the caller's default stays as it is."""
+async def test_an_update_is_given_a_copy_of_the_value_and_returns_the_new_one(data: Data) -> None:
+    """Which it may change: the caller's default stays as it is."""
     default: list[int] = []
 
     def appended(found: list[int]) -> list[int]:
         found.append(1)
         return found
 
-    await data.update("a", appended, default)
-    assert (await data.update("a", appended, default), default) == ([1, 1], [])
+    assert [await data.update("a", appended, default) for _ in range(2)] == [[1], [1, 1]]
+    assert default == []
+    with pytest.raises(TypeError, match=r"^the function of update\(\) returned None: .* delete\(\) removes one$"):
+        await data.update("a", lambda found: found.append(3))
+    assert await data.update("b", lambda found: found) is None
+    assert await data.get("b", "nothing") is None
+    assert await data.update("b", lambda found: [found], default="unused") == [None]
 
 
 class Contended:
@@ -204,21 +191,11 @@ async def test_parallel_updates_of_one_process_take_turns() -> None:
     assert not runtime._locks
 
 
-async def test_parallel_increments_and_updates_lose_nothing(store: MemoryStore) -> None:
-    async with anyio.create_task_group() as group:
-        for _ in range(16):
-            group.start_soon(made(store).increment, "a")
-            group.start_soon(functools.partial(made(store).update, "a", lambda found: found + 1, default=0))
-    assert await made(store).get("a") == 32
-
-
-async def test_an_increment_counts_from_nothing_and_returns_the_sum(data: Data) -> None:
-    assert await data.increment("a") == 1
-    assert await data.increment("a", 10) == 11
-    assert await data.increment("a", by=-12) == -1
-    assert await data.get("a") == -1
-    await data.set("a", 41)
-    assert await data.increment("a") == 42
+async def test_an_increment_counts_from_nothing_and_returns_the_sum_of_up_to_64_bits(data: Data) -> None:
+    assert [await data.increment("a"), await data.increment("a", 10), await data.increment("a", by=-12)] == [1, 11, -1]
+    for value, by in ((2**63 - 1, 1), (-(2**63), -1)):
+        await data.set("a", value - by)
+        assert await data.increment("a", by) == await data.get("a") == value
 
 
 # --- refusing ------------------------------------------------------------------------------------
@@ -226,17 +203,11 @@ async def test_an_increment_counts_from_nothing_and_returns_the_sum(data: Data) 
 
 @pytest.mark.parametrize("key", ["", "a\0", "\ud800", "a" * 257, "\u00e9" * 129, b"a", None], ids=repr)
 async def test_a_key_that_cannot_be_a_name_is_refused_by_every_call(key: Any, data: Data) -> None:
+    await data.set("../\n%s{}*\u202e".ljust(252), 1)  # and no other: of up to 256 bytes
     calls = [data.get(key), data.set(key, 1), data.delete(key), data.update(key, lambda found: 1), data.increment(key)]
     for call in calls:
         with pytest.raises(DataError, match="1 to 256 bytes in UTF-8"):
             await call
-
-
-@pytest.mark.parametrize("key", ["a", " ", "a" * 256, "\u00e9" * 128, "../\n%s{}*\u202e"], ids=repr)
-async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
-    """Up to 256 bytes; what would mean something to a store or a shell means nothing here."""
-    await data.set(key, key[:9])
-    assert await data.get(key) == key[:9]
 
 
 NESTED: list[Any] = []
@@ -245,17 +216,14 @@ for _ in range(20_000):
 CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
 REFUSED: dict[str, list[Any]] = {
-    "a value of type object that has no JSON form": [object(), [1, {"a": object()}]],
+    "a value of type object that has no JSON form": [[1, {"a": object()}]],
     "a value of type str that has no JSON form": ["\ud800", {"\udfff": 1}],
-    "a value of type set that has no JSON form": [{"a": {1, object()}}],
     "a key of type tuple that has no JSON form": [{(1, 2): 1}],
     "a value that has no JSON form": [NESTED, CIRCLE],
     "a value of type float that would not come back as it is": [math.nan, [1.5, math.inf]],
     "a value of type tuple that would not come back as it is": [(1,)],
-    "a value of type bytes that would not come back as it is": [b"x"],
     "a key of type int that would not come back as it is": [{1: 2}],
     "a value of type date that would not come back as it is": [{"a": date(2026, 7, 28)}],
-    "a value of type set that would not come back as it is": [{1}],
     "a value of type frozenset that would not come back as it is": [[frozenset()]],
 }
 
@@ -283,13 +251,10 @@ async def test_a_value_may_be_as_long_as_the_limit_and_no_longer(data: Data) -> 
     assert await data.get("a") == "x" * (LIMIT - 2)
 
 
-NO_INTEGERS: list[Any] = ["1", 1.5, None, [1], True, 2**63, {}]
-
-
 @pytest.mark.parametrize(
     ("value", "by"),
     [
-        *((kept, 1) for kept in NO_INTEGERS),
+        *((kept, 1) for kept in ("1", 1.5, None, [1], True, 2**63)),
         *((1, by) for by in (1.0, "1", True, None, 2**63, -(2**63) - 1)),
         *((2**63 - 1, 1), (-(2**63), -1), (1, 2**63 - 1)),  # a sum beyond 64 bits
     ],
@@ -300,14 +265,6 @@ async def test_only_integers_of_64_bits_are_added(value: Any, by: Any, data: Dat
     with pytest.raises(DataNotInteger):
         await data.increment("a", by)
     assert await data.get("a") == value
-
-
-async def test_a_sum_may_be_as_large_as_64_bits(data: Data) -> None:
-    for value, by in ((2**63 - 1, 1), (-(2**63), -1)):
-        await data.set("a", value - by)
-        assert await data.increment("a", by) == value
-    with pytest.raises(DataNotInteger, match="signed integer of at most 64 bits"):
-        await data.increment("a", 2**63)
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), True, "10", timedelta(0)], ids=repr)

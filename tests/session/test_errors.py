@@ -53,29 +53,15 @@ def test_no_refusal_is_missing_from_the_table() -> None:
     assert {case.refusal.reason for case in CASES} == {refusal.reason for refusal in EVERY} | set(SENT)
 
 
-@pytest.mark.parametrize("refusal", EVERY, ids=lambda refusal: refusal.__name__)
-def test_a_refusal_carries_all_that_its_answer_needs(refusal: type[Refusal]) -> None:
-    made = refusal()
-    assert (made.code, made.ref, str(made)) == (refusal.code, None, refusal.message)
-    assert (made.message, made.client_message) == (refusal.message, refusal.message)
-    assert 200 <= made.http_status < 600
-    assert made.reason.isidentifier()
-
-
-@pytest.mark.parametrize("reason", SENT)
-def test_a_row_is_a_refusal(reason: str) -> None:
-    """It has the row's code, text and status, and names the session and a time to wait where they are known."""
-    row = SENT[reason]
-    made = refusal(reason, ref="ses_a", retry_after=7)
-    assert (made.reason, made.ref, made.code, made.retry_after) == (reason, "ses_a", row.code, 7)
-    assert (made.message, made.client_message, str(made)) == (row.message,) * 3
-    assert (made.http_status, refusal(reason).retry_after) == (row.http_status, None)
-
-
 def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
+    """What an application says is sent, and is not for others."""
     refused = errors.SessionNotFound("token_principal", ref="ses_a")
     assert (refused.reason, refused.ref, str(refused)) == ("token_principal", "ses_a", "Session not found")
     assert errors.SessionNotFound.reason == "unknown"
+    row = refusal("required", ref="ses_a", retry_after=7)
+    assert (row.reason, row.ref, row.retry_after) == ("required", "ses_a", 7)
+    said = errors.CreateRefused("one basket each")
+    assert (said.client_message, said.message) == ("one basket each", errors.CreateRefused.message)
 
 
 def test_reasons_tell_refusals_apart() -> None:
@@ -102,23 +88,11 @@ def test_every_reason_is_in_the_table_of_reasons() -> None:
     assert given | claims == {*REFUSALS}
 
 
-def test_what_the_application_says_reaches_the_client_alone() -> None:
-    made = errors.CreateRefused("one basket each")
-    assert (made.client_message, made.message) == ("one basket each", errors.CreateRefused.message)
-
-
 def test_mistakes_of_the_deployment_and_of_the_application_are_value_errors() -> None:
     for error in (ConfigurationError, StateError, errors.StateTooLarge, errors.StateNotJSON, errors.StateClosed):
         assert issubclass(error, MCPSessionsError)
         assert issubclass(error, ValueError)
     assert not issubclass(Refusal, ValueError)
-
-
-def test_state_that_is_too_large_says_by_how_much() -> None:
-    error = errors.StateTooLarge(5000, 4096)
-    assert (error.size, error.limit) == (5000, 4096)
-    assert "5000" in str(error)
-    assert "4096 (Limits.state_bytes)" in str(error)
 
 
 def page(name: str) -> str:

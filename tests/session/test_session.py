@@ -1,76 +1,65 @@
-"""What an application can do with a session, and what it cannot do by accident."""
+"""What an application can do with a session and its state, and what it cannot do by accident."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sources import Made, no_data
 
+from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from mcp_sessions._session.claims import Principal, utc
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from mcp_sessions._session.session import EndedSession, Session
+from mcp_sessions._session.state import RequestState, UnreadableState
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
 
 
-def session_of(**made: Any) -> Session:
-    return Session(Made(TOKEN, **made))
+def test_a_session_says_what_the_application_may_know() -> None:
+    alice = Principal(client_id="app", issuer="https://idp", subject="alice")
+    session = Session(Made(TOKEN, principal=alice))
+    assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
+    assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert session.expires_at == utc(60)
+    assert session.state == {}
 
 
-class TestSession:
-    async def test_it_says_what_the_application_may_know(self) -> None:
-        alice = Principal(client_id="app", issuer="https://idp", subject="alice")
-        session = session_of(principal=alice)
-        assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
-        assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
-        assert session.expires_at == utc(60)
-        assert session.state == {}
-        await session.end()
+def test_no_text_about_a_session_holds_its_id() -> None:
+    """One that has ended has none: it may have ended long after its id was last seen."""
+    session = Session(Made(TOKEN))
+    assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
+    assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
+    assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data()), "id")
 
-    def test_no_text_about_it_holds_the_id(self) -> None:
-        session = session_of()
-        assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
-        assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
 
-    @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
-    def test_it_is_never_copied_or_stored(self, duplicate: Any) -> None:
-        """A session belongs to one request: a copy in a cache or a queue would be a stored credential."""
-        with pytest.raises(TypeError) as raised:
-            duplicate(session_of())
-        text = "a Session holds a credential and belongs to one request; keep session.ref instead"
-        assert str(raised.value) == text
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_session_is_never_copied_or_stored(duplicate: Any) -> None:
+    """It belongs to one request: a copy in a cache or a queue would be a stored credential."""
+    with pytest.raises(TypeError, match=r"^a Session holds a credential .* to one request; keep session.ref instead$"):
+        duplicate(Session(Made(TOKEN)))
 
-    async def test_ending_it_twice_ends_it_once(self) -> None:
-        made = Made(TOKEN)
-        session = Session(made)
+
+async def test_ending_it_twice_ends_it_once_and_an_end_that_failed_can_be_tried_again() -> None:
+    class Failing(Made):
+        async def end(self, reason: str) -> None:
+            await super().end(reason)
+            if len(self.ended) == 1:
+                raise OSError
+
+    made = Failing(TOKEN)
+    session = Session(made)
+    with pytest.raises(OSError):  # noqa: PT011  # made above
         await session.end("logout")
+    for _ in range(2):
         await session.end()
-        assert made.ended == ["logout"]
-
-    async def test_an_end_that_failed_can_be_tried_again(self) -> None:
-        class Failing(Made):
-            async def end(self, reason: str) -> None:
-                await super().end(reason)
-                if len(self.ended) == 1:
-                    raise OSError
-
-        made = Failing(TOKEN)
-        session = Session(made)
-        with pytest.raises(OSError):  # noqa: PT011  # made above
-            await session.end()
-        await session.end()
-        assert made.ended == ["ended", "ended"]
-
-
-def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
-    """It may have ended long after its id was last seen; what was kept can still be read."""
-    ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data())
-    assert not hasattr(ended, "id")
-    assert TOKEN not in repr(ended)
+    assert made.ended == ["logout", "ended"]
 
 
 FACTS: list[SessionEvent] = [
@@ -82,13 +71,128 @@ FACTS: list[SessionEvent] = [
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
-def test_a_fact_cannot_be_changed(fact: SessionEvent) -> None:
+def test_a_fact_cannot_be_changed_and_has_no_place_for_a_credential_or_a_body(fact: SessionEvent) -> None:
     """Several listeners get the same object."""
     with pytest.raises(AttributeError):
         fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
-
-
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
-def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: SessionEvent) -> None:
     allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace", "of_principal"}
     assert {*fact.__struct_fields__} <= allowed
+
+
+# --- its state -----------------------------------------------------------------------------------
+
+
+def check(payload: bytes, limit: int = 40) -> None:
+    if len(payload) > limit:
+        raise StateTooLarge(len(payload), limit)
+
+
+def state_of(payload: bytes | None = None) -> RequestState:
+    return RequestState(payload, check=check)
+
+
+def test_state_that_was_not_changed_is_not_sent_back() -> None:
+    """It is a mapping of what the client carried; no state is an empty one."""
+    assert state_of() == state_of(b"{}") == {}
+    for payload in (b'{"a":1,"b":[2]}', b"{}"):
+        assert state_of(payload).finalize() is None
+    state = state_of(b'{"a":1,"b":[2]}')
+    assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
+    assert len(state.section("cart")) == 0
+    assert state.finalize() is None
+
+
+def test_changes_are_sent_back() -> None:
+    state = state_of(b'{"a":1,"b":[2],"c":3}')
+    state["a"] = 9
+    state["b"].append(3)
+    del state["c"]
+    assert state.finalize() == b'{"a":9,"b":[2,3]}'
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.none() | st.booleans() | st.lists(st.text(max_size=4), max_size=2), max_size=4
+    )
+)
+def test_what_was_written_is_read_by_the_next_request(values: dict[str, Any]) -> None:
+    state = RequestState(None, check=lambda payload: None)
+    state.update(values)
+    assert state_of(state.finalize()) == values
+
+
+def test_too_much_is_refused_where_it_is_written() -> None:
+    """The application gets the error at the assignment, with size and limit, and the old value stands.
+
+    Growth by `append` passes no assignment, so it is measured when the response leaves.
+    """
+    state = state_of()
+    state["a"] = [1]
+    with pytest.raises(
+        StateTooLarge, match=r"would take 48 bytes sealed; the limit is 40 \(Limits.state_bytes\)"
+    ) as raised:
+        state["a"] = "x" * 40
+    assert (raised.value.size, raised.value.limit, state["a"]) == (48, 40, [1])
+    state["a"].extend(range(40))
+    with pytest.raises(StateTooLarge):
+        state.finalize()
+
+
+@pytest.mark.parametrize("value", [object(), {object(): 1}, "\ud800\xff\ud800", 1j])
+def test_a_value_without_a_json_form_is_refused(value: object) -> None:
+    with pytest.raises(StateNotJSON, match="session state must be JSON"):
+        state_of()["a"] = value
+
+
+@pytest.mark.parametrize("value", [float("nan"), b"x", (1, 2), {1: 2}, utc(0)])
+def test_a_value_that_would_come_back_as_another_is_refused(value: object) -> None:
+    """NaN becomes null, a date a text, a tuple a list: JSON is a promise, so it is kept at the assignment."""
+    of = "a key of type int" if isinstance(value, dict) else f"a value of type {type(value).__name__}"
+    with pytest.raises(StateNotJSON, match=f"it holds {of} that would not come back as it is, under 'a'$"):
+        state_of().update(b=1, a=value)
+    state: Any = state_of()
+    with pytest.raises(StateNotJSON, match=r"it holds a key of type int that would not come back as it is$"):
+        state[1] = 2
+
+
+def test_after_the_response_left_state_is_closed() -> None:
+    """A late write raises instead of being lost; reading goes on."""
+    state = state_of(b'{"a":1}')
+    assert repr(state) == "<State open>"
+    state.finalize()
+    assert repr(state) == "<State closed>"
+    text = r"^the response was sent; session state can be changed only while the request is handled$"
+    with pytest.raises(StateClosed, match=text):
+        state["a"] = 2
+    with pytest.raises(StateClosed):
+        del state["a"]
+    assert state["a"] == 1
+
+
+def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
+    state = UnreadableState("store_timeout")
+    looks: list[Callable[[], object]] = [
+        *(lambda: state.get("k"), lambda: len(state)),
+        *(lambda: state.section("s").update(k=1), lambda: state.update(k=1)),
+    ]
+    for look in looks:
+        with pytest.raises(StoreUnavailable) as caught:
+            look()
+        assert caught.value.reason == "store_timeout"
+    assert state.finalize() is None
+
+
+def test_two_libraries_do_not_meet_in_their_sections() -> None:
+    """Each has its own names, and both are written back; a plain value under one of them is kept, and no section."""
+    state = state_of()
+    cart, theme = state.section("cart"), state.section("theme")
+    cart["n"] = 1
+    theme["n"] = "dark"
+    assert (dict(cart), len(cart), list(theme), theme["n"]) == ({"n": 1}, 1, ["n"], "dark")
+    del theme["n"]
+    for missing in (lambda: theme["n"], lambda: theme.__delitem__("n")):
+        with pytest.raises(KeyError):
+            missing()
+    assert state.finalize() == b'{"cart":{"n":1},"theme":{}}'
+    with pytest.raises(StateNotJSON, match="a plain value under 'cart'"):
+        state_of(b'{"cart":3}').section("cart")["n"] = 1
