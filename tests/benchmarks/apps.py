@@ -101,23 +101,19 @@ async def answer(request: Request) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": _CONTENT})
 
 
-def fastapi() -> Any:
-    """Return a FastAPI application that answers JSON-RPC itself."""
+def fastapi(**options: Any) -> Any:
+    """Return a FastAPI application."""
     from fastapi import FastAPI
 
-    return FastAPI(routes=[Route("/mcp", answer, methods=["POST"])])
+    return FastAPI(**options)
 
 
-def starlette() -> Any:
-    """Return a Starlette application that does the same."""
-    return Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
-
-
+ROUTES: Final = [Route("/mcp", answer, methods=["POST"])]
 KINDS: Final[dict[str, Callable[[], Any]]] = {
     "official SDK": partial(sdk, json_response=True),
     "FastMCP": fastmcp,
-    "FastAPI": fastapi,
-    "Starlette": starlette,
+    "FastAPI": partial(fastapi, routes=ROUTES),
+    "Starlette": partial(Starlette, routes=ROUTES),
 }
 """The kinds of server that answer in JSON."""
 

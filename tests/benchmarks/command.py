@@ -7,18 +7,21 @@ instruction counts with their budgets, and fails above them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
-from . import capacity, instructions, races, stores
+import anyio
+
+from . import instructions, races, stores
 from .timing import Report, Size
 
-SECTIONS: Final[dict[str, Callable[[Size], Report]]] = {
+SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
     "trivial": races.trivial,
-    "sdk-json": races.sdk_json,
-    "sdk-sse": races.sdk_sse,
+    "sdk-json": partial(races.sdk, modern=True),
+    "sdk-sse": partial(races.sdk, modern=False),
     "stores": stores.stores,
-    "capacity": capacity.capacity,
+    "capacity": stores.capacity,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }
@@ -43,5 +46,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check:
         return instructions.gate(size)
     for name in options.section or SECTIONS:
-        print(SECTIONS[name](size).text(), end="\n\n", flush=True)
+        print(anyio.run(SECTIONS[name], size).text(), end="\n\n", flush=True)
     return 0

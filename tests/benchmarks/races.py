@@ -1,56 +1,81 @@
-"""The middleware and its peers around the trivial application, where costs stand out, and around the SDK's server."""
+"""The middleware around the trivial application and real servers, beside what others put there as they document it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
+from typing import Any, Final
 
-import anyio
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from . import apps, ours, peers
+from . import apps, ours
 from .apps import PassThrough
-from .kinds import kinds
-from .peers import PEERS
 from .timing import ECHOED, NONE, PASS, PLAIN, Report, Row, Size, run
 from .traffic import Visits, message
 
+READ: Final = "Starlette SessionMiddleware, read"
+WRITE: Final = "Starlette SessionMiddleware, read and write"
+_ONE: Final[dict[str, Any]] = {"exclude_spans": ["receive", "send"]}  # so that one is left
 
-def trivial(size: Size) -> Report:
+
+async def _do_nothing(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    return await call_next(request)
+
+
+def _instrumented(app: ASGIApp, **options: Any) -> ASGIApp:
+    """Put OpenTelemetry's HTTP instrumentation around an application, with a tracer provider of its own."""
+    options = {"tracer_provider": TracerProvider(), "meter_provider": NoOpMeterProvider(), **options}
+    wrapped: ASGIApp = OpenTelemetryMiddleware(app, **options)
+    return wrapped
+
+
+PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
+    "BaseHTTPMiddleware, empty": lambda app: BaseHTTPMiddleware(app, _do_nothing),
+    "OpenTelemetry ASGI, default": _instrumented,
+    "OpenTelemetry ASGI, one span": lambda app: _instrumented(app, **_ONE),
+}
+
+
+def cookies(app: ASGIApp) -> ASGIApp:
+    """Put Starlette's own sessions, in a signed cookie, around an application."""
+    return SessionMiddleware(app, secret_key=ours.SECRET)
+
+
+async def cookie() -> dict[str, str]:
+    """Return the header with which a client sends such a session back."""
+    answer = await Visits.of(cookies(apps.cookie_writing), message()).answer()
+    return {"cookie": answer.headers[b"set-cookie"].split(b";")[0].decode()}
+
+
+async def trivial(size: Size) -> Report:
     """Race everything around the trivial application."""
-    return anyio.run(_trivial, size)
-
-
-async def _trivial(size: Size) -> Report:
-    app, cookie, plain = apps.trivial, await peers.cookie(), message()
+    app, held, plain = apps.trivial, await cookie(), message()
     named = message(session=await ours.created(ours.wrap(app)))
     rows = [
         Row(NONE, Visits.of(app, named)),
         Row(PASS, Visits.of(PassThrough(app), named)),
         Row(PLAIN, Visits.of(PassThrough(app), plain), base=PLAIN),
-        *await kinds(),
-        Row(peers.READ, Visits.of(peers.cookies(apps.cookie_reading), plain, headers=cookie), base=PLAIN),
-        Row(peers.WRITE, Visits.of(peers.cookies(apps.cookie_writing), plain, headers=cookie), base=PLAIN),
+        *await ours.kinds(),
+        Row(READ, Visits.of(cookies(apps.cookie_reading), plain, headers=held), base=PLAIN),
+        Row(WRITE, Visits.of(cookies(apps.cookie_writing), plain, headers=held), base=PLAIN),
         *(Row(name, Visits.of(make(app), named)) for name, make in PEERS.items()),
     ]
     title = "Around a trivial application, in process"
     return await run(title, rows, rounds=size.rounds, requests=size.requests)
 
 
-def sdk_json(size: Size) -> Report:
-    """Race around the SDK's server: the modern era, answers in JSON."""
-    return anyio.run(partial(_sdk, size, modern=True))
-
-
-def sdk_sse(size: Size) -> Report:
-    """Race around the SDK's server: the legacy era, answers as event streams."""
-    return anyio.run(partial(_sdk, size, modern=False))
-
-
-async def _sdk(size: Size, *, modern: bool) -> Report:
+async def sdk(size: Size, *, modern: bool) -> Report:
+    """Race around the SDK's server: the modern era with answers in JSON, or the legacy one with event streams."""
     async with apps.started(apps.sdk(json_response=modern)) as server:
         app, plain = ours.wrap(server), message(modern=modern)
         named = message(session=await ours.created(app, modern=modern), modern=modern)
@@ -59,8 +84,8 @@ async def _sdk(size: Size, *, modern: bool) -> Report:
             Row("ours, no session", Visits.of(app, plain, modern=modern), base=NONE),
             Row("ours, session", Visits.of(app, named, modern=modern), ECHOED, NONE),
             Row(
-                peers.READ,
-                Visits.of(peers.cookies(server), plain, headers=await peers.cookie(), modern=modern),
+                READ,
+                Visits.of(cookies(server), plain, headers=await cookie(), modern=modern),
                 base=NONE,
             ),
             *(Row(name, Visits.of(make(server), named, modern=modern), base=NONE) for name, make in PEERS.items()),
@@ -79,19 +104,16 @@ def _around(server: ASGIApp, body: bytes, *, modern: bool = True) -> list[Row]:
     return [Row(name, Visits.of(app, body, modern=modern), base=NONE) for name, app in around.items()]
 
 
-def traced(size: Size) -> Report:
+async def traced(size: Size) -> Report:
     """Race with recorded spans around each kind of server, all with OpenTelemetry's HTTP instrumentation."""
-    return anyio.run(_traced, size)
-
-
-async def _traced(size: Size) -> Report:
     body = message(session=await ours.created(ours.wrap(apps.trivial)))
     provider = apps.record_spans()
     async with AsyncExitStack() as stack:
         rows = []
         for kind, make in apps.KINDS.items():
             server = await stack.enter_async_context(apps.started(make()))
-            alone, with_sessions = (Visits.of(peers.instrumented(app), body) for app in (server, ours.wrap(server)))
+            around = (OpenTelemetryMiddleware(app, **_ONE) for app in (server, ours.wrap(server)))
+            alone, with_sessions = (Visits.of(app, body) for app in around)
             rows += [
                 Row(f"{kind}, instrumented", alone, base=f"{kind}, instrumented"),
                 Row(kind, with_sessions, ECHOED, f"{kind}, instrumented"),

@@ -8,8 +8,7 @@ pyperf is not used here, because it runs its benchmarks one after the other, in 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median, quantiles
@@ -66,31 +65,6 @@ class Row:
     base: str = PASS  # the row that it is compared to
 
 
-@dataclass(frozen=True)
-class Times:
-    """Processor time per request in each round, in microseconds."""
-
-    rounds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return median(self.rounds)
-
-    @property
-    def spread(self) -> float:
-        """The width of the middle half of the rounds, as a part of the median."""
-        lower, _, upper = quantiles(self.rounds * 2, n=4, method="inclusive")
-        return (upper - lower) / self.median
-
-    def over(self, base: Times) -> float:
-        """Return what this takes more than `base`, in microseconds."""
-        return median(own - other for own, other in zip(self.rounds, base.rounds, strict=True))
-
-    def throughput(self, base: Times) -> float:
-        """Return this one's throughput as a part of `base`'s."""
-        return median(other / own for own, other in zip(self.rounds, base.rounds, strict=True))
-
-
 async def run(title: str, rows: Sequence[Row], *, rounds: int, requests: int) -> Report:
     """Prove that each row does what it is measured for, race them, and report."""
     for row in rows:
@@ -98,9 +72,12 @@ async def run(title: str, rows: Sequence[Row], *, rounds: int, requests: int) ->
     times = await race({row.name: row.visits for row in rows}, rounds=rounds, requests=requests)
     table: list[Sequence[str]] = []
     for row in rows:
-        own, base = times[row.name], times[row.base]
-        spread = (f"{min(own.rounds):.1f}", f"{own.spread:.0%}")
-        table.append((row.name, f"{own.median:.1f}", *spread, f"{own.over(base):+.1f}", f"{own.throughput(base):.2f}"))
+        own, middle = times[row.name], median(times[row.name])
+        lower, _, upper = quantiles(own * 2, n=4, method="inclusive")
+        pairs = list(zip(own, times[row.base], strict=True))
+        more, throughput = median(mine - other for mine, other in pairs), median(other / mine for mine, other in pairs)
+        spread = (f"{min(own):.1f}", f"{(upper - lower) / middle:.0%}")  # of the middle half of the rounds
+        table.append((row.name, f"{middle:.1f}", *spread, f"{more:+.1f}", f"{throughput:.2f}"))
     return Report(title, ("", "µs", "least", "spread", "adds", "throughput"), table)
 
 
@@ -109,29 +86,20 @@ def prove(name: str, answer: bytes, proof: bytes) -> None:
     assert proof in answer, f"{name} does not do what it is measured for: {answer!r}"
 
 
-async def race(contestants: Mapping[str, Visits], *, rounds: int, requests: int) -> dict[str, Times]:
-    """Let all contestants serve so many requests in each of so many rounds."""
+async def race(contestants: Mapping[str, Visits], *, rounds: int, requests: int) -> dict[str, list[float]]:
+    """Return the processor time per request of each contestant in each round, in microseconds."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         await contestant.serve(1 + requests // 4)
-    with _still_collector():
-        for turn in range(rounds):
-            gc.collect()
-            for name in Random(turn).sample(list(contestants), len(contestants)):
-                contestant = contestants[name]
-                await contestant.serve(1 + requests // 10)  # fills the processor's caches again
-                before = process_time()
-                await contestant.serve(requests)
-                taken[name].append((process_time() - before) / requests * MICROSECONDS)
-    return {name: Times(tuple(times)) for name, times in taken.items()}
-
-
-@contextmanager
-def _still_collector() -> Iterator[None]:
-    """Leave what lives now out of every garbage collection, as in a server that runs."""
     gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # what lives now is out of every garbage collection, as in a server that runs
+    for turn in range(rounds):
+        gc.collect()
+        for name in Random(turn).sample(list(contestants), len(contestants)):
+            contestant = contestants[name]
+            await contestant.serve(1 + requests // 10)  # fills the processor's caches again
+            before = process_time()
+            await contestant.serve(requests)
+            taken[name].append((process_time() - before) / requests * MICROSECONDS)
+    gc.unfreeze()
+    return taken

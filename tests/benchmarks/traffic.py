@@ -7,7 +7,7 @@ that stays open: after its body nothing more comes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
@@ -67,19 +67,16 @@ def scope(
     }
 
 
-class Arrival:
-    """The `receive` of one request: its body in one piece, and then silence."""
+def arrival(body: bytes) -> Receive:
+    """Return the `receive` of one request: its body in one piece, and then silence."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    __slots__ = ("_body",)
-
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-
-    async def __call__(self) -> Message:
-        if self._body is None:
+    async def receive() -> Message:
+        if not messages:
             await anyio.sleep_forever()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop()
+
+    return receive
 
 
 async def discard(sent: Message) -> None:
@@ -94,13 +91,11 @@ class Visits:
         app: The application.
         scope: The scope of each request; its values are not written to.
         bodies: The bodies, without end.
-        arrive: Makes the `receive` that hands a body over.
     """
 
     app: ASGIApp
     scope: Scope
     bodies: Iterator[bytes]
-    arrive: Callable[[bytes], Receive] = Arrival
 
     @classmethod
     def of(cls, app: ASGIApp, body: bytes, **scoped: Any) -> Visits:
@@ -121,7 +116,7 @@ class Visits:
     async def one(self, send: Send) -> None:
         """Let the application serve the next request."""
         scope = {**self.scope, "headers": self.scope["headers"].copy(), "state": {}}
-        await self.app(scope, self.arrive(next(self.bodies)), send)
+        await self.app(scope, arrival(next(self.bodies)), send)
 
 
 @dataclass
