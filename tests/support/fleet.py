@@ -70,7 +70,7 @@ def caller(scope: Scope) -> str:
     return name.decode()
 
 
-def shop(framework: str, *, stateful: bool = False) -> Any:
+def shop(framework: str) -> Any:
     """Return the shop as an SDK or FastMCP makes it."""
     stock = redis.Redis.from_url(os.environ["SHOP_REDIS"])
 
@@ -89,7 +89,7 @@ def shop(framework: str, *, stateful: bool = False) -> Any:
     mcp = server_class(framework)("shop")
     for tool in (look, buy):
         mcp.tool()(tool)
-    return http_app(mcp, Cell(framework, modern=True, stateful=stateful, json=True))
+    return http_app(mcp, Cell(framework, modern=True, stateful=False, json=True))
 
 
 def served(kind: str) -> Any:
@@ -103,9 +103,9 @@ def served(kind: str) -> Any:
         "on_end": end,
         "telemetry": Telemetry(user=lambda principal: principal.subject),
     }
-    inner = shop(FRAMEWORKS[kind == "fastmcp"], stateful=kind == "stateful")
-    if kind in {"sdk", "stateful"}:
-        return MCPSessionMiddleware(inner, **options, transport="auto" if kind == "sdk" else "off")
+    inner = shop(FRAMEWORKS[kind == "fastmcp"])
+    if kind == "sdk":
+        return MCPSessionMiddleware(inner, **options)
     if kind == "fastmcp":
         return add_sessions(inner, **options)
     if kind == "fastapi":

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import requires
 from itertools import cycle
 from pathlib import Path
@@ -27,7 +28,6 @@ from clients import LEGACY, Client
 from otlp import Received, Receiver, receiving
 
 from integration.servers import CELLS, FRAMEWORKS
-from mcp_sessions.telemetry._attributes import server_ref
 
 TESTS = Path(__file__).resolve().parents[1]
 KINDS = ("sdk", "fastmcp", "fastapi", "starlette")
@@ -38,8 +38,6 @@ NEW = {"sdk", "fastapi"} if any(cell.modern for cell in CELLS) else set()  # who
 SILENT = {"fastmcp"} if FRAMEWORKS[1] == "fastmcp3" else set()  # which make no span of an `initialize`
 OURS = "mcp_sessions"
 
-CALLER, HEADER = ("ca" * 16, "ca" * 8), ("8a" * 16, "8a" * 8)  # the trace and the span that a request brings
-BY_META, BY_HEADER = ({"traceparent": f"00-{trace}-{span}-01"} for trace, span in (CALLER, HEADER))
 CLIENT_INFO = {"name": "kitchen", "version": "2"}
 NAMED = {"_meta": {"io.modelcontextprotocol/clientInfo": CLIENT_INFO}}
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": CLIENT_INFO}
@@ -47,11 +45,9 @@ CALL, LOOK = "tools/call", {"name": "look", "arguments": {}}
 # What is sent in a session, by the name of the step, which is the message's id: its method, params and headers.
 STEPS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "look": (CALL, LOOK, {}),
+    "look again": (CALL, LOOK, {}),  # at the other replica, which knows the tool from then on
     "buy": (CALL, {"name": "buy", "arguments": {"article": "hat"}}, {}),
     "broken": (CALL, {"name": "buy", "arguments": {"article": "air"}}, {}),
-    "meta": (CALL, {**LOOK, "_meta": BY_META}, {}),
-    "header": (CALL, LOOK, BY_HEADER),
-    "both": (CALL, {**LOOK, "_meta": BY_META}, BY_HEADER),
     "stolen": (CALL, LOOK, {"x-user": "bob"}),
     "delete": ("sessions/delete", {}, {}),
     "ended": (CALL, LOOK, {}),
@@ -60,43 +56,33 @@ MESSAGES = {*STEPS, "create", "refused", "initialize", "first"}
 LISTS = "tools/list"  # which FastMCP 3 asks itself before its first call
 
 
-class Visitor:
-    """A client that sends each request to the next replica."""
-
-    def __init__(self, http: httpx.Client, kind: str, ports: list[int]) -> None:
-        path = "/api/mcp" if kind in {"fastapi", "starlette"} else "/mcp"
-        self._http = http
-        self._urls = cycle([f"http://127.0.0.1:{port}{path}" for port in ports])
-        self._client = Client(Server(), modern=kind in NEW)  # whose messages are taken
-
-    def visit(self) -> list[str]:
-        """Live two sessions, one by messages and one by the header, and return their ids."""
-        held = self.post("create", "sessions/create", NAMED, {}).json()["result"]["session"]["sessionId"]
-        for step, (method, params, headers) in STEPS.items():
-            self.post(step, method, params, headers, {"sessionId": held})
-        self.post("refused", "sessions/create", NAMED, {"x-banned": "yes"})
-        (header,) = self.initialize()
-        assert [self.send(method, header) for method in ("GET", "DELETE", "DELETE")] == [405, 200, 404]
-        return [held, header]
-
-    def initialize(self) -> list[str]:
-        """Begin a session as clients of today do, make a call in it, and return its id."""
-        self._client = Client(Server(), modern=False)
-        header: str = self.post("initialize", "initialize", INITIALIZE, {}).headers["mcp-session-id"]
-        self.post("first", CALL, LOOK, {"mcp-session-id": header})
-        return [header]
+def visit(http: httpx.Client, kind: str, ports: list[int]) -> list[str]:
+    """Live two sessions, one by messages and one by the header, each request at the next replica; return their ids."""
+    path = "/api/mcp" if kind in {"fastapi", "starlette"} else "/mcp"
+    urls = cycle([f"http://127.0.0.1:{port}{path}" for port in ports])
 
     def post(
-        self, step: str, method: str, params: dict[str, Any], headers: dict[str, str], session: Any = None
+        modern: bool, step: str, method: str, params: dict[str, Any], headers: dict[str, str], **session: Any
     ) -> httpx.Response:
-        message = self._client.message(method, params, id=step, session=session)
-        usual = {name.decode(): value.decode() for name, value in self._client.headers(method)}
+        client = Client(Server(), modern=modern)  # whose messages are taken
+        usual = {name.decode(): value.decode() for name, value in client.headers(method)}
         named = {"mcp-name": params["name"]} if "name" in params else {}
-        return self._http.post(next(self._urls), json=message, headers={**usual, **named, **headers})
+        message = client.message(method, params, id=step, **session)
+        return http.post(next(urls), json=message, headers={**usual, **named, **headers})
 
-    def send(self, method: str, header: str) -> int:
-        """Send a request without a message."""
-        return self._http.request(method, next(self._urls), headers={"mcp-session-id": header}).status_code
+    send = partial(post, kind in NEW)
+    held = send("create", "sessions/create", NAMED, {}).json()["result"]["session"]["sessionId"]
+    for step, (method, params, headers) in STEPS.items():
+        send(step, method, params, headers, session={"sessionId": held})
+    send("refused", "sessions/create", NAMED, {"x-banned": "yes"})
+    header: str = post(False, "initialize", "initialize", INITIALIZE, {}).headers["mcp-session-id"]
+    post(False, "first", CALL, LOOK, {"mcp-session-id": header})
+    without_message = [
+        http.request(method, next(urls), headers={"mcp-session-id": header}).status_code
+        for method in ("GET", "DELETE", "DELETE")
+    ]
+    assert without_message == [405, 200, 404]
+    return [held, header]
 
 
 @dataclass(frozen=True)
@@ -147,7 +133,7 @@ class Visit:
 def visits() -> Iterator[dict[str, Visit]]:
     """Start all replicas, visit them, and end them, which sends the last of their telemetry."""
     with ExitStack() as stack:
-        receivers = {kind: stack.enter_context(receiving()) for kind in (*KINDS, "stateful")}
+        receivers = {kind: stack.enter_context(receiving()) for kind in KINDS}
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH", "")]),
@@ -167,8 +153,7 @@ def visits() -> Iterator[dict[str, Visit]]:
             assert fleet.stdout is not None
             try:
                 ports = json.loads(fleet.stdout.readline())
-                held = {kind: Visitor(http, kind, ports[kind]).visit() for kind in KINDS}
-                held["stateful"] = Visitor(http, "stateful", ports["stateful"][:1]).initialize()
+                held = {kind: visit(http, kind, ports[kind]) for kind in KINDS}
             finally:
                 fleet.stdin.close()
             assert fleet.wait() == 0
@@ -234,8 +219,8 @@ ERRORS = {"broken": "tool_error", "stolen": "-32043", "ended": "-32043"}
 
 
 def test_the_outermost_span_says_what_the_request_was(one: Visit) -> None:
-    for step in STEPS.keys() - {"meta", "header", "both"}:
-        outer, (method, params, _), error = one.trace(step)[0], STEPS[step], ERRORS.get(step)
+    for step, (method, params, _) in STEPS.items():
+        outer, error = one.trace(step)[0], ERRORS.get(step)
         name = " ".join(filter(None, ["POST" if one.http else "", method, params.get("name", "")]))
         # Before its first success or its answer, a tool that fails may not exist.
         assert outer.name in {name, name.replace("buy", "_OTHER") if step == "broken" else name}
@@ -306,30 +291,7 @@ def test_a_thread_of_a_tool_is_in_the_session(one: Visit) -> None:
     assert sorted(threads) == sorted((one.message(step).id, one.ref) for step in ("buy", "broken"))
 
 
-def test_the_caller_s_trace_context_is_the_parent_and_the_other_is_linked(one: Visit) -> None:
-    """The other is that of the HTTP headers, by way of an HTTP instrumentation where there is one."""
-    start, (look, by_meta, by_header, by_both) = one.link(one.ref), map(one.message, ("look", "meta", "header", "both"))
-    around = {span.id: span for span in one.http}
-    assert (look.parent in around, look.links) == (bool(one.http), start)
-    assert (by_meta.trace, by_meta.parent) == (by_both.trace, by_both.parent) == CALLER
-    assert (by_header.trace, by_header.links) == (HEADER[0], start)
-    above = around[by_header.parent].parent if one.http else by_header.parent
-    roles = {link["mcp_sessions.link"]: found for found, link in by_both.links.items()}
-    linked = around[roles["transport"]].parent if one.http else roles["transport"]
-    assert above == linked == HEADER[1]
-    assert {**by_both.links, **start} == by_both.links
-    assert len(by_both.links) == 2
-
-
-def test_a_session_of_the_server_s_own_is_named_by_its_hash(visits: dict[str, Visit]) -> None:
-    """For a client of today, without the bridge."""
-    look, ref = visits["stateful"].message("first"), server_ref(*visits["stateful"].held)
-    assert said(look, "session.id", "mcp.session.id", "mcp_sessions.source") == [ref, ref, "server"]
-    assert said(look, "user.id", "client.address") == ["ann", "127.0.0.1"]
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "stateful"])
-def test_no_session_id_is_sent(visits: dict[str, Visit], kind: str) -> None:
-    for held in visits[kind].held:
+def test_no_session_id_is_sent(one: Visit) -> None:
+    for held in one.held:
         secret = held.rpartition(".")[2].encode()
-        assert not any(secret in body for body in visits[kind].sent.bodies)
+        assert not any(secret in body for body in one.sent.bodies)
