@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,7 +142,7 @@ def test_the_api_s_stand_ins_keep_nothing(
     assert is_traced() is takes
 
 
-def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
+def test_an_untraced_middleware_and_its_store_import_no_opentelemetry(tmp_path: Path) -> None:
     source = """
 import asyncio, sys
 sys.path.insert(0, "tests/support")
@@ -149,13 +150,13 @@ from apps import Server, sessions
 from clients import Client
 
 async def main():
-    client = Client(sessions(Server()))
+    client = Client(sessions(Server(), store="sqlite:" + sys.argv[1]))
     await client.tool(session=await client.create())
 
 asyncio.run(main())
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """
-    subprocess.run([sys.executable, "-c", source], check=True)
+    subprocess.run([sys.executable, "-c", source, tmp_path / "sessions.db"], check=True)
 
 
 def test_a_name_that_telemetry_does_not_have_is_missing() -> None:

@@ -6,18 +6,19 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from apps import Server, sessions
 from clients import SECRET, Client
 from environments import needs
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions.telemetry import Inspector, SessionMetrics
+
+if TYPE_CHECKING:
+    from .conftest import Meter
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -86,11 +87,9 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
 
 
-async def test_metrics() -> None:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    middleware = sessions(Server(), metrics=(metrics := SessionMetrics(provider)), tracked=True)
-    client = Client(middleware, http_version="1.1")
+async def test_metrics(meter: Meter) -> None:
+    metrics = SessionMetrics(meter.provider)
+    client = Client(sessions(Server(), metrics=metrics, tracked=True), http_version="1.1")
     held = await client.create()
     await client.tool(session=held)
     await client.send("prompts/get", {"name": "greeting"}, session=held)
@@ -98,15 +97,8 @@ async def test_metrics() -> None:
     await client.tool(session=held)
     metrics.alive("the store", "shop", 1)
     found = {
-        metric.name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
-        for metric in taken(reader)
+        name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
+        for name, metric in meter.found().items()
     }
-    provider.shutdown()
     rows = re.findall(r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
     assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in rows}
-
-
-def taken(reader: InMemoryMetricReader) -> list[Any]:
-    data = reader.get_metrics_data()
-    assert data is not None
-    return [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]
