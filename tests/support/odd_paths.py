@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
 
+from clients import Answer, Incoming, chunks, http
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -17,27 +18,13 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware
 
 PIECES = ["\n", "\r", "\r\n", "/", "//", "/.", "/..", "%0a", "%2F", ";", ";a", " ", "\t", "\x00", "\x0b", "\x85",
           "\u2028", "?", "#", "\u212a", "a", "mcp", "MCP", "/mcp", "/api", "/x", "9" * 5000]  # fmt: skip
-STEMS = [
-    "",
-    "/",
-    "/mcp",
-    "/mcp",
-    "/mcp",
-    "/mcp/",
-    "/api/mcp",
-    "/v1/mcp",
-    "/MCP",
-    "/mcp/mcp",
-    "/acme/mcp",
-    "//mcp",
-    "/7",
-]
+STEMS = ["", *"/ /mcp /mcp /mcp /mcp/ /api/mcp /v1/mcp /MCP /mcp/mcp /acme/mcp //mcp /7".split()]
 CALL = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "buy", "arguments": {}}})
 HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
 ROOTS = ["", "", "", "/api", "/api/", "/", "/mcp"]
@@ -46,7 +33,7 @@ ROOTS = ["", "", "", "/api", "/api/", "/", "/mcp"]
 def post(path: str, root: str = "", method: str = "POST", **more: Any) -> Scope:
     served = {"query_string": b"", "scheme": "http", "server": ("127.0.0.1", 8000), "http_version": "1.1"}
     headers = [(b"host", b"127.0.0.1:8000"), *HEADERS, *more.pop("headers", [])]
-    return {"type": "http", "method": method, "path": path, "root_path": root, "headers": headers, **served, **more}
+    return http(method, path, headers, root_path=root, **served, **more)
 
 
 class Shop:
@@ -59,16 +46,13 @@ class Shop:
         if scope["type"] == "lifespan":
             await Router().lifespan(scope, receive, send)
             return
-        response = JSONResponse(await self.answer((await receive())["body"]))
+        response = await self.handle(Request(scope, receive))
         await response(scope, receive, send)
 
     async def handle(self, request: Request) -> Response:
-        return JSONResponse(await self.answer(await request.body()))
-
-    async def answer(self, body: bytes) -> object:
-        asked = json.loads(body)
+        asked = json.loads(await request.body())
         result = {} if asked["method"] == "ping" else {"content": [{"type": "text", "text": await self.buy()}]}
-        return {"jsonrpc": "2.0", "id": asked["id"], "result": result}
+        return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": result})
 
     async def buy(self) -> str:
         """The tool."""
@@ -76,23 +60,23 @@ class Shop:
         return "sold"
 
 
-def post_route(shop: Shop, path: str = "/mcp") -> Route:
-    return Route(path, shop.handle, methods=["POST"])
-
-
-def included(shop: Shop, prefix: str = "", **options: Any) -> FastAPI:
-    """FastAPI with a router in a router, and in the latter the endpoint."""
-    inner, outer, app = APIRouter(), APIRouter(), FastAPI(**options)
-    inner.add_api_route("/mcp", shop.handle, methods=["POST"], response_model=None)
-    inner.add_api_route("/{other}/x", shop.handle, methods=["GET"], response_model=None)
-    outer.include_router(inner)
-    app.include_router(outer, prefix=prefix)
-    return app
+def post_route(shop: Shop) -> Route:
+    return Route("/mcp", shop.handle, methods=["POST"])
 
 
 def fastapi(shop: Shop, **options: Any) -> FastAPI:
     app = FastAPI(**options)
     app.add_api_route("/mcp", shop.handle, methods=["POST"], response_model=None)
+    return app
+
+
+def included(shop: Shop, prefix: str) -> FastAPI:
+    """FastAPI with a router in a router, and in the latter the endpoint."""
+    inner, outer, app = APIRouter(), APIRouter(), FastAPI()
+    inner.add_api_route("/mcp", shop.handle, methods=["POST"], response_model=None)
+    inner.add_api_route("/{other}/x", shop.handle, methods=["GET"], response_model=None)
+    outer.include_router(inner)
+    app.include_router(outer, prefix=prefix)
     return app
 
 
@@ -107,16 +91,6 @@ def behind_dispatch(shop: Shop) -> FastAPI:
         return response
 
     return app
-
-
-class Slashed:
-    """An application of a router of its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app({**scope, "path": "/mcp"}, receive, send)
 
 
 class Odd(BaseRoute):
@@ -135,23 +109,21 @@ class Odd(BaseRoute):
 NOTED = [Middleware(CORSMiddleware), Middleware(GZipMiddleware)]
 APPS: dict[str, tuple[str, Callable[[Shop], Any]]] = {
     "no router": ("/mcp", lambda shop: shop),
-    "no router of ours": ("/mcp", Slashed),
     "a mount at the root": ("/mcp", lambda shop: Starlette(routes=[Mount("/", shop)])),
     "a mount at the endpoint": ("/mcp", lambda shop: Starlette(routes=[Mount("/mcp", shop)])),
     "a route": ("/mcp", lambda shop: Starlette(routes=[post_route(shop)], middleware=NOTED)),
-    "a route of an object": ("/mcp", lambda shop: Router([Route("/mcp", shop)], middleware=NOTED)),
     "a route with a parameter": ("/acme/mcp", lambda shop: Router([Route("/{tenant}/mcp", shop)])),
     "a number that is too long": ("/7/mcp", lambda shop: Router([Mount("/{n:int}", Router([Route("/mcp", shop)]))])),
-    "two routes": ("/mcp", lambda shop: Router([Route("/mcp", shop), Route("/api{rest:path}", shop)])),
-    "a route in a mount": ("/v1/mcp", lambda shop: Router([Mount("/v1", Router([post_route(shop)]))])),
+    "two routes": (
+        "/mcp",
+        lambda shop: Router([Route("/mcp", shop), Route("/api{rest:path}", shop)], middleware=NOTED),
+    ),
     "a host": ("/mcp", lambda shop: Router([Host("127.0.0.1", Router([post_route(shop)]))])),
     "a default": ("/mcp", lambda shop: Router([Route("/x", shop, methods=["GET"])], default=shop)),
     "a route of its own kind": ("/mcp", lambda shop: Router([Odd(shop)])),
-    "FastAPI": ("/mcp", fastapi),
     "FastAPI under its own root": ("/mcp", partial(fastapi, root_path="/api")),
     "FastAPI under its own root, by the whole path": ("/api/mcp", partial(fastapi, root_path="/api")),
     "FastAPI with a router": ("/v1/mcp", partial(included, prefix="/v1")),
-    "FastAPI with a router and a root": ("/mcp", partial(included, root_path="/api")),
     "FastAPI with a function in front": ("/mcp", behind_dispatch),
 }
 
@@ -165,23 +137,11 @@ def odd(random: Random, stems: list[str]) -> str:
     return path if random.random() < 0.9 else path.swapcase()
 
 
-async def drop(message: Message) -> None:
-    """The answer does not matter."""
-
-
 async def sells(app: ASGIApp, shop: Shop, scope: Scope) -> bool:
     """Whether a call of the tool that names no session runs it."""
-    before, arriving = shop.sold, [CALL.encode()]
-
-    async def receive() -> Message:
-        if not arriving:  # nobody leaves before the answer
-            await asyncio.Event().wait()  # pragma: no cover  # where an application waits for it
-        return {"type": "http.request", "body": arriving.pop(), "more_body": False}
-
-    try:
-        await app(scope, receive, drop)
-    except (ValueError, RecursionError):  # a number that is too long, in the router
-        return False
+    before = shop.sold
+    with suppress(ValueError, RecursionError):  # a number that is too long, in the router
+        await app(scope, Incoming(*chunks(CALL.encode())), Answer())
     return shop.sold > before
 
 
