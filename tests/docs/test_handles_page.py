@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from environments import require
 
@@ -16,34 +11,28 @@ import fastmcp
 import mcp
 from clients import SECRET, Clock
 from mcp.types import TextContent
+from pages import DOCS, blocks, rows, run
 
 from mcp_sessions import Principal
 from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 from mcp_sessions.testing import session_for_test
 
-PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-SDK, FASTMCP, BY_HAND, KEEPING = BLOCKS
-"""The blocks, in their order."""
-asyncio_alone = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as FastMCP's client
+PAGE = (DOCS / "handles.md").read_text("utf-8")
+SDK, FASTMCP, BY_HAND, KEEPING = blocks(PAGE)
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Run blocks one after the other, as in one file."""
+def anyio_backend() -> str:
+    """FastMCP's client runs on asyncio alone."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
-    def run(*blocks: str) -> dict[str, Any]:
-        names: dict[str, Any] = {"__name__": "page"}
-        for block in blocks:
-            exec(compile(block, "handles.md", "exec", dont_inherit=True), names)  # the page's own code
-        return names
 
-    return run
-
-
-@asyncio_alone
-async def test_the_server_of_the_sdk_mints_and_verifies_handles(run: Callable[..., dict[str, Any]]) -> None:
+async def test_the_server_of_the_sdk_mints_and_verifies_handles() -> None:
     """With the SDK's own client an item goes into its basket, and a misquoted handle is refused."""
     names = run(SDK)
     async with mcp.Client(names["mcp"]) as client:
@@ -58,8 +47,7 @@ async def test_the_server_of_the_sdk_mints_and_verifies_handles(run: Callable[..
     assert len(names["baskets"]) == 1
 
 
-@asyncio_alone
-async def test_the_server_of_fastmcp_mints_and_verifies_handles(run: Callable[..., dict[str, Any]]) -> None:
+async def test_the_server_of_fastmcp_mints_and_verifies_handles() -> None:
     """With FastMCP's own client a handle is taken back, and another text is refused."""
     names = run(FASTMCP)
     async with fastmcp.Client(names["mcp"]) as client:
@@ -70,17 +58,10 @@ async def test_the_server_of_fastmcp_mints_and_verifies_handles(run: Callable[..
     assert closed.data == f"closed {names['handles'].verify('browser', browser)}"
 
 
-def test_verifying_by_hand_prints_the_error(
-    run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output is the comment on the page."""
-    run(FASTMCP, BY_HAND)
+async def test_a_session_lists_its_handles(capsys: pytest.CaptureFixture[str]) -> None:
+    """Verified by hand, another text prints the error on the page; three tools create, list and forget a handle."""
+    names = run(FASTMCP + BY_HAND + KEEPING)
     assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
-
-
-async def test_a_session_lists_its_handles(run: Callable[..., dict[str, Any]]) -> None:
-    """The three tools create, list and forget a handle of a session."""
-    names = run(FASTMCP, KEEPING)
     with session_for_test() as session:
         browser = await names["create_browser"](session)
         assert await names["list_browsers"](session) == [browser]
@@ -88,19 +69,9 @@ async def test_a_session_lists_its_handles(run: Callable[..., dict[str, Any]]) -
         assert await names["list_browsers"](session) == []
 
 
-# --- tables --------------------------------------------------------------------------------------
-
-
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table under a heading."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line.strip("| ") for line in section.splitlines() if line.startswith("|")]
-    return [re.split(r" *\| *", line) for line in lines[2:]]
-
-
 def test_the_layout_is_the_one_in_force() -> None:
     """The page states the parts, widths and bits, the alphabet and the limits of the code."""
-    table = {row[0]: row[1:3] for row in rows("The layout")}
+    table = {row[0]: row[1:3] for row in rows(PAGE, "The layout")}
     assert {part: cells for part, cells in table.items() if part in LAYOUT} == {
         part: [str(width), str(BITS * width)] for part, width in LAYOUT.items()
     }
@@ -114,11 +85,10 @@ def test_the_errors_of_the_page_are_raised() -> None:
     clock = Clock()
     handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
     good = handles.mint("basket", principal=None)
-    foreign, other_type = handles.mint("basket", principal=Principal("desk")), handles.mint("browser")
     reasons = {}
-    for sent in (foreign, other_type, good[:-1], good):
+    for sent in (handles.mint("basket", principal=Principal("desk")), handles.mint("browser"), good[:-1], good):
         clock.now += 86_400 * (sent == good)
         with pytest.raises(HandleError) as refused:
             handles.verify("basket", sent)
         reasons[refused.value.reason] = str(refused.value)
-    assert {row[0].strip("`"): row[2] for row in rows("Error messages")} == reasons
+    assert {row[0].strip("`"): row[2] for row in rows(PAGE, "Error messages")} == reasons

@@ -26,12 +26,13 @@ import pytest
 from clients import SECRET, RealClient, lifespan
 from environments import needs
 from otlp import receiving
+from pages import ROOT, run
+from pages import blocks as blocks_of
 
 from integration.serving import serving
 from mcp_sessions import require_session
 from mcp_sessions.testing import session_for_test
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = (
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")),
@@ -59,49 +60,37 @@ provider.shutdown()
 class Block:
     """A block of Python on a page."""
 
-    page: str
-    number: int
-    words: tuple[str, ...]
+    name: str
+    words: dict[str, str]  # each word, with what follows it
     code: str
-
-    def __str__(self) -> str:
-        return f"{self.page}-{self.number}"
 
     @property
     def needed(self) -> list[pytest.MarkDecorator]:
         """Marks for the distributions that must be installed."""
-        return [needs(words) for words in self.words if words.split()[0] not in WORDS]
+        return [needs(word) for word in self.words if word not in WORDS]
+
+    def run(self, url: str = ADDRESS) -> dict[str, Any]:
+        return run(self.code.replace(ADDRESS, url), self.name)
 
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page, in their order."""
     found = enumerate(FENCE.findall((ROOT / page).read_text("utf-8")), 1)
     return [
-        Block(Path(page).stem, number, tuple(filter(None, words.split("; "))), code)
+        Block(f"{Path(page).stem}-{number}", dict(word.partition(" ")[::2] for word in words.split("; ") if word), code)
         for number, (kind, words, code) in found
         if kind != "client"
     ]
 
 
+def having(*words: str) -> list[Any]:
+    """Return the blocks that have one of the words as parameters, which are skipped without what they need."""
+    return [pytest.param(one, marks=one.needed, id=one.name) for one in ALL if one.words.keys() & {*words}]
+
+
 ALL = [block for page in PAGES for block in blocks(page)]
-(SERVED,) = (one for one in ALL if one.page == "README" and "keeps" in one.words)
-
-
-def cases(found: list[Block]) -> list[Any]:
-    """Return blocks as parameters, which are skipped without what they need."""
-    return [pytest.param(one, marks=one.needed, id=str(one)) for one in found]
-
-
-def having(word: str) -> list[Any]:
-    """Return the blocks that have a word."""
-    return cases([one for one in ALL if word in {w.split()[0] for w in one.words}])
-
-
-def run(block: Block, url: str = ADDRESS) -> dict[str, Any]:
-    """Run a block as a program, and return its names."""
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(block.code.replace(ADDRESS, url), str(block), "exec", dont_inherit=True), names)  # the page's own code
-    return names
+(SERVED,) = (one for one in ALL if one.name.startswith("README") and "keeps" in one.words)
+PLAIN = [pytest.param(one, marks=one.needed, id=one.name) for one in ALL if not one.words.keys() & {"serves", "seen"}]
 
 
 def bound(nodes: list[ast.AST]) -> set[str]:
@@ -125,16 +114,16 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 
-@pytest.mark.parametrize("block", cases([one for one in ALL if not {"serves", "seen"} & {*one.words}]))
+@pytest.mark.parametrize("block", PLAIN)
 async def test_a_block_runs(block: Block) -> None:
     """A block runs as it stands on the page."""
-    await anyio.to_thread.run_sync(run, block)
+    await anyio.to_thread.run_sync(block.run)
 
 
-@pytest.mark.parametrize("block", having("counts") + having("keeps"))
+@pytest.mark.parametrize("block", having("counts", "keeps"))
 async def test_a_server_keeps_sessions_apart(block: Block) -> None:
     """The server counts or keeps a cart for an unchanged legacy client, and for one that creates a session."""
-    app = run(block)["app"]
+    app = block.run()["app"]
     async with lifespan(app):
         unchanged, asking = RealClient(app), RealClient(app)
         await unchanged.connect()
@@ -150,11 +139,9 @@ async def test_a_server_keeps_sessions_apart(block: Block) -> None:
 @pytest.mark.parametrize("block", having("serves"))
 async def test_a_client_prints_what_the_page_shows(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     """Against the README's server, the client prints the output on the page."""
-    async with serving(run(SERVED)["app"]) as url:
-        await anyio.to_thread.run_sync(run, block, url)
-    assert [f"prints {' / '.join(capsys.readouterr().out.splitlines())}"] == [
-        word for word in block.words if word.startswith("prints")
-    ]
+    async with serving(SERVED.run()["app"]) as url:
+        await anyio.to_thread.run_sync(block.run, url)
+    assert " / ".join(capsys.readouterr().out.splitlines()) == block.words["prints"]
 
 
 @pytest.mark.parametrize("block", having("seen"))
@@ -177,18 +164,10 @@ def test_the_tests_on_the_page_about_tests_pass() -> None:
     """Each block in a file of its own, in a folder without settings; of the store's contract a part."""
     pasted = [block for block in blocks("docs/testing.md") if not any(mark.args[0] for mark in block.needed)]
     for block in pasted:
-        Path(f"test_pasted_{block.number}.py").write_text(block.code, "utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "cart or counts_on or revocation_is_seen",
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        Path(f"test_{block.name.replace('-', '_')}.py").write_text(block.code, "utf-8")
+    command = "-m pytest -q -p no:cacheprovider -k".split()
+    chosen = "cart or counts_on or revocation_is_seen"
+    ran = subprocess.run([sys.executable, *command, chosen], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
     assert len(pasted) >= 2
 
@@ -196,7 +175,7 @@ def test_the_tests_on_the_page_about_tests_pass() -> None:
 def recipe(word: str) -> Any:
     """Run the one recipe with this word in it, and return its app."""
     (block,) = (one for one in blocks("docs/recipes.md") if word in one.code)
-    return run(block)["app"]
+    return block.run()["app"]
 
 
 @needs("mcp>=2")
@@ -242,9 +221,11 @@ def test_a_thread_of_ones_own_has_the_session() -> None:
 def test_every_block_is_whole(page: Path) -> None:
     """A block can be pasted: it takes no name from elsewhere, awaits in functions alone, and calls its `main`.
 
-    Servers of the SDK that are wrapped have `stateless_http=`.
+    Servers of the SDK that are wrapped have `stateless_http=`. In a JSON block, a request and its answer may stand a
+    line apart.
     """
-    for _, _, code in FENCE.findall(page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    for code in blocks_of(text):
         compile(code, page.name, "exec", dont_inherit=True)
         nodes = list(ast.walk(ast.parse(code)))
         names = [node for node in nodes if isinstance(node, ast.Name)]
@@ -252,13 +233,8 @@ def test_every_block_is_whole(page: Path) -> None:
         assert not used - bound(nodes) - set(dir(builtins)), (page.name, code)
         assert "def main(" not in code or "main" in used, (page.name, code)
         assert "streamable_http_app(" not in code or "mcp_sessions" not in code or "stateless_http=" in code, code
-
-
-@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
-def test_json_on_a_page_is_json(page: Path) -> None:
-    """Every JSON block is valid JSON; a request and its answer may stand in one block, a line apart."""
-    for text in re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-        for message in text.split("\n\n"):
+    for block in blocks_of(text, "json"):
+        for message in block.split("\n\n"):
             json.loads(message)
 
 

@@ -1,72 +1,73 @@
-"""The repository's public face works: workflows and forms, the README on the package index, and the changelog."""
+"""The repository's public face works: workflows, the README on the package index, and what pages list and show."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from importlib import import_module
+from importlib.metadata import requires
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from environments import INSTALLED, require
+from browser import browsing
+from environments import INSTALLED, needs, require
+from packaging.requirements import Requirement
+from pages import DOCS, ROOT, rows
 
 require("readme-renderer")
 
 import yaml
 from readme_renderer import markdown
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from mcp_sessions import SessionEvent
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
+
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+MAKEFILE, README = ((ROOT / name).read_text("utf-8") for name in ("Makefile", "README.md"))
 COMMITTED = re.compile(
     r"https://(?:github|raw\.githubusercontent)\.com/mcp-sessions/mcp-sessions/(?:blob/)?main/([^#]+)"
 )
 
 
-def read(path: Path) -> Any:
-    """Return the content of a YAML file."""
-    return yaml.safe_load(path.read_text("utf-8"))
-
-
-def steps(workflow: Path) -> list[dict[str, Any]]:
-    """Return the steps of all jobs of a workflow, except those of the workflows that it calls."""
-    return [step for job in read(workflow)["jobs"].values() for step in job.get("steps", [])]
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_calls_targets_that_exist(workflow: Path) -> None:
-    """Nothing else notices that the Makefile has lost one, before the night or the release in which it runs."""
-    commands = "\n".join(step.get("run", "") for step in steps(workflow))
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_targets_that_exist_and_may_only_read(path: Path) -> None:
+    """Unless a job asks for more; every action is pinned to a commit, and no checkout leaves a credential behind."""
+    workflow = yaml.safe_load(path.read_text("utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
+    commands = "\n".join(step.get("run", "") for step in steps)
     called = {target for words in re.findall(r"^make ([a-z -]+)", commands, re.MULTILINE) for target in words.split()}
-    assert called <= TARGETS
-    assert called or workflow.stem == "release"
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_only_read_unless_a_job_asks_for_more(workflow: Path) -> None:
-    """Every action is pinned to a commit, and no checkout leaves a credential behind."""
-    assert read(workflow)["permissions"] in ({}, {"contents": "read"})
-    actions = [step for step in steps(workflow) if "uses" in step]
+    assert called <= {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)}
+    assert called or path.stem == "release"
+    assert workflow["permissions"] in ({}, {"contents": "read"})
+    actions = [step for step in steps if "uses" in step]
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"]) for step in actions)
     checkouts = [step for step in actions if step["uses"].startswith("actions/checkout@")]
     assert all(step["with"] == {"persist-credentials": False} for step in checkouts)
-
-
-def test_every_supported_python_is_tested() -> None:
-    project = (ROOT / "pyproject.toml").read_text("utf-8")
-    (workflow,) = (path for path in WORKFLOWS if path.stem == "tests")
-    tested = read(workflow)["jobs"]["suite"]["strategy"]["matrix"]["python"]
-    assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    if path.stem == "tests":  # on every supported Python
+        project = (ROOT / "pyproject.toml").read_text("utf-8")
+        tested = workflow["jobs"]["suite"]["strategy"]["matrix"]["python"]
+        assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
 
 
 def test_the_readme_can_be_shown_by_the_package_index() -> None:
     """It has no folder beside it there: every link is absolute, and leads to a file that exists."""
-    shown = markdown.render((ROOT / "README.md").read_text("utf-8"))
+    shown = markdown.render(README)
     assert shown is not None
     links = re.findall(r'(?:href|src)="([^"]+)"', shown)
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     committed = [found[1] for found in map(COMMITTED.match, links) if found]
     assert committed
     assert [path for path in committed if not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_the_readme_names_the_two_commands_that_set_up_everything(target: str) -> None:
+    """A newcomer with a clone needs no other page to see it work and to run its tests."""
+    assert f"\n$ make {target} " in README
+    assert re.search(rf"^{target}: setup", MAKEFILE, re.MULTILINE)
 
 
 def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
@@ -77,10 +78,64 @@ def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     assert entries == [] or re.fullmatch(rf"\[{version}\] - \d{{4}}-\d\d-\d\d", entries[0])
 
 
-def test_the_readme_names_the_two_commands_that_set_up_everything() -> None:
-    """A newcomer with a clone needs no other page to see it work and to run its tests."""
-    readme = (ROOT / "README.md").read_text("utf-8")
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    for target in ("demo", "test"):
-        assert f"\n$ make {target} " in readme
-        assert re.search(rf"^{target}: setup", makefile, re.MULTILINE)
+def test_contributing_names_every_requirement_of_the_core() -> None:
+    """Each with its purpose, and what it stands in place of."""
+    table = rows((ROOT / "CONTRIBUTING.md").read_text("utf-8"), "Dependencies")
+    needed = [Requirement(text) for text in requires("mcp-sessions") or ()]
+    assert {row[0].strip("`") for row in table if all(row)} == {one.name for one in needed if one.marker is None}
+
+
+# --- the API page ----------------------------------------------------------------------------------
+
+DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+MODULES = {
+    **dict.fromkeys((f"mcp_sessions{name}" for name in ("", ".client", ".telemetry", ".testing")), "mcp-sessions"),
+    "mcp_sessions.integrations.fastapi": "fastapi",
+    "mcp_sessions.integrations.fastmcp": "fastmcp",
+}
+"""The modules from which users import, each with the distribution that it needs."""
+
+
+def things() -> list[Any]:
+    """Import what the page names in full."""
+    return [getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in DOCUMENTED]
+
+
+@pytest.mark.parametrize("module", [pytest.param(name, marks=needs(what)) for name, what in MODULES.items()])
+def test_every_public_name_is_on_the_api_page(module: str) -> None:
+    """It is documented once, under its own name or another one of the same object."""
+    found, public = things(), import_module(module)
+    assert [name for name in public.__all__ if not any(getattr(public, name) is thing for thing in found)] == []
+    assert len(DOCUMENTED) == len(set(DOCUMENTED))
+
+
+def test_every_store_and_every_event_is_on_the_api_page() -> None:
+    """They have no name in `mcp_sessions`."""
+    stores = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
+    assert stores | {*get_args(SessionEvent)} <= {thing for thing in things() if isinstance(thing, type)}
+
+
+# --- on a phone ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drawing", sorted(DOCS.glob("images/*.svg")), ids=lambda path: path.stem)
+def test_a_drawing_is_on_a_page_and_fits_a_phone(drawing: Path) -> None:
+    """One that no page shows was forgotten; a wider one cannot be read."""
+    assert f"](images/{drawing.name})" in "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+    assert int(ET.fromstring(drawing.read_text("utf-8")).attrib.get("width", 480)) <= 480
+
+
+TABLES = """return [...document.querySelectorAll('.table-wrapper')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
+
+
+@pytest.mark.nightly
+def test_every_page_fits_a_phone(tmp_path: Path) -> None:
+    """Neither a page nor a table in it has to be scrolled sideways."""
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path], check=True)
+    with browsing() as browser:
+        browser.resize(390, 844)
+        for page in sorted(tmp_path.glob("*.html")):
+            browser.open(page.as_uri())
+            assert browser.run("return document.documentElement.scrollWidth") == 390, page.name
+            assert browser.run(TABLES) == [], page.name

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from pages import blocks, rows
 
 from mcp_sessions import KeyRing, Limits
 from mcp_sessions._tokens.keyfile import key_source
@@ -21,8 +22,7 @@ PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 def test_every_defence_names_the_changes_that_remove_it() -> None:
     """And every change is named once: what has no row defends nothing, and a row without one is not proved."""
-    table = PAGE.split("\n| defence | without it |\n")[1].split("\n\n")[0].splitlines()[1:]
-    named = [re.findall(r"`([a-z0-9-]+)`", row.split(" | ")[-1]) for row in table]
+    named = [re.findall(r"`([a-z0-9-]+)`", row[-1]) for row in rows(PAGE, "Defences")]
     assert all(named)
     assert sorted(name for row in named for name in row) == sorted(MUTANTS)
     assert len(MUTANTS) >= 60
@@ -48,7 +48,7 @@ def test_every_limit_has_a_row() -> None:
 
 def commands(heading: str) -> list[str]:
     """Return the commands of the first block under a heading."""
-    block = PAGE.split(f"\n{heading}\n")[1].split("```console\n")[1].split("```")[0]
+    block, *_ = blocks(PAGE.partition(f"\n{heading}\n")[2], "console")
     return [line.removeprefix("$ ") for line in block.splitlines()]
 
 

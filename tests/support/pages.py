@@ -1,0 +1,50 @@
+"""Pages of the documentation: their blocks and tables, and the parts that a command writes between two comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCS: Final = ROOT / "docs"
+
+
+def blocks(text: str, language: str = "python") -> list[str]:
+    """Return the blocks of a language, in their order."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run(code: str, page: str = "page") -> dict[str, Any]:
+    """Run blocks as a program, and return its names."""
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, page, "exec", dont_inherit=True), names)  # the page's own code
+    return names
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table under a heading."""
+    table = text.partition(f"# {heading}\n")[2].partition("\n|")[2].partition("\n\n")[0]
+    return [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines()[2:]]
+
+
+def replace(page: Path, command: str, text: str) -> None:
+    """Replace the part of the page that a command writes."""
+    before, begin, rest = page.read_text("utf-8").partition(f"<!-- begin: written by `{command}` -->")
+    _, end, after = rest.partition("<!-- end -->")
+    assert begin, page
+    assert end, page
+    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}", "utf-8")
+
+
+def part(page: Path, command: str) -> str:
+    """Return the part of the page that a command writes."""
+    _, _, rest = page.read_text("utf-8").partition(f"<!-- begin: written by `{command}` -->")
+    return rest.partition("<!-- end -->")[0].strip()
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
