@@ -1,10 +1,11 @@
-"""The log: lines that join with traces, warnings of what may indicate an attack, and all that without any set-up."""
+"""The log: lines that join with traces, warnings of what may indicate an attack, and why a handler has no session."""
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,30 +13,31 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import Client
+from clients import DISCOVER, INITIALIZE, Client, Header, call, http
 from failing import Failing
-from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
-from started import start
 
-from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
+from mcp_sessions import (
+    KeyRing,
+    Principal,
+    RequestRefused,
+    SEP1364Create,
+    Session,
+    SessionDeleted,
+    TransportSessions,
+    current_session,
+)
+from mcp_sessions._server import current, logs
 from mcp_sessions._server.logs import MANY, EventSink, caller_of
-from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.telemetry import SessionLogFilter
 
 
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    with process_wide().recording() as kept:
-        yield kept
-
-
 @pytest.fixture(autouse=True)
-def info(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Let the handler that keeps the lines have the filter of the plain recipe."""
+def info(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the handler that keeps the lines have the filter of the plain recipe, where nothing was warned of before."""
     plain = SessionLogFilter()
     caplog.set_level(logging.INFO, "mcp_sessions")
+    monkeypatch.setattr(logs, "_warned", set())
     caplog.handler.addFilter(plain)
     yield
     caplog.handler.removeFilter(plain)
@@ -49,51 +51,36 @@ def extras(record: logging.LogRecord) -> tuple[Any, Any, Any]:
     return record.session, record.trace_id, record.span_id  # type: ignore[attr-defined]
 
 
-async def bad_state(client: Client, held: dict[str, Any], store: Failing) -> None:
-    await client.tool(session={**held, "state": "x"})
-
-
-async def away(client: Client, held: dict[str, Any], store: Failing) -> None:
-    store.failing.add("status")
-    await client.tool(session=held)
-
-
-async def over(client: Client, held: dict[str, Any], store: Failing) -> None:
-    await client.delete(held)
-    await client.tool(session=held)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "reason"),
-    [(bad_state, "state_shape"), (away, "store_unavailable"), (over, "ended")],
-)
-async def test_a_refusal_of_an_authentic_session_carries_it(
-    attempt: Any, reason: str, caplog: pytest.LogCaptureFixture, spans: list[ReadableSpan]
-) -> None:
-    store = Failing()
-    client = Client(sessions(Server(), store=store))
+@pytest.mark.parametrize("reason", ["state_shape", "store_unavailable", "ended"])
+async def test_a_refusal_of_an_authentic_session_carries_it(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    """And the trace and the span of its request."""
+    client = Client(sessions(Server(), store=(store := Failing())))
     held = await client.create()
     ref = (await client.tool(session=held)).result["content"]
-    spans.clear()
-    await attempt(client, held, store)
+    if reason == "store_unavailable":
+        store.failing.add("status")
+    elif reason == "ended":
+        await client.delete(held)
+    with process_wide().recording() as spans:
+        await client.tool(session={**held, "state": "x"} if reason == "state_shape" else held)
     (record,) = of(caplog, f": {reason} (")
-    session, trace, span = extras(record)
-    assert session == ref
-    refused = [one.context for one in spans if one.context is not None and f"{one.context.span_id:016x}" == span]
-    assert [f"{context.trace_id:032x}" for context in refused] == [trace]
+    found = [(f"{one.context.trace_id:032x}", f"{one.context.span_id:016x}") for one in spans if one.context]
+    assert extras(record)[0] == ref
+    assert extras(record)[1:] in found
 
 
-async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixture, spans: list[ReadableSpan]) -> None:
+async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixture) -> None:
     """The end, which no request asked for, has the trace of its start."""
     made: list[Session] = []
-    client = Client(sessions(Server(), on_create=lambda session, params, scope: made.append(session)))
-    await client.create()
+    with process_wide().recording():
+        await Client(sessions(Server(), on_create=lambda session, *_: made.append(session))).create()
     (created,) = of(caplog, "created")
-    assert extras(created)[0] == made[0].ref
-    EventSink(None, bool, pytest.fail)(SessionDeleted(made[0].ref, "idle", 1, made[0].traceparent))
+    ref, trace = made[0].ref, made[0].traceparent
+    assert extras(created)[0] == ref
+    assert trace is not None
+    EventSink(None, bool, pytest.fail)(SessionDeleted(ref, "idle", 1, trace))
     (ended,) = of(caplog, "ended: idle")
-    assert made[0].traceparent is not None
-    assert extras(ended) == (made[0].ref, made[0].traceparent[3:35], "-")  # though it is written outside of a request
+    assert extras(ended) == (ref, trace[3:35], "-")  # though it is written outside of a request
 
 
 async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,17 +126,6 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
         f"sessions at every path {clients}, by Mcp-Session-Id, by cookie, by SEP-1364; {kept}, tracked; {keys}",
         f"sessions at /mcp {clients}; {kept}, not tracked; {keys}",
     ]
-
-
-async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """So that it is known where to look."""
-    (path := tmp_path / "sessions.db").write_bytes(b"not a database " * 300)
-    answer = await Client(sessions(Server(), store=f"sqlite:{path}")).send("sessions/create")
-    assert answer.status == 503
-    (record,) = of(caplog, "session store unavailable")
-    assert record.getMessage() == (
-        f"session store unavailable (store_corrupt): SQLite file {path}: file is not a database"
-    )
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -253,37 +229,168 @@ class Minutes:
         await anyio.wait_all_tasks_blocked()
 
 
-SERVED = """
-import sys
-sys.path[:0] = {paths!r}
-from apps import Server
-from clients import Client
-from failing import Failing
-from mcp_sessions import MCPSessionMiddleware, Principal
+def test_a_warning_is_seen_without_any_set_up() -> None:
+    """Python shows warnings of a logger that nobody has configured, and so do servers."""
+    logger = logging.getLogger("mcp_sessions")
+    assert (logger.handlers, logger.propagate, logger.disabled) == ([], True, False)
 
-callers = iter(["alice", "alice", "mallory"])
-middleware = MCPSessionMiddleware(
-    Server(), keys="a-secret-of-thirty-two-bytes-and-more!", principal=lambda scope: Principal(subject=next(callers))
+
+# --- why a handler got no session, and that a session is in another process -----------------------
+
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")
+NAMED: dict[str, Any] = {"_meta": {CLIENT_INFO: {"name": "shop", "version": "2"}}}
+
+
+def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [text for text in texts if part in text]
+
+
+def asking(*, modern: bool = True, **options: Any) -> Client:
+    return Client(sessions(Server(), **options), modern=modern)
+
+
+@pytest.mark.parametrize(
+    ("modern", "options", "headers", "words"),
+    [
+        (True, {}, [], ["sessions/create"]),
+        (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
+        (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
+        (True, {"transport": "off"}, [], ["cookies are off", 'transport="auto"']),
+        (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSIONS_KEYS"']),
+        (True, {}, [JAR], ["cookie jar", 'cookie="shared"']),
+        (False, {}, [], ["no Mcp-Session-Id", "with_sessions"]),
+        (False, {}, [(b"mcp-session-id", b"theirs")], ["of its own", "stateless_http=True", "bridge=True"]),
+        (False, {"transport": "off"}, [], ["header are off", 'transport="auto"']),
+        (False, {"transport": TransportSessions(header=False, bridge=True)}, [], ["no Mcp-Session-Id"]),
+    ],
 )
+async def test_the_log_says_who_has_no_session_and_why_and_what_mends_it(
+    modern: bool, options: dict[str, Any], headers: list[Header], words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    capable: Any = {"experimental": {"sessions": {}}} if "sessions/create" in words else {}
+    client = asking(modern=modern, **options)
+    for _ in range(2):
+        body = client.message("tools/call", {**(NAMED if modern else {}), "name": "asks", "arguments": {}})
+        body["params"]["_meta"][CAPABILITIES] = capable
+        answer = await client.post(body, (b"user-agent", b"agent/1"), *headers)
+        assert answer.result["content"] is True
+    (line,) = lines(caplog)
+    assert line.startswith("'shop 2' " if modern else "'agent/1' ")
+    assert all(word in line for word in words)
 
-async def app(scope, receive, send):
-    client = Client(middleware)
-    held = await client.create()
-    await client.tool(session=held)
-    print("SESSION", held["sessionId"])
-    await client.tool(session=held)
-    await receive()
-    await send({{"type": "lifespan.startup.failed", "message": "that is all"}})
-"""
+
+async def app_that_asks(scope: Any, receive: Any, send: Any) -> None:
+    current_session()
+    await Server()(scope, receive, send)
 
 
-def test_a_warning_is_seen_under_uvicorn_as_it_comes(tmp_path: Path) -> None:
-    """Nothing is set up: no handler, no level. Information is not shown, and the id of the session never is."""
-    paths = [str(Path(__file__).resolve().parents[1] / "support")]
-    printed = start(tmp_path, SERVED.format(paths=paths), "app").stdout
-    (held,) = re.findall(r"^SESSION (.*)$", printed, re.MULTILINE)
-    assert re.search(
-        r"^refused 1 request of session ses_[a-z2-7]{24} that may indicate an attack", printed, re.MULTILINE
-    )
-    assert printed.count(held) == 1
-    assert "refused 'tools/call'" not in printed
+async def test_a_list_and_a_batch_have_none_by_design(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(sessions(app_that_asks))
+    await client.send("tools/list", session=await client.create())
+    caplog.clear()
+    await client.send("tools/list", session=await client.create())
+    assert lines(caplog) == []  # the first one was said
+    await Client(client.app, modern=False).post([client.message("ping")])
+    assert ["batch" in line for line in lines(caplog)] == [True]
+
+
+async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway asks in whatever it forwards: handshakes, our questions, notifications, replies, pings and streams."""
+    app = sessions(app_that_asks)
+    for modern in (True, False):
+        client = Client(app, modern=modern)
+        await client.send(DISCOVER if modern else "initialize", INITIALIZE)
+        await client.create()
+        await client.delete({"sessionId": "unknown"})
+        await client.send("ping")
+        await client.send("notifications/initialized", id=None)
+        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
+        for method in ("GET", "DELETE"):
+            await call(app, http(method))
+    assert lines(caplog) == []
+
+
+def refused_text(scope: Any) -> str:
+    return str(current.session_required(scope))
+
+
+async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    """Each place has its own reason and remedy: another path, another thread, and what is in no request at all."""
+    for _ in range(2):
+        assert "did not see the request as an MCP message; wrap" in refused_text({})
+        assert "or this runs outside of any; wrap the application, and set path=" in refused_text(None)
+        assert "outside of any" in await anyio.to_thread.run_sync(refused_text, None)
+        with ThreadPoolExecutor(1) as pool:
+            assert "lacks the context of the request; start it with anyio" in pool.submit(refused_text, None).result()
+    assert [line.split(" has ")[0] for line in lines(caplog)] == ["a request", "a handler", "a handler"]
+
+
+async def test_the_error_of_a_handler_has_the_same_reason_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    """A client's author sees what the operator sees; in a handshake, what any client may do."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        texts.append(refused_text(None))
+        await Server()(scope, receive, send)
+
+    texts: list[str] = []
+    client = Client(sessions(app), modern=True)
+    await client.tool("whoami")
+    await client.send(DISCOVER)
+    (line,) = lines(caplog)
+    assert texts == [f"Session required: {line.partition('no session: ')[2]}", current.NEEDED]
+
+
+async def test_each_reason_is_one_line_and_nothing_that_a_client_sends_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients choose what they call themselves: the first one's name is in the line, cut, and in nothing else."""
+    client = asking()
+    for n in range(20):
+        info = {"name": f"{n} " + "x" * 1000, "version": ""}
+        await client.send("tools/call", {"name": "asks", "_meta": {CLIENT_INFO: info}}, (b"user-agent", b"%d" % n))
+    (line,) = lines(caplog)
+    assert len(line) < 300
+    assert not any("x" * 10 in reason for reason in logs._warned)
+
+
+async def cookie_session(client: Client) -> Header:
+    return (await client.send(DISCOVER)).cookie
+
+
+Begin = Callable[[Client], Awaitable[Header]]
+ERAS: list[tuple[Begin, bool]] = [(Client.initialize, False), (cookie_session, True)]
+
+
+async def refused_twice(client: Client, named: Header) -> None:
+    for _ in range(2):
+        answer = await client.tool("asks", named)
+        assert (answer.status, answer.error["code"]) == (200 if client.modern else 404, -32043)
+
+
+@pytest.mark.parametrize(("begin", "modern"), ERAS)
+async def test_a_session_of_another_process_is_refused_and_never_empty(
+    begin: Begin, modern: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Its state is in that process's memory: another worker's, or from before a restart. The log names `store=`."""
+    one, other, kept = asking(modern=modern), asking(modern=modern), asking(modern=modern, store=f"sqlite:{tmp_path}/s")
+    named = await begin(one)
+    assert (await one.tool("asks", named)).result["content"] is True
+    for client in (other, kept):
+        await refused_twice(client, named)
+    await refused_twice(other, await begin(kept))
+    assert "begun_in_another_process" in caplog.text
+    assert len(lines(caplog, "refusing a session that another process began")) == 1
+
+
+@pytest.mark.parametrize(("begin", "modern"), ERAS)
+async def test_a_worker_that_is_forked_off_is_another_process(
+    begin: Begin, modern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Gunicorn's `--preload`, where workers begin with the same memory."""
+    client = asking(modern=modern)
+    named = await begin(client)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    await refused_twice(client, named)
