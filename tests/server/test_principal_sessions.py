@@ -16,7 +16,7 @@ from starlette.types import Scope, Send
 
 from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, SessionEvent, Sessions, SessionUsed
 from mcp_sessions._server.principal import PrincipalSessions
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores import MemoryStore
 
 OTHER = "another-secret-of-tests-0123456789-abcdef"
 DAY = 24 * 3600
@@ -49,14 +49,17 @@ def server(clock: Clock | None = None, **options: Any) -> Client:
     return Client(sessions(app, **{**given, **options}))
 
 
-async def counted(client: Client, *headers: Header, **more: Any) -> Any:
-    content = (await client.tool("count", *headers, **more)).result["content"]
-    return None if content is None else content[0]
+async def called(client: Client, *headers: Header, **more: Any) -> tuple[int | None, str | None]:
+    """Return which call of its session one is, and that session's ref."""
+    return (await client.tool("count", *headers, **more)).result["content"] or (None, None)
 
 
-async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
-    content = (await client.tool("count", *headers, **more)).result["content"]
-    return None if content is None else content[1]
+async def counted(client: Client, *headers: Header) -> int | None:
+    return (await called(client, *headers))[0]
+
+
+async def ref_of(client: Client, *headers: Header, **more: Any) -> str | None:
+    return (await called(client, *headers, **more))[1]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of Redis knows nothing else
@@ -88,19 +91,19 @@ async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
 async def test_it_gives_way_to_every_session_that_is_named() -> None:
     client = server()
     own = await ref_of(client, by("ann"))
-    held = [await ref_of(client, by("ann"), session=await client.create(by("ann")))]
-    answer = await client.send("server/discover", None, by("ann"))
-    _, cookie = answer.cookie
-    held.append(await ref_of(client, by("ann"), answer.cookie))
+    cookie = (await client.send("server/discover", None, by("ann"))).cookie
     legacy = Client(client.app, modern=False)
-    answer = await legacy.send("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}, by("ann"))
-    header = (b"mcp-session-id", answer.headers[b"mcp-session-id"])
-    held.append(await ref_of(legacy, by("ann"), header))
+    header = (b"mcp-session-id", (await legacy.send("initialize", None, by("ann"))).headers[b"mcp-session-id"])
+    held = [
+        await ref_of(client, by("ann"), session=await client.create(by("ann"))),
+        await ref_of(client, by("ann"), cookie),
+        await ref_of(legacy, by("ann"), header),
+    ]
     assert len({own, None, *held}) == 5
     assert await ref_of(legacy, by("ann"), (b"mcp-session-id", b"the-servers-own")) is None
-    assert await ref_of(client, by("ann"), (b"cookie", cookie.partition(b"=")[0] + b"=shared")) == own
-    dead = await client.tool("count", by("ann"), (b"cookie", cookie.partition(b"=")[0] + b"=dead"))
-    assert dead.error["code"] == -32043
+    shared, dead = ((b"cookie", cookie[1].partition(b"=")[0] + value) for value in (b"=shared", b"=dead"))
+    assert await ref_of(client, by("ann"), shared) == own
+    assert (await client.tool("count", by("ann"), dead)).error["code"] == -32043
     assert await ref_of(client, by("ann")) == own
 
 

@@ -10,44 +10,21 @@ from typing import Any, get_args
 
 import pytest
 from apps import Server, sessions
-from clients import INITIALIZE, Answer, Client, Header, by, call, http, user_of
-from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+from clients import Client, Header, by, call, http, user_of
+from starlette.authentication import SimpleUser, UnauthenticatedUser
 from stateful import Stateful
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize
-from mcp_sessions._errors import ConfigurationError
+from mcp_sessions import ConfigurationError, Principal, SEP1364Create, SEP1364Initialize
 from mcp_sessions._server import logs, minting
 from mcp_sessions._server.principal import from_scope, reader
-from mcp_sessions._session.claims import Kind, Principal
+from mcp_sessions._session.claims import Kind
+
+JOHN_SMITH = {"display_name": "John Smith"}
 
 
 def user_with(**token: Any) -> SimpleNamespace:
     """A user as the SDK's bearer authentication leaves it."""
     return SimpleNamespace(is_authenticated=True, access_token=SimpleNamespace(**token))
-
-
-class IdentifiedUser(BaseUser):
-    """A Starlette user that has an identity."""
-
-    is_authenticated = True
-    display_name = "Alice A."
-    identity = "alice"
-
-
-@pytest.mark.parametrize(
-    "user",
-    [
-        object(),
-        SimpleNamespace(is_authenticated=1, display_name="John Smith"),
-        SimpleNamespace(is_authenticated=True, identity=None),
-        SimpleNamespace(is_authenticated=True, display_name="bob"),
-        user_with(client_id=None),
-    ],
-)
-def test_a_user_that_nothing_tells_from_others_is_refused(user: object) -> None:
-    """Neither anonymous nor one principal for all: two John Smiths must not share sessions."""
-    with pytest.raises(ConfigurationError, match="pass principal="):
-        from_scope({"user": user})
 
 
 @pytest.mark.parametrize(
@@ -58,26 +35,23 @@ def test_a_user_that_nothing_tells_from_others_is_refused(user: object) -> None:
         (user_with(client_id="app", subject="alice", claims={"sub": "other"}), Principal("app", None, "alice")),
         (user_with(client_id="app", subject=None, claims={"sub": 7}), Principal("app", None, "7")),
         (user_with(client_id="app", claims=None), Principal("app")),
-        (user_with(client_id="app"), Principal("app")),
         (SimpleUser("carol"), Principal(subject="carol")),
-        (IdentifiedUser(), Principal(subject="alice")),
         (SimpleNamespace(is_authenticated=1, identity="dora"), Principal(subject="dora")),
         (UnauthenticatedUser(), None),
         (None, None),
+        # neither anonymous nor one principal for all: two John Smiths must not share sessions
+        *((user, "refused") for user in (object(), user_with(client_id=None))),
+        *((SimpleNamespace(is_authenticated=True, **name), "refused") for name in ({"identity": None}, JOHN_SMITH)),
     ],
 )
-def test_the_user_on_the_scope_is_the_principal(user: object, principal: Principal | None) -> None:
-    assert from_scope({"user": user}) == principal
+def test_the_user_on_the_scope_is_the_principal(user: object, principal: object) -> None:
+    """Unless nothing tells it from others."""
     assert from_scope({}) is None
-
-
-def test_an_option_replaces_what_is_on_the_scope() -> None:
-    """The function may return a principal, a text that names the subject, or nobody."""
-    scope = {"user": SimpleUser("carol"), "tenant": "t1"}
-    assert reader(None)(scope) == Principal(subject="carol")
-    assert reader(lambda scope: Principal(client_id="c"))(scope) == Principal(client_id="c")
-    assert reader(lambda scope: str(scope["tenant"]))(scope) == Principal(subject="t1")
-    assert reader(lambda scope: None)(scope) is None
+    if principal == "refused":
+        with pytest.raises(ConfigurationError, match="pass principal="):
+            from_scope({"user": user})
+    else:
+        assert from_scope({"user": user}) == principal
 
 
 @pytest.mark.parametrize(
@@ -95,10 +69,7 @@ UNSEEN = {
     "code": -31046,
     "message": "Principal required: the server does not see whose Authorization header this is; its log has the remedy",
 }
-
-
-async def started(app: Any, method: str, *headers: Header, modern: bool, **scope: Any) -> Answer:
-    return await Client(app, modern=modern, **scope).send(method, {} if modern else INITIALIZE, *headers)
+UNAUTHENTICATED = {"user": UnauthenticatedUser()}  # as Starlette leaves credentials that it does not know
 
 
 class TestACallerWhomNothingShows:
@@ -108,10 +79,10 @@ class TestACallerWhomNothingShows:
         """An anonymous session would let one user's token use another user's session."""
         logs._warned.clear()
         app = sessions(Server())
-        for scope in ({}, {}, {"user": UnauthenticatedUser()}):  # as Starlette leaves credentials that it does not know
-            assert (await started(app, "sessions/create", BEARER, modern=True, **scope)).error == UNSEEN
-        fork = await Client(app).send("sessions/fork", {}, BEARER, session=await Client(app).create())
-        assert fork.error == UNSEEN
+        client = Client(app)
+        for one in (client, client, Client(app, **UNAUTHENTICATED)):
+            assert (await one.send("sessions/create", None, BEARER)).error == UNSEEN
+        assert (await client.send("sessions/fork", None, BEARER, session=await client.create())).error == UNSEEN
         (warned,) = [text for text in caplog.messages if text.startswith("no session for a request")]
         assert "Pass principal=" in warned
         assert "add_sessions" in warned
@@ -125,24 +96,21 @@ class TestACallerWhomNothingShows:
     ) -> None:
         """Its server works as before, and whoever asks for a session reads in the log why there is none."""
         logs._warned.clear()
-        app = sessions(Server())
-        answer = await started(app, method, BEARER, modern=modern)
+        client = Client(sessions(Server()), modern=modern)
+        answer = await client.send(method, None, BEARER)
         assert answer.result["capabilities"]["tools"] == {}
         assert named_in not in answer.headers
-        assert named_in in (await started(app, method, modern=modern)).headers
-        await Client(app, modern=modern).tool("asks", BEARER)
+        assert named_in in (await client.send(method)).headers
+        await client.tool("asks", BEARER)
         assert "does not see who the caller is; pass principal=" in caplog.messages[-1]
 
     @pytest.mark.parametrize(
         ("principal", "scope"),
         [(lambda scope: "ann", {}), (lambda scope: None, {}), (None, {"user": SimpleUser("ann")})],
+        ids=["a principal", "nobody, on purpose", "a user on the scope"],
     )
-    async def test_it_gets_one_where_it_is_seen_or_anonymous_on_purpose(
-        self, principal: Any, scope: dict[str, Any]
-    ) -> None:
-        """By `principal=`, which may also say that nobody is, or by the user on the scope."""
-        app = sessions(Server(), principal=principal)
-        assert (await started(app, "sessions/create", BEARER, modern=True, **scope)).result["session"]
+    async def test_it_gets_one_where_it_is_seen_or_anonymous_on_purpose(self, principal: Any, scope: Any) -> None:
+        assert await Client(sessions(Server(), principal=principal), **scope).create(BEARER)
 
 
 DIALECTS = [SEP1364Create(), SEP1364Initialize()]
