@@ -33,12 +33,12 @@ def server(anyio_backend: str) -> Server:
     return Server(sse=anyio_backend == "trio", capabilities=capabilities)
 
 
-def first(server: Any, *, required: bool = False, **options: Any) -> Speaker:
-    return Speaker(sessions(server, dialects=[SEP1364Create(required=required)], **options))
+def first(server: Any, **options: Any) -> Speaker:
+    return Speaker(sessions(server, dialects=[SEP1364Create()], **options))
 
 
-def second(server: Any, *, sessionless: bool = False, **options: Any) -> Speaker:
-    return Speaker(sessions(server, dialects=[SEP1364Initialize(sessionless=sessionless)], **options))
+def second(server: Any, **options: Any) -> Speaker:
+    return Speaker(sessions(server, dialects=[SEP1364Initialize()], **options))
 
 
 def said(answer: Answer) -> Any:
@@ -50,59 +50,54 @@ class Lives:
 
     def __init__(self) -> None:
         self.made: list[str] = []
-        self.options: dict[str, Any] = {"on_create": self.make}
-
-    def make(self, session: Session, params: Any, scope: Any) -> None:
-        self.made.append(session.ref)
+        self.options: dict[str, Any] = {"on_create": lambda session, params, scope: self.made.append(session.ref)}
 
 
-class TestTheField:
-    """Add an optional sessionId field to each RPC request and response."""
-
-    async def test_an_answer_that_the_client_posts_names_a_live_one_or_is_refused(self, server: Server) -> None:
-        """Made up, of the draft, or ended: HTTP 400, since nothing answers an answer, and nothing is forwarded."""
-        client = first(server)
-        ended, drafted = await client.create(), (await client.client.create())["sessionId"]
-        assert (await client.say("sessions/delete", sessionId=ended)).result == {}
-        server.seen.clear()
-        for session in (ended, drafted, "made-up"):
-            refused = await client.reply(session, (b"mcp-session-id", session.encode()))
-            assert (refused.status, refused.error["code"]) == (400, NOT_FOUND)
-        assert set(server.methods) == {"ping"}  # the question whether the caller may be answered at all
-
-    async def test_a_list_of_sessions_knows_which_one_is_used(self, server: Server) -> None:
-        client = first(server, tracked=True, principal=lambda scope: Principal(subject="alice"))
-        listed = await client.say("sessions/list", sessionId=await client.create())
-        assert [shown["current"] for shown in listed.result["sessions"]] == [True]
-        assert "_meta" not in listed.result
+async def test_an_answer_that_the_client_posts_names_a_live_one_or_is_refused(server: Server) -> None:
+    """Made up, of the draft, or ended: HTTP 400, since nothing answers an answer, and nothing is forwarded."""
+    client = first(server)
+    ended, drafted = await client.create(), (await client.client.create())["sessionId"]
+    assert (await client.say("sessions/delete", sessionId=ended)).result == {}
+    server.seen.clear()
+    for session in (ended, drafted, "made-up"):
+        refused = await client.reply(session, (b"mcp-session-id", session.encode()))
+        assert (refused.status, refused.error["code"]) == (400, NOT_FOUND)
+    assert set(server.methods) == {"ping"}  # the question whether the caller may be answered at all
 
 
-class TestTheHeader:
-    """Require the Mcp-Session-Id HTTP header to mirror the value of the sessionId field."""
-
-    async def test_a_server_s_own_transport_session_may_hold_the_header(self, server: Server) -> None:
-        """Where it did so when the session was created; and then it must, since the server needs it."""
-        client = first(Stateful(server))
-        params: dict[str, Any] = {"capabilities": {}}
-        session = (await client.say("sessions/create", params, BESIDE)).result["sessionId"]
-        answer = await client.tool("whoami", session, BESIDE, mirrored=False)
-        assert said(answer).startswith("ses_")
-        assert server.last.headers[b"mcp-session-id"] == OWN.encode()
-        assert (await client.tool("whoami", session)).error["code"] == MISMATCH
+async def test_a_list_of_sessions_knows_which_one_is_used(server: Server) -> None:
+    client = first(server, tracked=True, principal=lambda scope: Principal(subject="alice"))
+    listed = await client.say("sessions/list", sessionId=await client.create())
+    assert [shown["current"] for shown in listed.result["sessions"]] == [True]
+    assert "_meta" not in listed.result
 
 
-class TestTwoAtOnce:
-    """In metadata and field: see `test_decision`."""
+async def test_a_server_s_own_transport_session_may_hold_the_header(server: Server) -> None:
+    """Where it did so when the session was created; and then it must, since the server needs it."""
+    client = first(Stateful(server))
+    session = (await client.say("sessions/create", {"capabilities": {}}, BESIDE)).result["sessionId"]
+    answer = await client.tool("whoami", session, BESIDE, mirrored=False)
+    assert said(answer).startswith("ses_")
+    assert server.last.headers[b"mcp-session-id"] == OWN.encode()
+    assert (await client.tool("whoami", session)).error["code"] == MISMATCH
 
-    async def test_params_and_field_that_disagree_are_refused(self, server: Server) -> None:
-        client = first(server)
-        one, other = await client.create(), await client.create()
-        refused = await client.say("sessions/delete", {"sessionId": one}, sessionId=other)
-        assert refused.error["code"] == INVALID
-        assert said(await client.tool("whoami", one)) != said(await client.tool("whoami", other))
+
+async def test_where_no_session_can_be_made_the_client_is_told(server: Server) -> None:
+    """With an error; the application is not asked to fill it, so nothing has to be freed."""
+    lives = Lives()
+    options: dict[str, Any] = {"store": Failing("write"), **lives.options}
+    attempts = (
+        first(server, **options).say("session/create", {"capabilities": {}}),
+        second(server, **options).initialize(),
+    )
+    for attempt in attempts:
+        refused = await attempt
+        assert refused.error == {"code": -32603, "message": "Session store unavailable"}
+        assert b"mcp-session-id" not in refused.headers
+    assert lives.made == []
 
 
-class TestAlternative1:
+class TestCreating:
     """Add a sessions/create Endpoint."""
 
     async def test_who_is_not_admitted_creates_and_renews_nothing(self) -> None:
@@ -123,9 +118,8 @@ class TestAlternative1:
     async def test_capabilities_count_for_what_their_principal_may_keep(self) -> None:
         options: dict[str, Any] = {"limits.anonymous_data_bytes": 300}
         client = first(Server(), **options)
-        assert "result" in (await client.say("session/create", {"capabilities": {"roots": {}}})).json
-        answer = await client.say("session/create", {"capabilities": {"roots": {}}})
-        assert answer.error["message"].startswith("Too much data in your sessions")
+        _, full = [await client.say("session/create", {"capabilities": {"roots": {}}}) for _ in range(2)]
+        assert full.error["message"].startswith("Too much data in your sessions")
 
     async def test_a_session_whose_client_has_left_meanwhile_ends(self, server: Server) -> None:
         """One that ends otherwise meanwhile is not renewed."""
@@ -145,38 +139,22 @@ class TestAlternative1:
         assert (await gone.say("session/create", {"capabilities": {}})).error["code"] == NOT_FOUND
 
 
-class TestAlternative2:
-    """Use initialize method for session creation."""
-
-    @pytest.mark.parametrize("alternative", [1, 2])
-    async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server, alternative: int) -> None:
-        """With an error; the application is not asked to fill it, so nothing has to be freed."""
-        lives = Lives()
-        options: dict[str, Any] = {"store": Failing("write"), **lives.options}
-        if alternative == 1:
-            refused = await first(server, **options).say("session/create", {"capabilities": {}})
-        else:
-            refused = await second(server, **options).initialize()
-        assert refused.error == {"code": -32603, "message": "Session store unavailable"}
-        assert b"mcp-session-id" not in refused.headers
-        assert lives.made == []
-
-    async def test_capabilities_are_kept_and_bounded(self, server: Server) -> None:
-        """Too many begin no session, and leave the one that is named as it is; so does stating none."""
-        lives = Lives()
-        client = second(server, **lives.options)
-        assert (await client.say("initialize", {**SERVES, **EXCEEDING})).error["code"] == INVALID
-        assert lives.made == []
-        session = (await client.initialize()).json["sessionId"]
-        again = await client.say("initialize", {**SERVES, **EXCEEDING}, sessionId=session)
-        assert again.error["code"] == INVALID
-        assert (await client.say("initialize", SERVES, sessionId=session)).json["sessionId"] == session
-        assert said(await client.tool("capabilities", session)) == {"sampling": {}}
-        unstated = (await client.say("initialize", SERVES)).json["sessionId"]
-        assert said(await client.tool("capabilities", unstated)) is None
+async def test_capabilities_are_kept_and_bounded(server: Server) -> None:
+    """Too many begin no session, and leave the one that is named as it is; so does stating none."""
+    lives = Lives()
+    client = second(server, **lives.options)
+    assert (await client.say("initialize", {**SERVES, **EXCEEDING})).error["code"] == INVALID
+    assert lives.made == []
+    session = (await client.initialize()).json["sessionId"]
+    again = await client.say("initialize", {**SERVES, **EXCEEDING}, sessionId=session)
+    assert again.error["code"] == INVALID
+    assert (await client.say("initialize", SERVES, sessionId=session)).json["sessionId"] == session
+    assert said(await client.tool("capabilities", session)) == {"sampling": {}}
+    unstated = (await client.say("initialize", SERVES)).json["sessionId"]
+    assert said(await client.tool("capabilities", unstated)) is None
 
 
-class TestAlternative2OnAStatefulServer:
+class TestOnAStatefulServer:
     """A server that keeps transport sessions of its own needs the header for them."""
 
     async def test_the_session_stands_beside_the_server_s_own(self, server: Server) -> None:
@@ -185,8 +163,7 @@ class TestAlternative2OnAStatefulServer:
         answer = await client.initialize()
         assert answer.headers[b"mcp-session-id"] == OWN.encode()
         session = answer.json["sessionId"]
-        counted = [said(await client.tool("count", session, BESIDE, mirrored=False)) for _ in range(2)]
-        assert counted == [1, 2]
+        assert [said(await client.tool("count", session, BESIDE, mirrored=False)) for _ in range(2)] == [1, 2]
         assert server.last.headers[b"mcp-session-id"] == OWN.encode()
 
     async def test_terminate_ends_the_server_s_own_with_it(self, server: Server) -> None:
@@ -209,30 +186,17 @@ class TestAlternative2OnAStatefulServer:
         failed = await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)
         assert (failed.status, stateful.ended) == (503, [])
 
-    async def test_notifications_initialized_is_optional(self, server: Server) -> None:
-        """The client may skip it if both sides have the same `protocolVersion`: then we send it, once, in time."""
+    @pytest.mark.parametrize(("version", "confirms"), [(SERVES["protocolVersion"], True), ("1999-01-01", False)])
+    async def test_notifications_initialized_is_optional(self, version: object, confirms: bool, server: Server) -> None:
+        """A client of the same `protocolVersion` may skip it: then we send it, once, in time."""
         client = second(Stateful(server))
-        session = (await client.initialize()).json["sessionId"]
+        session = (await client.say("initialize", {**SERVES, "protocolVersion": version})).json["sessionId"]
         await client.say("ping", None, BESIDE, sessionId=session, mirrored=False)
         for _ in range(2):
             await client.tool("whoami", session, BESIDE, mirrored=False)
-        sent = [(seen.json["method"], seen.headers.get(b"mcp-session-id")) for seen in server.seen]
-        own = OWN.encode()
-        assert sent == [
-            ("initialize", None),
-            ("ping", own),
-            ("notifications/initialized", own),
-            ("tools/call", own),
-            ("tools/call", own),
-        ]
-
-    async def test_where_the_version_was_negotiated_it_is_not_optional(self, server: Server) -> None:
-        """The client has to say that it can live with the server's."""
-        client = second(Stateful(server))
-        asked = {**SERVES, "protocolVersion": "1999-01-01", "capabilities": {}}
-        session = (await client.say("initialize", asked)).json["sessionId"]
-        await client.tool("whoami", session, BESIDE, mirrored=False)
-        assert "notifications/initialized" not in server.methods
+        sent = ["initialize", "ping", *["notifications/initialized"] * confirms, "tools/call", "tools/call"]
+        assert server.methods == sent
+        assert {seen.headers[b"mcp-session-id"] for seen in server.seen[1:]} == {OWN.encode()}
 
 
 class TestInFrontOfABridge:

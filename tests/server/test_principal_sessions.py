@@ -49,16 +49,16 @@ def server(clock: Clock | None = None, **options: Any) -> Client:
     return Client(sessions(app, **{**given, **options}))
 
 
-async def called(client: Client, *headers: Header, **more: Any) -> tuple[int | None, str | None]:
+async def called(client: Client, *headers: Header, **more: Any) -> tuple[Any, Any]:
     """Return which call of its session one is, and that session's ref."""
     return (await client.tool("count", *headers, **more)).result["content"] or (None, None)
 
 
-async def counted(client: Client, *headers: Header) -> int | None:
+async def counted(client: Client, *headers: Header) -> Any:
     return (await called(client, *headers))[0]
 
 
-async def ref_of(client: Client, *headers: Header, **more: Any) -> str | None:
+async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
     return (await called(client, *headers, **more))[1]
 
 

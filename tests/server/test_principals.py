@@ -69,7 +69,9 @@ UNSEEN = {
     "code": -31046,
     "message": "Principal required: the server does not see whose Authorization header this is; its log has the remedy",
 }
-UNAUTHENTICATED = {"user": UnauthenticatedUser()}  # as Starlette leaves credentials that it does not know
+UNAUTHENTICATED: dict[str, Any] = {
+    "user": UnauthenticatedUser()
+}  # as Starlette leaves credentials that it does not know
 
 
 class TestACallerWhomNothingShows:
