@@ -13,12 +13,12 @@ from failing import Failing
 from sources import claims
 from streaming import SECRET_RESULT, Streaming
 
-from mcp_sessions import Session
+from mcp_sessions import RequestRefused, Session, SessionCreated, SessionEvent
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.resumption import Events, StreamRequest
-from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionEvent
 
+Attempt = Callable[[], Awaitable[object]]
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 
 
@@ -34,22 +34,30 @@ class Broken:
 
     async def happen(self, *headers: Header) -> dict[str, str]:
         """Create a session and call a tool in it; the connection is lost when the call has begun."""
-        session = await self.client.create()
-        await self.lose(*headers, session=session)
-        return session
-
-    async def lose(self, *headers: Header, session: Any = None) -> None:
+        session = await self.client.create(*headers)
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: self.client.tool("work", *headers, session=session))
                 await self.server.began.wait()
                 group.cancel_scope.cancel()
         self.server.go.set()
+        return session
 
-    async def resume(self, *headers: Header, method: str = "GET", last: bytes = b"1") -> Answer:
+    async def resume(self, *headers: Header) -> Answer:
         self.facts.clear()
         with anyio.fail_after(DEADLINE):
-            return await call(self.app, http(method, headers=[*headers, (b"last-event-id", last)]))
+            return await call(self.app, http("GET", headers=[*headers, (b"last-event-id", b"1")]))
+
+    @property
+    def refusals(self) -> list[tuple[str, str | None, str | None]]:
+        refused = [fact for fact in self.facts if isinstance(fact, RequestRefused)]
+        return [(fact.reason, fact.method, fact.ref) for fact in refused]
+
+    @property
+    def handler_s(self) -> Session:
+        """The session as the handler of the last call has it."""
+        assert self.server.session is not None
+        return self.server.session
 
 
 @pytest.mark.parametrize(
@@ -68,8 +76,7 @@ async def test_one_that_is_over_gets_nothing(options: dict[str, Any], later: int
     assert (answer.status, answer.json["id"]) == (404, None)
     assert answer.error == {"code": -32043, "message": "Session not found"}
     assert not broken.server.resumed.is_set()
-    refusals = [(fact.reason, fact.method) for fact in broken.facts if isinstance(fact, RequestRefused)]
-    assert refusals == [(reason, "tools/call")]
+    assert broken.refusals == [(reason, "tools/call", broken.handler_s.ref)]
 
 
 async def test_while_nobody_knows_it_waits() -> None:
@@ -92,25 +99,20 @@ async def test_an_event_belongs_to_the_transport_session_in_which_it_was_sent() 
     for headers in ([(b"mcp-session-id", b"another")], []):
         answer = await broken.resume(*headers)
         assert (answer.status, answer.error["code"]) == (404, -32043)
-        (fact,) = broken.facts
-        assert isinstance(fact, RequestRefused)
-        assert (fact.reason, fact.method) == ("event_foreign", "GET")
+        assert broken.refusals == [("event_foreign", "GET", None)]
     assert not broken.server.resumed.is_set()
     assert (await broken.resume(TRANSPORT)).status == 200
 
 
 async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
     broken = Broken(principal=user_of)
-    alice = by("alice")
-    await broken.lose(TRANSPORT, alice, session=await broken.client.create(alice))
+    await broken.happen(TRANSPORT, by("alice"))
     (ref,) = {fact.ref for fact in broken.facts if isinstance(fact, SessionCreated)}
     for headers in ([TRANSPORT], [TRANSPORT, by("bob")]):
         assert (await broken.resume(*headers)).status == 404
-        assert [(fact.reason, fact.ref) for fact in broken.facts if isinstance(fact, RequestRefused)] == [
-            ("event_foreign", ref)
-        ]
+        assert [(reason, of) for reason, _, of in broken.refusals] == [("event_foreign", ref)]
     assert not broken.server.resumed.is_set()
-    assert (await broken.resume(TRANSPORT, alice)).status == 200
+    assert (await broken.resume(TRANSPORT, by("alice"))).status == 200
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
@@ -154,33 +156,28 @@ async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
     assert (await broken.resume()).status == 405
 
 
-def handler_of(broken: Broken) -> Session:
-    assert broken.server.session is not None
-    return broken.server.session
-
-
 class TestACallThatGoesOn:
     """A server with an event store runs a call to its end, and its client collects the answer later."""
 
     async def test_its_state_is_open_until_the_answer_and_leaves_with_it(self) -> None:
         broken = Broken()
         session = await broken.happen()
-        handler_of(broken).state["n"] = 1
+        broken.handler_s.state["n"] = 1
         answer = await broken.resume()
         assert answer.session is not None
         with pytest.raises(StateClosed):
-            handler_of(broken).state["n"] = 2
+            broken.handler_s.state["n"] = 2
         again = await broken.resume()  # as the first was lost on its way
         assert again.session is not None
         assert "state" in again.session
         await broken.client.tool("work", session={**session, "state": answer.session["state"]})
-        assert handler_of(broken).state == {"n": 1}
+        assert broken.handler_s.state == {"n": 1}
 
     async def test_it_may_end_its_own_session(self) -> None:
         """As with a connection, where the answer of that request still leaves."""
         broken = Broken()
         session = await broken.happen()
-        await handler_of(broken).end()
+        await broken.handler_s.end()
         assert (await broken.resume()).result["content"] == SECRET_RESULT
         assert (await broken.client.tool(session=session)).error["code"] == -32043
 
@@ -198,17 +195,17 @@ class TestACallThatGoesOn:
             broken.server.go.set()
             await broken.client.tool("work", session=await broken.client.create())
         with pytest.raises(StateClosed):
-            handler_of(broken).state["n"] = 2
+            broken.handler_s.state["n"] = 2
 
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
         broken = Broken()
         broken.app._runtime.events._max_calls = 1
         await broken.happen()
-        first = handler_of(broken)
+        first = broken.handler_s
         broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
         await broken.happen()
-        handler_of(broken).state["n"] = 1
+        broken.handler_s.state["n"] = 1
         with pytest.raises(StateClosed):
             first.state["n"] = 1
 
@@ -216,9 +213,8 @@ class TestACallThatGoesOn:
 class TestACallThatIsCancelled:
     """Its client expects nothing more, and takes an error for a fault."""
 
-    async def answered(
-        self, broken: Broken, meanwhile: Callable[[], Awaitable[None]], *headers: Header, **of: Any
-    ) -> bytes:
+    async def answered(self, broken: Broken, meanwhile: Attempt, *headers: Header, **of: Any) -> bytes:
+        """Return the answer of a call while which something happens."""
         answers: list[Answer] = []
 
         async def work() -> None:
@@ -259,11 +255,7 @@ class TestACallThatIsCancelled:
         """Clients of the SDK 1.x leave without cancelling their calls."""
         broken = Broken()
         header = await broken.client.initialize()
-
-        async def leave() -> None:
-            assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
-
-        body = await self.answered(broken, leave, header)
+        body = await self.answered(broken, lambda: call(broken.app, http("DELETE", headers=[header])), header)
         assert (b"notifications/message" in body, b"-32043" in body) == (True, False)
 
 
