@@ -8,7 +8,6 @@ import logging
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +15,7 @@ import anyio
 import pytest
 import trio
 from apps import Server, sessions
-from clients import START, Client, by, call, chunks, http, user_of
+from clients import START, Answer, Client, by, call, chunks, http, user_of
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from recorded import process_wide
@@ -25,13 +24,12 @@ from trio.testing import MockClock
 
 from integration.servers import CELLS, bare
 from integration.serving import serving
-from mcp_sessions import Limits
+from mcp_sessions import Limits, RequestRefused, Session, SessionEvent
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH
 from mcp_sessions._server.body import read_body
 from mcp_sessions._server.principal import CreateLimit
-from mcp_sessions._session.events import RequestRefused, SessionEvent
 from mcp_sessions._tokens.seal import sealed_size
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.telemetry import Inspector, SessionMetrics
@@ -77,35 +75,54 @@ async def test_one_principal_s_limit_is_not_another_s() -> None:
 
 
 Passes = Callable[[int], Awaitable[bool]]  # whether an input of that size passes
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"arguments":%b}}'
 
 
-async def body(size: int) -> bool:
-    client = Client(sessions(Server(), max_body_bytes=300), modern=False)
-    answer = await client.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}'.ljust(size))
-    assert answer.status in {200, 413}
-    return answer.status == 200
+def within(attempt: Callable[[Client, int], Awaitable[Answer]], **options: Any) -> Passes:
+    """Say whether an attempt of that size on a server with these options is answered with a success."""
+
+    async def passes(size: int) -> bool:
+        answer = await attempt(Client(sessions(Server(keep=keep), **options), modern=False), size)
+        return answer.status < 400 and b'"error"' not in answer.body
+
+    return passes
 
 
-async def batch(size: int) -> bool:
-    answer = await Client(sessions(Server()), modern=False).post([{"jsonrpc": "2.0", "method": "a"}] * size)
-    assert answer.status in {202, 400}
-    return answer.status == 202
+async def keep(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Keep a value of 100 bytes."""
+    assert session is not None
+    await session.data.set("k", "x" * 97)
+
+
+async def nest(client: Client, size: int) -> Answer:
+    levels = size - 3  # the message, its params and their arguments are levels, too
+    return await client.post(PING % (b'{"a":%b}' % (b"[" * levels + b"]" * levels)))
+
+
+async def create(client: Client, size: int) -> Answer:
+    return [await client.send("sessions/create") for _ in range(size)][-1]
+
+
+async def delete(client: Client, size: int) -> Answer:
+    return [await client.delete(await client.create()) for _ in range(size)][-1]
+
+
+async def copy(client: Client, size: int) -> Answer:
+    """Let so many sessions hold a value: the first and its copies."""
+    await client.tool("keep", session=(root := await client.create()))
+    return [await client.send("sessions/fork", session=root) for _ in range(size - 1)][-1]
+
+
+async def revoked(size: int) -> bool:
+    return await within(delete, store=MemoryStore(max_entries=5))(size)
 
 
 async def named(size: int) -> bool:
-    """Whether a session id of that length is looked into, through the whole middleware."""
+    """Whether a session id of that length is looked into."""
     heard: list[SessionEvent] = []
     client = Client(sessions(Server(), max_token_bytes=600, listen=heard.append))
     await client.tool(session={"sessionId": "a" * size})
     return [fact.reason for fact in heard if isinstance(fact, RequestRefused)] != ["token_size"]
-
-
-async def nesting(size: int) -> bool:
-    client = Client(sessions(Server(), max_nesting=20), modern=False)
-    levels = size - 3  # the message, its params and their arguments are levels, too
-    text = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"arguments":{"a":%b}}}'
-    answer = await client.post(text % (b"[" * levels + b"]" * levels))
-    return answer.status == 200
 
 
 async def sealed_state(size: int) -> bool:
@@ -117,46 +134,19 @@ async def sealed_state(size: int) -> bool:
     return False
 
 
-async def created(size: int) -> bool:
-    client = Client(sessions(Server(), create_limit=5))
-    return [(await client.send("sessions/create")).status for _ in range(size)][-1] == 200
-
-
-async def recorded(size: int, limit: str = "sessions_per_principal", principal: str | None = "alice") -> bool:
-    client = Client(sessions(Server(), tracked=True, principal=lambda scope: principal, **{f"limits.{limit}": 5}))
-    return "error" not in [(await client.send("sessions/create")).json for _ in range(size)][-1]
-
-
-async def copied(size: int, limit: str = "data_bytes_per_principal", principal: str | None = "alice") -> bool:
-    """Whether as many sessions may hold a value of 100 bytes each: the first and its copies."""
-
-    async def keep(session: Any, arguments: dict[str, Any]) -> Any:
-        await session.data.set("k", "x" * 97)
-
-    limits = {f"limits.{limit}": 5 * (100 + 200)}
-    client = Client(sessions(Server(keep=keep), principal=lambda scope: principal, **limits))
-    root = await client.create()
-    await client.tool("keep", session=root)
-    return "error" not in [(await client.send("sessions/fork", session=root)).json for _ in range(size - 1)][-1]
-
-
-async def revocations(size: int) -> bool:
-    client = Client(sessions(Server(), store=MemoryStore(max_entries=5)))
-    return [(await client.delete(await client.create())).status for _ in range(size)][-1] == 200
-
-
+ALICE: dict[str, Any] = {"principal": lambda scope: "alice"}
 LIMITS: dict[str, tuple[Passes, int]] = {
-    "max_body_bytes": (body, 300),
-    "max_batch": (batch, MAX_BATCH),
-    "max_nesting": (nesting, 20),
+    "max_body_bytes": (within(lambda client, size: client.post((PING % b"{}").ljust(size)), max_body_bytes=300), 300),
+    "max_batch": (within(lambda client, size: client.post([{"jsonrpc": "2.0", "method": "a"}] * size)), MAX_BATCH),
+    "max_nesting": (within(nest, max_nesting=20), 20),
     "max_token_bytes": (named, 600),
     "max_state_bytes": (sealed_state, sealed_size(111)),
-    "create_limit": (created, 5),
-    "sessions_per_principal": (recorded, 5),
-    "anonymous_sessions": (partial(recorded, limit="anonymous_sessions", principal=None), 5),
-    "data_bytes_per_principal": (copied, 5),
-    "anonymous_data_bytes": (partial(copied, limit="anonymous_data_bytes", principal=None), 5),
-    "MemoryStore(max_entries)": (revocations, 5),
+    "create_limit": (within(create, create_limit=5), 5),
+    "sessions_per_principal": (within(create, tracked=True, **{"limits.sessions_per_principal": 5}, **ALICE), 5),
+    "anonymous_sessions": (within(create, tracked=True, **{"limits.anonymous_sessions": 5}), 5),
+    "data_bytes_per_principal": (within(copy, **{"limits.data_bytes_per_principal": 5 * 300}, **ALICE), 5),
+    "anonymous_data_bytes": (within(copy, **{"limits.anonymous_data_bytes": 5 * 300}), 5),
+    "MemoryStore(max_entries)": (revoked, 5),
 }
 
 
