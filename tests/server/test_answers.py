@@ -195,9 +195,3 @@ class TestWithoutABody:
         deleted = await bodyless(app, "DELETE", named)
         expected = (404, -32043) if transport == "auto" else (400, -32020)  # as any id that is not live there
         assert (deleted.status, deleted.error["code"]) == expected
-
-    @pytest.mark.parametrize("method", ["GET", "DELETE"])
-    async def test_where_none_are_named_an_id_of_ours_is_out_of_place(self, method: str) -> None:
-        named = await Client(sessions(Server()), modern=False).initialize()
-        answer = await bodyless(sessions(Server(), transport="off"), method, named)
-        assert (answer.status, answer.error["code"]) == (400, -32020)

@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import DEADLINE, START, Clock
 from sources import claims
@@ -291,18 +290,6 @@ class TestAnEndElsewhere:
             store.away = 0
             await stream.cut.wait()
         assert (other.is_cut, spared.is_cut) == (False, False)
-
-    async def test_is_not_asked_for_while_nothing_is_open(self) -> None:
-        """The last stream that closes ends the asking, and the next one begins it again."""
-        streams = Streams(store := Store(), interval=0.001)
-        for _ in range(2):
-            stream = OpenStream(streams, CLAIMS)
-            assert streams._polling
-            streams.remove(stream.request, stream.terminate)
-            with anyio.fail_after(DEADLINE):
-                while streams._polling:
-                    await checkpoint()
-        assert set(store.asked) <= {0}
 
     async def test_is_asked_for_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each answer has to come within the time that a store is given."""

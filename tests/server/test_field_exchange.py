@@ -82,21 +82,6 @@ async def test_a_server_s_own_transport_session_may_hold_the_header(server: Serv
     assert (await client.tool("whoami", session)).error["code"] == MISMATCH
 
 
-async def test_where_no_session_can_be_made_the_client_is_told(server: Server) -> None:
-    """With an error; the application is not asked to fill it, so nothing has to be freed."""
-    lives = Lives()
-    options: dict[str, Any] = {"store": Failing("write"), **lives.options}
-    attempts = (
-        first(server, **options).say("session/create", {"capabilities": {}}),
-        second(server, **options).initialize(),
-    )
-    for attempt in attempts:
-        refused = await attempt
-        assert refused.error == {"code": -32603, "message": "Session store unavailable"}
-        assert b"mcp-session-id" not in refused.headers
-    assert lives.made == []
-
-
 class TestCreating:
     """Add a sessions/create Endpoint."""
 

@@ -149,12 +149,6 @@ def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, re
         sessions(Server(), **{option: value})
 
 
-def test_a_function_whose_signature_cannot_be_read_is_taken() -> None:
-    """As of built-in ones; which ones differs between versions of Python."""
-    for function in (getattr, iter, max, dict.pop):
-        sessions(Server(), on_end=function)
-
-
 def test_what_is_no_option_and_no_application_is_an_error() -> None:
     """A server's own object has a method that makes what can be called; what is nearly a key is a secret too."""
     with pytest.raises(FrozenInstanceError):

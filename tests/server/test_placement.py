@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Host, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
-from started import start
+
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
 from mcp_sessions._server.startup_checks import DUPLICATE_MIDDLEWARE, MISPLACED, authenticates, log_unserved, repeats
@@ -247,23 +246,3 @@ async def test_the_start_logs_a_path_that_nothing_serves(
     errors = [line.name for line in caplog.records if line.levelname == "ERROR"]
     assert errors == ["mcp_sessions"] * lines
     assert caplog.text.count("/api/mcp") == lines
-
-
-SERVED = """
-from starlette.applications import Starlette
-from starlette.authentication import AuthenticationBackend
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from mcp_sessions import MCPSessionMiddleware
-
-app = Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=AuthenticationBackend())])
-app.add_middleware(MCPSessionMiddleware, keys="a secret of the placement tests, at least 32 bytes")
-"""
-
-
-def test_uvicorn_ends_and_prints_the_remedy(tmp_path: Path) -> None:
-    """An error in a constructor would be logged and served around; a failed start-up ends the process."""
-    ended = start(tmp_path, SERVED, "app")
-    assert ended.returncode == 3
-    assert MISPLACED in ended.stdout
-    assert "Application startup complete" not in ended.stdout
