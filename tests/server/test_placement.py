@@ -19,7 +19,6 @@ from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Host, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
 from mcp_sessions._server.startup_checks import DUPLICATE_MIDDLEWARE, MISPLACED, authenticates, log_unserved, repeats
 
