@@ -6,91 +6,82 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from starlette.applications import Starlette
-from started import start
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Sessions, add_sessions, from_env
 from mcp_sessions._server import startup_checks
 from mcp_sessions._server.workers import workers
 
+KEYS = {"keys": "a secret of the worker tests, at least 32 bytes"}
+FILE = {"store": "sqlite:sessions.db"}
+THREE = "3 worker processes"
+
 
 @pytest.mark.parametrize(
-    ("count", "given", "refused", "warned"),
+    ("count", "options", "refused", "warned"),
     [
-        (1, (True, True, True), [], []),
-        (1, (False, False, True), [], []),
-        (1, (False, True, True), [], ["at a restart", 'store="sqlite:']),
-        (3, (False, False, True), [], []),
-        (3, (True, True, True), ["3 worker processes", 'keys="env:MCP_SESSIONS_KEYS"'], []),
-        (3, (False, True, True), ["3 worker processes", 'store="sqlite:', 'store="redis:', 'transport="off"'], []),
-        (3, (False, True, False), [], ["3 worker processes", "a store that all workers share"]),
+        (1, {}, [], []),
+        (1, KEYS | FILE, [], []),
+        (1, KEYS, [], ["at a restart", 'store="sqlite:']),
+        (3, KEYS | FILE, [], []),
+        (3, {}, [THREE, 'keys="env:MCP_SESSIONS_KEYS"'], []),
+        (3, KEYS, [THREE, 'store="sqlite:', 'store="redis:', 'transport="off"'], []),
+        (3, KEYS | {"transport": "off"}, [], [THREE, "a store that all workers share"]),
     ],
 )
 def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(
-    count: int,
-    given: tuple[bool, bool, bool],
-    refused: list[str],
-    warned: list[str],
-    caplog: pytest.LogCaptureFixture,
+    count: int, options: Any, refused: list[str], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refused is what gives a client nothing; a warning is what forgets that a session was deleted."""
-    random_keys, memory_store, keeps_state = given
-    app = MCPSessionMiddleware(
-        Starlette(),
-        keys=None if random_keys else "a secret of the worker tests, at least 32 bytes",
-        store="memory:" if memory_store else "sqlite:sessions.db",
-        transport="auto" if keeps_state else "off",
-    )
+    app = MCPSessionMiddleware(Starlette(), **options)
     caplog.clear()
     with patch.object(startup_checks, "workers", lambda: count):
         reason = app.configuration_error
         if reason is None:
-            startup_checks.log_memory(app._runtime, random_keys=random_keys)
-    logged = caplog.messages
-    assert (reason is not None, len(logged)) == (refused != [], int(warned != []))
+            startup_checks.log_memory(app._runtime, random_keys="keys" not in options)
+    assert (reason is not None, len(caplog.messages)) == (refused != [], int(warned != []))
     assert all(word in (reason or "") for word in refused)
-    assert all(word in "".join(logged) for word in warned)
+    assert all(word in caplog.text for word in warned)
 
 
-APPS = """
+APP = """
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 from mcp_sessions import MCPSessionMiddleware, Sessions, add_sessions
 
-async def answer(request):
-    return PlainTextResponse("")
-
-def bare():
-    return Starlette(routes=[Route("/mcp", answer, methods=["POST"])])
-
-wrapped = MCPSessionMiddleware(bare())
-placed = add_sessions(bare(), path="/mcp")
+app = MCPSessionMiddleware(Starlette()%s)
 """
+NO_DRIVER = f"import sys\nsys.modules['redis.asyncio.retry'] = None\n{APP % ''}\nSessions(store='redis://127.0.0.1')"
 
 
-NO_DRIVER = f"import sys\nsys.modules['redis.asyncio.retry'] = None\n{APPS}\nSessions(store='redis://127.0.0.1')"
+def printed(folder: Path, source: str, *command: str) -> str:
+    """Return all that a server of `app` in a module `served` prints until it ends by itself."""
+    (folder / "served.py").write_text(source, "utf-8")
+    ended = subprocess.run(
+        [sys.executable, *command], cwd=folder, stdout=PIPE, stderr=STDOUT, encoding="utf-8", timeout=300, check=False
+    )
+    return ended.stdout
 
 
 @pytest.mark.parametrize(
-    ("app", "source", "remedy"),
+    ("source", "remedy", "end"),
     [
-        *((app, APPS, 'keys="env:MCP_SESSIONS_KEYS"') for app in ("wrapped", "placed")),
-        ("placed", NO_DRIVER, 'needs a driver: pip install "redis'),
+        (APP % "", 'keys="env:MCP_SESSIONS_KEYS"', "2 worker processes"),
+        (NO_DRIVER, 'needs a driver: pip install "redis', "stopping the parent process"),
     ],
-    ids=["random keys", "random keys, placed", "a wrong option"],
+    ids=["random keys", "a wrong option"],
 )
-def test_uvicorn_with_two_workers_stops(app: str, source: str, remedy: str, tmp_path: Path) -> None:
+def test_uvicorn_with_two_workers_stops(source: str, remedy: str, end: str, tmp_path: Path) -> None:
     """The parent, too, instead of starting workers for ever; the terminal shows the remedy."""
-    ended = start(tmp_path, source, app, "--workers", "2")
-    assert remedy in ended.stdout
-    assert ("2 worker processes" in ended.stdout) is (source is APPS)
-    assert ("Application startup complete" if source is APPS else "Traceback") not in ended.stdout
-    assert "stopping the parent process" in ended.stdout or source is APPS
+    lines = printed(tmp_path, source, "-m", "uvicorn", "served:app", "--port", "0", "--workers", "2")
+    assert remedy in lines
+    assert end in lines
+    assert ("Application startup complete" if source is not NO_DRIVER else "Traceback") not in lines
 
 
 @pytest.mark.parametrize(
@@ -114,28 +105,23 @@ def test_one_process_raises_the_error_and_several_end(
     assert caplog.messages == [str(raised.value)]
 
 
-IN_CODE = {
-    "uvicorn": "import uvicorn; uvicorn.run('served:app', workers=2, port=0)",
-    "hypercorn": (
-        "from hypercorn.config import Config; from hypercorn.run import run; c = Config(); c.workers = 2; "
-        "c.application_path = 'served:app'; c.bind = ['127.0.0.1:0']; run(c)"
-    ),
-}
-"""Servers that are started by code, so that no command line has the number of workers."""
+HYPERCORN = """
+from hypercorn.config import Config
+from hypercorn.run import run
+
+if __name__ == "__main__":
+    config = Config()
+    config.workers, config.application_path, config.bind = 2, "served:app", ["127.0.0.1:0"]
+    run(config)
+"""
 
 
-@pytest.mark.parametrize("server", IN_CODE)
-def test_workers_that_code_asks_for_are_seen_too(server: str, tmp_path: Path) -> None:
-    (tmp_path / "served.py").write_text(
-        APPS + "app = MCPSessionMiddleware(bare(), keys='a secret of the worker tests, at least 32 bytes')\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "main.py").write_text(f"if __name__ == '__main__':\n    {IN_CODE[server]}\n", encoding="utf-8")
-    ended = subprocess.run(
-        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60, check=False
-    )
-    assert "2 worker processes" in ended.stdout + ended.stderr
-    assert 'store="sqlite:' in ended.stdout + ended.stderr
+def test_workers_that_code_asks_for_are_seen_too(tmp_path: Path) -> None:
+    """No command line has their number."""
+    (tmp_path / "main.py").write_text(HYPERCORN, "utf-8")
+    lines = printed(tmp_path, APP % f", keys={KEYS['keys']!r}", "main.py")
+    assert "2 worker processes" in lines
+    assert 'store="sqlite:' in lines
 
 
 @pytest.mark.parametrize(("reloads", "count"), [(False, 3), (True, 1)])
