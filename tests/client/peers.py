@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from integration import serving
 from integration.servers import DEADLINE, Cell, wrapped
 from integration.serving import Peer
-from mcp_sessions import Session
-from mcp_sessions.client import ClientSessions, SessionStorage, fastmcp_transport, with_sessions
+from mcp_sessions.client import ClientSessions, fastmcp_transport, with_sessions
 
 
 @dataclass
@@ -28,6 +27,10 @@ class Log:
 
     app: ASGIApp
     seen: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    url: str = ""
+
+    def sessions(self) -> ClientSessions:
+        return with_sessions(lambda: streams_of(self.url))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = bytearray()
@@ -71,55 +74,23 @@ def peer(cell: Cell, sessions: ClientSessions) -> AbstractAsyncContextManager[Pe
     return serving.peer(cell, fastmcp_transport(sessions) if cell.framework.startswith("fastmcp") else sessions)
 
 
-@dataclass(frozen=True)
-class Served:
-    """The small server with the middleware, up."""
-
-    cell: Cell
-    url: str
-    log: Log
-
-    def sessions(self, storage: SessionStorage | None = None, **options: Any) -> ClientSessions:
-        """Sessions on it; a storage keeps them by the URL, so the client's own connections are used then."""
-        if storage is not None:
-            return with_sessions(self.url, storage, **options)
-        return with_sessions(lambda: streams_of(self.url), **options)
-
-
 @asynccontextmanager
-async def served(
-    cell: Cell, make: Callable[..., ASGIApp] = wrapped, deadline: float = DEADLINE, **options: Any
-) -> AsyncIterator[Served]:
-    log = Log(make(cell, **options))
-    with anyio.fail_after(deadline):
-        async with serving.serving(log) as url:
-            yield Served(cell, url, log)
+async def served(cell: Cell, make: Callable[..., ASGIApp] = wrapped) -> AsyncIterator[Log]:
+    """The small server with the middleware, up."""
+    log = Log(make(cell))
+    with anyio.fail_after(DEADLINE):
+        async with serving.serving(log) as log.url:
+            yield log
 
 
 class Quick(Server):
-    """A server of the modern era without a framework: `whoami` and `count`."""
-
-    def __init__(self) -> None:
-        super().__init__(whoami=_whoami, count=_count)
+    """A server of the modern era without a framework, whose tools return texts."""
 
     async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
-        answer = await super()._answer(scope, message)
-        return {"result": {**answer["result"], "resultType": "complete"}}
-
-
-def _text(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}]
-
-
-async def _whoami(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    return _text(session.ref)
-
-
-async def _count(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    session.state["n"] = session.state.get("n", 0) + 1
-    return _text(str(session.state["n"]))
+        result = (await super()._answer(scope, message))["result"]
+        if "content" in result:
+            result = {"content": [{"type": "text", "text": str(result["content"])}]}
+        return {"result": {**result, "resultType": "complete"}}
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ class Server:
     """
 
     rules: dict[str, Rule] = field(default_factory=dict)
-    late: frozenset[str] = frozenset()
+    late: set[str] = field(default_factory=set)
     received: list[SessionMessage] = field(default_factory=list)
     go: anyio.Event = field(default_factory=anyio.Event)
     asked: anyio.Event = field(default_factory=anyio.Event)
@@ -91,8 +91,9 @@ class Server:
     def sent(self, method: str) -> list[dict[str, Any]]:
         return [message for message in map(plain, self.received) if message.get("method") == method]
 
-    def carried(self, method: str) -> list[dict[str, str] | None]:
-        return [session_of(message) for message in self.sent(method)]
+    def carried(self, method: str) -> list[str | None]:
+        """The session ids in the requests of a method."""
+        return [(session_of(message) or {}).get("sessionId") for message in self.sent(method)]
 
     def answer(self, message: dict[str, Any]) -> Answer:
         method = message["method"]

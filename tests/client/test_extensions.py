@@ -25,7 +25,6 @@ from mcp_sessions.client import (
     Refused,
     SessionNotFound,
     SessionPage,
-    with_sessions,
 )
 
 from .scripted import Answer, Rule, Server, calling, error, plain, session_of, storing, talk
@@ -70,12 +69,11 @@ async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
         with sessions.use(fork):
             await caller.ask("tools/call")
         await caller.ask("tools/call")
-    parent = {"sessionId": "id-1", "state": "moved on"}
     assert asked(server, "sessions/fork") == [{"task": "pay"}]
-    assert server.carried("sessions/fork") == [{"sessionId": "id-1"}]
-    assert server.carried("tools/call") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}, parent]
-    deleted = server.carried("sessions/delete")
-    assert sorted(sent["sessionId"] for sent in deleted if sent) == ["fork-1", "id-1"]
+    assert server.carried("sessions/fork") == ["id-1"]
+    assert server.carried("tools/call") == ["id-1", "fork-1", "id-1"]
+    assert session_of(server.sent("tools/call")[-1]) == {"sessionId": "id-1", "state": "moved on"}
+    assert {*server.carried("sessions/delete")} == {"fork-1", "id-1"}
 
 
 async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
@@ -84,46 +82,47 @@ async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
         first = await sessions.fork(sessions.new())
         second = await sessions.fork(first)
         assert (first.id, second.id) == ("fork-1", "fork-2")
-    assert server.carried("sessions/fork") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}]
+    assert server.carried("sessions/fork") == ["id-1", "fork-1"]
 
 
 async def test_a_fork_with_a_name_is_kept() -> None:
+    """Under a name that is free: of no other session, nor of its parent."""
     server, storage = offering(), MemoryStorage()
-    sessions = storing(server, storage)
-    async with calling(sessions):
-        fork = await sessions.fork(name="helper")
-        assert sessions.open("helper") is fork
+    for connection in ("first", "second"):
+        sessions = storing(server, storage)
+        async with calling(sessions):
+            fork = sessions.open("helper") if connection == "second" else await sessions.fork(name="helper")
+            assert (fork.id, sessions.open("helper")) == ("fork-1", fork)
+            for parent, name in ((None, "helper"), (sessions.open("thread"), "thread")):
+                with pytest.raises(ValueError, match=f"'{name}'"):
+                    await sessions.fork(parent, name=name)
+            with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
+                await sessions.fork()
+
+
+async def test_a_fork_that_is_being_created_has_its_name() -> None:
+    """A second fork is refused before it is sent, or nobody would hold it; a call in it waits, and creates no other."""
+    server = offering()
+    server.late = {"sessions/fork"}
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
+        await caller.ask("tools/call")
+        tasks.start_soon(partial(sessions.fork, name="helper"))
+        await server.asked.wait()
         with pytest.raises(ValueError, match="'helper'"):
             await sessions.fork(name="helper")
-    later = storing(server, storage)
-    async with calling(later):
-        assert later.open("helper").id == "fork-1"
-        with pytest.raises(ValueError, match="'helper'"):
-            await later.fork(name="helper")
-
-
-async def test_only_what_is_held_here_can_be_forked() -> None:
-    sessions, others = with_sessions(offering().transport), with_sessions(offering().transport)
-    async with calling(sessions):
-        with pytest.raises(ValueError, match="another connection"):
-            await sessions.fork(others.new())
-        with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
-            await sessions.fork()
-
-
-async def test_a_session_that_was_lost_has_no_forks() -> None:
-    server = offering(fork=lambda message: error(-32043, sessionId="id-1"))
-    async with talk(server) as (sessions, _):
-        held = sessions.new()
-        with pytest.raises(SessionNotFound, match="sessions/fork"):
-            await sessions.fork(held)
-        with pytest.raises(SessionNotFound, match="create another"):
-            await sessions.fork(held)
-    assert len(server.sent("sessions/fork")) == 1
+        with sessions.use(sessions.open("helper")):
+            tasks.start_soon(caller.ask, "tools/call")
+            await anyio.wait_all_tasks_blocked()
+        server.go.set()
+    assert server.carried("tools/call") == ["id-1", "fork-1"]
+    assert (len(server.sent("sessions/fork")), len(server.sent("sessions/create"))) == (1, 1)
+    assert {*server.carried("sessions/delete")} == {"fork-1", "id-1"}
 
 
 async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
-    answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}])
+    """A session that was lost has no forks, and is not asked for them again."""
+    lost = error(-32043, sessionId="id-1")
+    answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}, lost])
     async with talk(offering(fork=lambda message: next(answers))) as (sessions, _):
         held = sessions.new()
         with pytest.raises(Refused, match="-31045"):
@@ -132,33 +131,33 @@ async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
             with pytest.raises(NoAnswer, match="no session"):
                 await sessions.fork(held)
         assert held.created
+        for said in ("sessions/fork", "create another"):
+            with pytest.raises(SessionNotFound, match=said):
+                await sessions.fork(held)
 
 
 async def test_a_list_is_read() -> None:
     """Public names and times; it is asked for in the session at hand, if there is one, which is marked then."""
-    pages = iter([{**LISTED, "nextCursor": "more"}, {"sessions": []}])
+    pages = iter([{**LISTED, "nextCursor": "more"}, {"sessions": []}, {"sessions": [{"ref": 1}]}])
     server = offering(list=lambda message: {"result": next(pages)})
     async with talk(server) as (sessions, caller):
         first = await sessions.list()
         await caller.ask("tools/call")
         assert await sessions.list(first.next_cursor) == SessionPage([])
+        with pytest.raises(NoAnswer, match="no list"):
+            await sessions.list("more")
     made, seen, ends = (
         datetime(2026, month, day, 12, minute, tzinfo=timezone.utc)
         for month, day, minute in ((7, 28, 0), (7, 28, 1), (8, 4, 0))
     )
     assert first == SessionPage([ListedSession("ses_a", made, seen, ends, current=True)], "more")
-    assert asked(server, "sessions/list") == [{}, {"cursor": "more"}]
-    assert server.carried("sessions/list") == [None, {"sessionId": "id-1"}]
+    assert asked(server, "sessions/list") == [{}, *[{"cursor": "more"}] * 2]
+    assert server.carried("sessions/list") == [None, "id-1", "id-1"]
 
 
-async def test_what_is_no_list_is_no_answer() -> None:
-    async with talk(offering(list=lambda message: {"result": {"sessions": [{"ref": 1}]}})) as (sessions, _):
-        with pytest.raises(NoAnswer, match="no list"):
-            await sessions.list()
-
-
-@pytest.mark.parametrize("settings", [{}, {"fork": False, "list": False}, None, "fork"])
-@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "modern"), [({}, False), ({"fork": False, "list": False}, True), (None, True), ("fork", True)]
+)
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
     server = offering(settings)
     async with talk(server, modern=modern) as (sessions, _):
@@ -170,61 +169,17 @@ async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool)
 
 
 async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
+    """Before anything was said and after nothing can be asked."""
     server = offering()
     async with talk(server, greet=False) as (sessions, caller):
+        with pytest.raises(NoAnswer, match="nothing was sent"):
+            await sessions.list()
         await caller.ask("ping")
         assert (await sessions.list()).sessions[0].ref == "ses_a"
     assert len(server.sent("server/discover")) == 1
-
-
-async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None:
-    async with talk(offering(), greet=False) as (sessions, _):
-        with pytest.raises(NoAnswer, match="nothing was sent"):
-            await sessions.list()
     for call in (sessions.list(), sessions.fork()):
         with pytest.raises(NoAnswer, match="not connected"):
             await call
-
-
-async def test_of_two_forks_of_one_name_the_second_is_refused() -> None:
-    """Before it is sent: the server would create a session that nobody holds."""
-    server = offering()
-    server.late = frozenset({"sessions/fork"})
-    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
-        await caller.ask("tools/call")
-        tasks.start_soon(partial(sessions.fork, name="helper"))
-        await server.asked.wait()
-        with pytest.raises(ValueError, match="'helper'"):
-            await sessions.fork(name="helper")
-        server.go.set()
-    assert len(server.sent("sessions/fork")) == 1
-    assert sorted(session_id(server, "sessions/delete")) == ["fork-1", "id-1"]
-
-
-async def test_a_call_in_a_fork_that_is_being_created_waits_for_it() -> None:
-    """The name belongs to the fork from the start, so no second session is created for it."""
-    server = offering()
-    server.late = frozenset({"sessions/fork"})
-    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
-        await caller.ask("tools/call")
-        tasks.start_soon(partial(sessions.fork, name="helper"))
-        await server.asked.wait()
-        with sessions.use(sessions.open("helper")):
-            tasks.start_soon(caller.ask, "tools/call")
-            await anyio.wait_all_tasks_blocked()
-        server.go.set()
-    assert session_id(server, "tools/call") == ["id-1", "fork-1"]
-    assert len(server.sent("sessions/create")) == 1
-
-
-async def test_a_session_is_not_the_fork_of_itself() -> None:
-    async with talk(offering()) as (sessions, _):
-        with pytest.raises(ValueError, match="'thread'"):
-            await sessions.fork(sessions.open("thread"), name="thread")
-
-
-def session_id(server: Server, method: str) -> list[str]:
-    return [sent["sessionId"] for sent in server.carried(method) if sent]
 
 
 # --- the program's trace, to which the client's own requests belong, as the SDK's own do ---------------

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 from environments import needs
-from starlette.types import Message, Receive, Scope, Send
 
-from integration.servers import CELLS, COVERING, Cell, bare, wrapped
-from integration.serving import Peer
-from mcp_sessions.client import ClientSessions, NoAnswer, Refused
+from integration.servers import COVERING, Cell, bare
 
-from .peers import Log, Served, in_process, peer, served
+from .peers import Log, in_process, peer, served
 
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 
@@ -37,9 +31,9 @@ async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cel
                 assert await client.tool("count") == "4"
             assert fork is not None
             ids = {used, fork.id}
-        assert set(server.log.carried("tools/call")) == ids
-        assert len(server.log.sent("sessions/create")) == 1
-        assert {*server.log.carried("sessions/delete")} == ids
+        assert set(server.carried("tools/call")) == ids
+        assert len(server.sent("sessions/create")) == 1
+        assert {*server.carried("sessions/delete")} == ids
         assert not held.created
 
 
@@ -68,10 +62,10 @@ async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
             with sessions.use(sessions.new()):
                 assert await client.tool("whoami") == "nobody"
             assert sessions.offered is False
-        (call,) = server.log.sent("tools/call")
+        (call,) = server.sent("tools/call")
         assert "experimental" not in str(call)
-        assert server.log.carried("tools/call") == [None]
-        assert not server.log.sent("sessions/create") + server.log.sent("sessions/delete")
+        assert server.carried("tools/call") == [None]
+        assert not server.sent("sessions/create") + server.sent("sessions/delete")
 
 
 @covering
@@ -84,16 +78,16 @@ async def test_requests_are_what_the_era_asks_for(cell: Cell) -> None:
             held = sessions.current
             assert held is not None
             used = held.id
-        versions = {headers["mcp-protocol-version"] for headers, _ in server.log.seen[3:]}
+        versions = {headers["mcp-protocol-version"] for headers, _ in server.seen[3:]}
         assert versions == {"2026-07-28" if cell.modern else "2025-11-25"}
-        for headers, message in server.log.seen:
+        for headers, message in server.seen:
             if message.get("method", "").startswith("sessions/"):
                 assert headers.get("mcp-method") == (message["method"] if cell.modern else None)
-        expected = used if cell.modern else server.log.mirrored("tools/call")[0]
-        assert server.log.mirrored("sessions/delete") == [expected]
-        assert server.log.mirrored("tools/call") == [expected]
+        expected = used if cell.modern else server.mirrored("tools/call")[0]
+        assert server.mirrored("sessions/delete") == [expected]
+        assert server.mirrored("tools/call") == [expected]
         assert (expected is not None) is (cell.modern or cell.stateful)
-        assert all(declared["experimental"] == {"sessions": {}} for declared in declarations(cell, server.log))
+        assert all(declared["experimental"] == {"sessions": {}} for declared in declarations(cell, server))
 
 
 def declarations(cell: Cell, log: Log) -> list[dict[str, Any]]:
@@ -105,97 +99,33 @@ def declarations(cell: Cell, log: Log) -> list[dict[str, Any]]:
     return [envelope["io.modelcontextprotocol/clientCapabilities"] for envelope in envelopes]
 
 
-async def converse_at_once(sessions: ClientSessions, client: Peer, conversations: int, per: int) -> None:
-    """So many calls in each of so many conversations, all at once: each sees its own session alone, and counts."""
-    seen: Counter[tuple[int, str]] = Counter()
-
-    async def ask(number: int, times: int) -> None:
-        for _ in range(times):
-            seen[number, await client.tool("whoami")] += 1
-
-    async def converse(number: int) -> None:
-        with sessions.use(sessions.new()):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, number, per // 2)
-                tasks.start_soon(ask, number, per // 2 - 1)
-            assert await client.tool("count") == "1"
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(conversations):
-            tasks.start_soon(converse, number)
-    assert sorted(number for number, _ in seen) == list(range(conversations))
-    assert len({who for _, who in seen}) == conversations
-    assert set(seen.values()) == {per - 1}  # and one that counted
-
-
 @needs("mcp>=2")
 @pytest.mark.parametrize(
     ("conversations", "calls"), [(20, 4), pytest.param(50, 20, marks=pytest.mark.nightly)], ids=["80", "1,000"]
 )
 async def test_of_the_calls_in_many_conversations_none_crosses(conversations: int, calls: int) -> None:
-    """With the newest client in the newest era, on a server that costs little and answers in this process."""
+    """With the newest client in the newest era, on a server that costs little and answers in this process.
+
+    Each conversation sees its own session alone, and counts.
+    """
+    seen: Counter[tuple[int, str]] = Counter()
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
     async with in_process() as sessions, peer(newest, sessions) as client:
-        await converse_at_once(sessions, client, conversations, calls)
 
+        async def ask(number: int, times: int) -> None:
+            for _ in range(times):
+                seen[number, await client.tool("whoami")] += 1
 
-# --- one session is created, and `on_create` runs once, whatever fails -----------------------------------
+        async def converse(number: int) -> None:
+            with sessions.use(sessions.new()):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, number, calls // 2)
+                    tasks.start_soon(ask, number, calls // 2 - 1)
+                assert await client.tool("count") == "1"
 
-FAILURES: dict[str, tuple[int, bytes, bytes]] = {
-    "error": (200, b"application/json", b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32603,"message":"not now"}}'),
-    "lost": (200, b"text/event-stream", b": \n\n"),  # the connection is closed in the middle of the answer
-    "404": (404, b"text/plain", b""),
-    "500": (500, b"text/plain", b""),
-}
-FEW = [cell for cell in CELLS if not (cell.stateful or cell.json)]
-
-
-@asynccontextmanager
-async def failing_once(cell: Cell, method: str, how: str) -> AsyncIterator[tuple[Served, list[object]]]:
-    """The small server, which fails the first request of a method, and the sessions that were created on it."""
-    created, methods = list[object](), [method]
-    app = wrapped(cell, on_create=lambda *session: created.append(session), transport="auto")
-
-    async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        waiting = [await receive()]
-        message = json.loads(waiting[0].get("body") or b"{}")
-
-        async def again() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        if message.get("method") not in methods:
-            await app(scope, again, send)
-            return
-        methods.clear()
-        status, kind, body = FAILURES[how]
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        body = body.replace(b"%b", json.dumps(message["id"]).encode())
-        await send({"type": "http.response.body", "body": body, "more_body": how == "lost"})
-
-    async with served(cell, lambda _: front) as server:
-        yield server, created
-
-
-@needs("mcp>=2")
-@pytest.mark.parametrize("how", ["404", "500"])
-@pytest.mark.parametrize("cell", [cell for cell in FEW if cell.modern], ids=str)
-async def test_a_refused_discovery(cell: Cell, how: str) -> None:
-    """The client falls back to the handshake, which declares sessions: no transport session is made beside ours."""
-    async with failing_once(cell, "server/discover", how) as (server, created):
-        async with peer(cell, server.sessions()) as client:
-            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
-        assert len(created) == 1
-
-
-@pytest.mark.parametrize("how", ["error", "lost"])
-@pytest.mark.parametrize("cell", FEW, ids=str)
-async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, how: str) -> None:
-    """The call fails that needed it, nothing is sent again by itself, and the next call begins the session."""
-    async with failing_once(cell, "sessions/create", how) as (server, created):
-        async with peer(cell, server.sessions(timeout=0.5)) as client:
-            # SDK 1.x says nothing of a connection that is lost.
-            with pytest.raises((Refused, NoAnswer), match=r"sessions/create was (refused|not answered)"):
-                await client.tool("count")
-            assert created == []
-            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
-        assert len(created) == 1
+        async with anyio.create_task_group() as tasks:
+            for number in range(conversations):
+                tasks.start_soon(converse, number)
+    assert sorted(number for number, _ in seen) == list(range(conversations))
+    assert len({who for _, who in seen}) == conversations
+    assert set(seen.values()) == {calls - 1}  # and one that counted

@@ -9,25 +9,10 @@ import anyio
 import pytest
 from clients import SESSION_KEY
 
-from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, SessionMetadata
+from mcp_sessions.client import NoAnswer, NotOffered
 from mcp_sessions.client import _router as router
 
-from .scripted import (
-    HEADERS,
-    LOST,
-    OFFER,
-    URL,
-    Answer,
-    Rule,
-    Server,
-    calling,
-    echoing,
-    error,
-    item,
-    session_of,
-    storing,
-    talk,
-)
+from .scripted import HEADERS, LOST, OFFER, Answer, Rule, Server, calling, error, item, session_of, talk
 
 eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 
@@ -42,35 +27,32 @@ async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: b
         await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
         assert not server.sent("sessions/create")
         await caller.ask("tools/call")
-        assert server.carried("tools/call") == [{"sessionId": "own"}, {"sessionId": "id-1"}]
+        assert server.carried("tools/call") == ["own", "id-1"]
         assert server.carried("ping") + server.carried("sessions/list") == [None, None]
-    assert server.carried("sessions/delete") == [{"sessionId": "id-1"}]
+    assert server.carried("sessions/delete") == ["id-1"]
 
 
 @eras
 async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) -> None:
-    """No session metadata, as the draft demands, and no empty `params`; what the program tells is sent along."""
-    server = Server()
+    """No session metadata, as the draft demands, and no empty `params`; what the program tells is sent along.
+
+    So is who the client is, as in its handshake: a server that keeps nothing of that has nowhere else to learn it from.
+    """
+    server, info = Server(), {"name": "kitchen", "version": "2"}
     async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("tools/call")
         with sessions.use(sessions.new({"plan": "free"})):
             await caller.ask("tools/call")
         with sessions.use(sessions.open("other", {"plan": "paid"})):
             await caller.ask("tools/call")
-    first, second, third = (message.get("params", {}) for message in server.sent("sessions/create"))
+        await caller.ask("initialize", {"clientInfo": info})
+        with sessions.use(sessions.new()):
+            await caller.ask("tools/call")
+    first, second, third, fourth = (message.get("params", {}) for message in server.sent("sessions/create"))
     assert set(first) == ({"_meta"} if modern else set())
     assert (second["plan"], third["plan"]) == ("free", "paid")
-    assert all(session_of(message) is None for message in server.sent("sessions/create"))
-
-
-async def test_who_the_client_is_goes_with_the_creation() -> None:
-    """As in its handshake: a server that keeps nothing of that has nowhere else to learn it from."""
-    server, info = Server(), {"name": "kitchen", "version": "2"}
-    async with talk(server, modern=False) as (_, caller):
-        await caller.ask("initialize", {"clientInfo": info})
-        await caller.ask("tools/call")
-    (created,) = server.sent("sessions/create")
-    assert created["params"] == {"_meta": {"io.modelcontextprotocol/clientInfo": info}}
+    assert modern or fourth == {"_meta": {"io.modelcontextprotocol/clientInfo": info}}
+    assert server.carried("sessions/create") == [None] * 4
 
 
 async def test_the_result_is_free_of_what_was_asked_for() -> None:
@@ -84,37 +66,22 @@ async def test_the_result_is_free_of_what_was_asked_for() -> None:
         assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
+async def test_the_state_that_comes_back_is_sent_from_then_on() -> None:
+    """A result without one that can be read keeps the one before; a result about another session is not believed."""
+    unreadable: list[Any] = [
         {},
         {"_meta": None},
         {"_meta": [1]},
-        *({"_meta": {SESSION_KEY: echoed}} for echoed in (None, "text", {"state": "new"})),
-        {"_meta": {SESSION_KEY: {"sessionId": "id-1", "state": 7}}},
-    ],
-)
-async def test_a_result_without_a_session_that_can_be_read_changes_nothing(result: dict[str, Any]) -> None:
-    server = Server({"tools/call": lambda _: {"result": result}})
+        *({"_meta": {SESSION_KEY: odd}} for odd in (None, "x")),
+    ]
+    named = [{"sessionId": "id-1", "state": 7}, {"state": "nameless"}, {"sessionId": "id-2", "state": "forged"}]
+    one, two = ({"_meta": {SESSION_KEY: {"sessionId": "id-1", "state": state}}} for state in ("one", "two"))
+    results = iter([one, *unreadable, *({"_meta": {SESSION_KEY: odd}} for odd in named), two, {}])
+    server = Server({"tools/call": lambda _: {"result": next(results)}})
     async with talk(server) as (_, caller):
-        await caller.ask("tools/call")
-        await caller.ask("tools/call")
-    assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
-
-
-async def test_the_state_that_comes_back_is_sent_from_then_on() -> None:
-    """A result without one keeps the one before; a result about another session is not believed."""
-    says = iter([{"state": "one"}, {}, {"sessionId": "id-2", "state": "forged"}, {"state": "two"}, {}])
-
-    def answer(message: dict[str, Any]) -> Answer:
-        rule: Answer = echoing(**next(says))(message)
-        return rule
-
-    server = Server({"tools/call": answer})
-    async with talk(server) as (_, caller):
-        for _ in range(5):
+        for _ in range(11):
             await caller.ask("tools/call")
-    assert [(sent or {}).get("state") for sent in server.carried("tools/call")] == [None, "one", "one", "one", "two"]
+    assert [(session_of(sent) or {}).get("state") for sent in server.sent("tools/call")] == [None, *["one"] * 9, "two"]
 
 
 async def test_lists_are_never_kept_by_the_clients_cache() -> None:
@@ -153,7 +120,7 @@ async def test_a_client_that_never_asks_what_a_server_offers_has_it_asked(offer:
                 tasks.start_soon(caller.ask, "tools/call")
         assert sessions.offered is offered
     assert len(server.sent("server/discover")) == 1
-    assert server.carried("tools/call") == [{"sessionId": "id-1"} if offered else None] * 3
+    assert server.carried("tools/call") == ["id-1" if offered else None] * 3
 
 
 async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
@@ -184,26 +151,19 @@ async def test_headers_stand_beside_what_is_ours() -> None:
 
 @eras
 async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
+    """With the context that the transport notes, of which SDK 2.x runs callbacks in; others note none."""
     server = Server()
     async with talk(server, modern=modern) as (_, caller):
         await caller.tell("notifications/progress", progress=1)
         await caller.write.send(item({"id": 1, "result": {}}))
-        got: Any = None
         for pushed in (item({"id": "s-1", "method": "ping"}), ValueError("not JSON"), item({"id": 99, "result": {}})):
             caller._another = anyio.Event()
             await server.push(pushed)
-            got = await caller.another()
+            await caller.another()
         assert [type(other) for other in caller.others] == [dict, ValueError, dict]
-        assert got["id"] == 99
-        await caller.ask("tools/call")
+        assert caller.others[-1]["id"] == 99
+        assert caller.contexts == [None] * 4
     assert server.carried("notifications/progress") == [None]
-
-
-async def test_what_the_transport_noted_reaches_the_client_with_its_message() -> None:
-    """SDK 2.x runs callbacks in the context of the request that they belong to; other transports note none."""
-    server = Server()
-    async with talk(server) as (_, caller):
-        assert caller.contexts == [None]
 
 
 async def test_what_cannot_be_written_is_not_waited_for() -> None:
@@ -219,7 +179,7 @@ async def test_what_cannot_be_written_is_not_waited_for() -> None:
 async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK 1.x says nothing when a call times out; the oldest make room, and their answers pass as they are."""
     monkeypatch.setattr(router, "MAX_PENDING", 1)
-    server = Server(late=frozenset({"slow"}))
+    server = Server(late={"slow"})
     async with talk(server) as (_, caller), anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "slow")
         await server.asked.wait()
@@ -232,34 +192,23 @@ async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypa
 # --- what is known of the server ---------------------------------------------------------------------
 
 
-DECLARED: dict[str, Any] = {"experimental": {"sessions": {}}}
-
-
 def first(*answers: dict[str, Any], then: Any = None) -> Rule:
     following = chain(answers, repeat(then or {"result": OFFER}))
     return lambda message: next(following)
 
 
-async def test_a_refused_discovery_leaves_it_to_the_handshake() -> None:
-    """A client tries the modern era first: the handshake that follows declares sessions, and one is created."""
-    server = Server({"server/discover": first(error(-32601))})
+async def test_a_refused_discovery_leaves_it_to_the_handshake_which_may_be_made_again() -> None:
+    """A client tries the modern era first: each handshake that follows declares sessions, and one is created."""
+    server = Server({"server/discover": first(error(-32601)), "initialize": first(error(-32603), {"result": {}})})
     async with talk(server) as (sessions, caller):
         assert sessions.offered is None
         caller.modern = False
-        await caller.ask("initialize", {"capabilities": {}})
-        await caller.ask("tools/call")
-    assert [sent["params"]["capabilities"] for sent in server.sent("initialize")] == [DECLARED]
-    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
-
-
-async def test_a_refused_handshake_may_be_made_again() -> None:
-    server = Server({"initialize": first(error(-32603), {"result": {}})})
-    async with talk(server, modern=False) as (_, caller):
-        for _ in range(2):
+        for _ in range(3):
             await caller.ask("initialize", {"capabilities": {}})
         await caller.ask("tools/call")
-    assert [sent["params"]["capabilities"] for sent in server.sent("initialize")] == [DECLARED] * 3
-    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
+    declared = [sent["params"]["capabilities"] for sent in server.sent("initialize")]
+    assert declared == [{"experimental": {"sessions": {}}}] * 3
+    assert server.carried("tools/call") == ["id-1"]
 
 
 async def test_a_first_request_that_fails_changes_nothing() -> None:
@@ -268,29 +217,24 @@ async def test_a_first_request_that_fails_changes_nothing() -> None:
         with sessions.use(None):
             await caller.ask("tools/list")
         await caller.ask("tools/call")
-    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
+    assert server.carried("tools/call") == ["id-1"]
 
 
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
-    """The request that needed it goes without a session; the next one asks anew."""
-    server = Server({"server/discover": first(error(-32603))})
-    async with talk(server, greet=False) as (_, caller):
-        for _ in range(3):
-            await caller.ask("tools/call")
-    assert server.carried("tools/call") == [None, {"sessionId": "id-1"}, {"sessionId": "id-1"}]
-    assert len(server.sent("server/discover")) == 2
+    """The request that needed it goes without a session, which has not begun then and is not lost; the next asks anew.
 
-
-async def test_a_session_that_was_not_sent_was_not_lost() -> None:
-    """A server behind the server has lost one of its own: the handle, which has not begun, is not done with that."""
+    An error about a session is one of a server behind the server.
+    """
     server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
     async with talk(server, greet=False) as (sessions, caller):
         with sessions.use(sessions.new()) as held:
             assert (await caller.ask("tools/call"))["error"]["code"] == LOST
             assert held is not None
             assert not held.ended
-            await caller.ask("tools/call")
-    assert server.carried("tools/call") == [None, {"sessionId": "id-1"}]
+            for _ in range(2):
+                await caller.ask("tools/call")
+    assert server.carried("tools/call") == [None, "id-1", "id-1"]
+    assert len(server.sent("server/discover")) == 2
 
 
 async def test_what_is_not_known_yet_is_not_lacking() -> None:
@@ -301,22 +245,3 @@ async def test_what_is_not_known_yet_is_not_lacking() -> None:
             await sessions.list()
         with pytest.raises(NotOffered):
             await sessions.list()
-
-
-async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_storage() -> None:
-    """Two calls of a lost session: the second error comes when the next session has begun under the same name."""
-
-    def lose_the_first(message: dict[str, Any]) -> dict[str, Any]:
-        session = session_of(message) or {}
-        return error(LOST, **session) if session["sessionId"] == "id-1" else {"result": {}}
-
-    server = Server({"tools/call": lose_the_first, "slow": lose_the_first}, late=frozenset({"slow"}))
-    sessions = storing(server, storage := MemoryStorage())
-    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
-        tasks.start_soon(caller.ask, "slow")
-        await server.asked.wait()
-        for _ in range(2):
-            await caller.ask("tools/call")
-        server.go.set()
-        await caller.ask("ping")
-    assert await storage.load(URL) == {"": SessionMetadata("id-2")}

@@ -11,7 +11,7 @@ from environments import INSTALLED
 
 from integration.servers import COVERING, Cell
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import FileStorage, fastmcp_transport, with_sessions
+from mcp_sessions.client import FileStorage, MemoryStorage, fastmcp_transport, with_sessions
 
 from .peers import peer, served
 
@@ -34,8 +34,8 @@ async def test_a_url_is_connected_to(cell: Cell, tmp_path: Path) -> None:
         for _ in range(2):
             async with peer(cell, sessions) as client:
                 assert await client.tool("count") == "1"
-        assert len(server.log.sent("sessions/create")) == 3
-        assert len(server.log.sent("sessions/delete")) == 2
+        assert len(server.sent("sessions/create")) == 3
+        assert len(server.sent("sessions/delete")) == 2
 
 
 @each_era
@@ -46,8 +46,8 @@ async def test_a_url_goes_with_a_client_of_the_programs_own(cell: Cell) -> None:
             async with peer(cell, with_sessions(server.url, http_client=own)) as client:
                 assert await client.tool("count") == "1"
             assert not own.is_closed
-        assert {headers.get("x-who") for headers, _ in server.log.seen} == {"ann"}
-        assert len(server.log.sent("sessions/delete")) == 2
+        assert {headers.get("x-who") for headers, _ in server.seen} == {"ann"}
+        assert len(server.sent("sessions/delete")) == 2
 
 
 @fastmcp_cells
@@ -59,7 +59,7 @@ async def test_fastmcps_client_takes_sessions_as_its_transport(cell: Cell) -> No
         for _ in range(2):
             async with client:
                 assert (await client.call_tool("count")).content[0].text == "1"
-        assert len(server.log.sent("sessions/create")) == 2
+        assert len(server.sent("sessions/create")) == 2
 
 
 class Client:
@@ -72,25 +72,19 @@ class Client:
     def call_tool(self) -> None: ...
 
 
+NO_SOURCES = ["", "ftp://host/mcp", "host/mcp", "http://", "http://host:port", "http://[::1", None, Client()]
+
+
 @pytest.mark.parametrize(
-    "source",
+    ("source", "options", "remedy"),
     [
-        "",
-        "ftp://host/mcp",
-        "host/mcp",
-        "http://",
-        "http://host:port",
-        "http://[::1",
-        None,
-        7,
-        Client(),
+        *((odd, {}, r'takes the URL of a server, such as "http://.* a transport such as ') for odd in NO_SOURCES),
+        (Client, {"http_client": http.AsyncClient()}, "goes with a URL; a transport has its own"),
+        # of another transport nobody knows which server it connects to
+        (Client, {"storage": MemoryStorage()}, r"with_sessions\(url, storage\)"),
+        ("http://host/mcp", {"on_not_found": "ignore"}, 'must be "raise" or "recreate"'),
     ],
 )
-def test_anything_else_is_refused(source: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r'takes the URL of a server, such as "http://.* a transport such as '):
-        with_sessions(source)
-
-
-def test_an_http_client_goes_with_a_url_alone() -> None:
-    with pytest.raises(ConfigurationError, match="goes with a URL; a transport has its own"):
-        with_sessions(Client, http_client=http.AsyncClient())
+def test_anything_else_is_refused(source: Any, options: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        with_sessions(source, **options)
