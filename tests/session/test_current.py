@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +16,8 @@ from apps import Server, sessions
 from clients import Client, http
 from environments import needs
 from starlette.requests import Request
-from starlette.types import Scope
 
-from mcp_sessions import Correlation, Session, current_correlation, current_session
+from mcp_sessions import Session, current_correlation, current_session
 from mcp_sessions._session.session import shown_variable
 
 
@@ -54,48 +55,46 @@ async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
     assert current_session() is None
 
 
-@pytest.fixture
-def stuck() -> Any:
-    """A context variable that still holds the session of a connection's first request."""
-    token: Token[Any] = shown_variable.set({"mcp_session": SimpleNamespace(ref="stuck", correlation=None)})
-    yield
-    shown_variable.reset(token)
-
-
-async def scope_in(variable: ContextVar[Any], value: Any) -> str:
+@contextmanager
+def holding(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     token = variable.set(value)
     try:
-        return ref()
+        yield
     finally:
         variable.reset(token)
 
 
-SCOPE: Scope = http(mcp_session=SimpleNamespace(ref="of the request", correlation=None))
+@pytest.fixture
+def stuck() -> Iterator[None]:
+    """A context variable that still holds the session of a connection's first request."""
+    with holding(shown_variable, {"mcp_session": SimpleNamespace(ref="stuck", correlation="stuck")}):
+        yield
+
+
+OWN: dict[str, Any] = {"mcp_session": SimpleNamespace(ref="of the request", correlation="c1")}
 
 
 @pytest.mark.usefixtures("stuck")
-async def test_fastmcp_s_own_request_comes_before_the_context_variable() -> None:
+@pytest.mark.parametrize(
+    ("members", "found"),
+    [(OWN, ("of the request", "c1")), ({"mcp_correlation": "c1"}, ("nobody", "c1")), ({}, ("nobody", None))],
+)
+def test_fastmcp_s_own_request_comes_before_the_context_variable(members: dict[str, Any], found: Any) -> None:
+    """For the session, and for the name of the conversation, which may stand beside it."""
     from fastmcp.server.http import _current_http_request as variable
 
-    assert ref() == "stuck"
-    assert await scope_in(variable, Request(SCOPE)) == "of the request"
-    assert await scope_in(variable, Request(http())) == "nobody"
+    assert (ref(), current_correlation()) == ("stuck", "stuck")  # type: ignore[comparison-overlap]  # only compared
+    with holding(variable, Request(http(**members))):
+        assert (ref(), current_correlation()) == found
 
 
 @needs("mcp<2")
 @pytest.mark.usefixtures("stuck")
-async def test_the_older_sdk_s_own_request_comes_before_the_context_variable() -> None:
-    variable: Any = vars(sdk_server)["request_ctx"]
-    assert await scope_in(variable, SimpleNamespace(request=Request(SCOPE))) == "of the request"
-    assert await scope_in(variable, SimpleNamespace(request=None)) == "stuck"
-
-
-@needs("mcp>=2")
-@pytest.mark.usefixtures("stuck")
-def test_the_newer_sdk_leaves_it_to_the_context_variable() -> None:
-    """It has no such variable, and its handlers run in the request's own context."""
-    assert not hasattr(sdk_server, "request_ctx")
-    assert ref() == "stuck"
+def test_the_older_sdk_s_own_request_comes_before_the_context_variable() -> None:
+    """The newer one has none, since its handlers run in the request's own context."""
+    for request, found in ((Request(http(**OWN)), "of the request"), (None, "stuck")):
+        with holding(vars(sdk_server)["request_ctx"], SimpleNamespace(request=request)):
+            assert ref() == found
 
 
 @pytest.mark.usefixtures("stuck")
@@ -104,17 +103,3 @@ def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, module.__name__)
     assert ref() == "stuck"
     assert fastmcp_dependencies.__name__ not in sys.modules
-
-
-@pytest.mark.parametrize("members", [{"mcp_session": SimpleNamespace(correlation="c1")}, {"mcp_correlation": "c1"}])
-async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: dict[str, Any]) -> None:
-    """On the session, or on the scope where there is none; a variable that is stuck says nothing."""
-    from fastmcp.server.http import _current_http_request as variable
-
-    stuck: Token[Any] = shown_variable.set({"mcp_correlation": Correlation("stuck", "stuck")})
-    token = variable.set(Request(http(**members)))
-    try:
-        assert current_correlation() == "c1"  # type: ignore[comparison-overlap]  # only compared
-    finally:
-        variable.reset(token)
-        shown_variable.reset(stuck)
