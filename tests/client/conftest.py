@@ -8,18 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 _LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-_THEIRS = {"test_page.py", "test_real_clients.py"}
-_OVER_HTTP = _THEIRS | {"test_transports.py"}
+_OVER_HTTP = {"test_page.py", "test_real_clients.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The SDK drops some of its memory streams unclosed, and Uvicorn, which serves HTTP, runs on asyncio alone."""
-    on_trio = []
-    for item in [item for item in items if item.path.parent.name == "client"]:
-        if item.path.name in _THEIRS:
-            item.add_marker(_LEFT_BEHIND)
-        on_trio += [item] * (item.path.name in _OVER_HTTP and "[trio" in item.name)
-    items[:] = [item for item in items if item not in on_trio]
+    theirs = [item for item in items if item.path.parent.name == "client" and item.path.name in _OVER_HTTP]
+    for item in theirs:
+        item.add_marker(_LEFT_BEHIND)
+    items[:] = [item for item in items if item not in theirs or "[trio" not in item.name]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any, Final
 
 import anyio
-from anyio.abc import TaskGroup
 from clients import ENVELOPE, MODERN, SESSION_KEY
 from mcp import types
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
@@ -118,14 +117,11 @@ class Server:
     async def _serve(self, requests: Any, answers: Any) -> None:
         async with anyio.create_task_group() as tasks:
             with suppress(anyio.ClosedResourceError):
-                await self._serve_each(requests, answers, tasks)
-
-    async def _serve_each(self, requests: Any, answers: Any, tasks: TaskGroup) -> None:
-        async for request in requests:
-            self.received.append(request)
-            message = plain(request)
-            if "id" in message and "method" in message:
-                tasks.start_soon(self._reply, message, answers)
+                async for request in requests:
+                    self.received.append(request)
+                    message = plain(request)
+                    if "id" in message and "method" in message:
+                        tasks.start_soon(self._reply, message, answers)
 
     async def _reply(self, message: dict[str, Any], answers: Any) -> None:
         if message["method"] in self.late:
@@ -152,7 +148,6 @@ class Caller:
     contexts: list[Context | None] = field(default_factory=list)
     _arrived: dict[Any, anyio.Event] = field(default_factory=dict)
     _ids: Any = field(default_factory=lambda: count(1))
-    _another: anyio.Event = field(default_factory=anyio.Event)
 
     async def read(self, stream: Any) -> None:
         async with stream:
@@ -164,13 +159,8 @@ class Caller:
                     self._arrived[message["id"]].set()
                 else:
                     self.others.append(message or something)
-                    self._another.set()
         for event in self._arrived.values():
             event.set()
-
-    async def another(self) -> Any:
-        await self._another.wait()
-        return self.others[-1]
 
     async def ask(self, method: str, params: dict[str, Any] | None = None, id: int | None = None) -> dict[str, Any]:
         """Ask, and wait for the answer; empty where the connection ended."""

@@ -157,9 +157,8 @@ async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
         await caller.tell("notifications/progress", progress=1)
         await caller.write.send(item({"id": 1, "result": {}}))
         for pushed in (item({"id": "s-1", "method": "ping"}), ValueError("not JSON"), item({"id": 99, "result": {}})):
-            caller._another = anyio.Event()
             await server.push(pushed)
-            await caller.another()
+        await anyio.wait_all_tasks_blocked()
         assert [type(other) for other in caller.others] == [dict, ValueError, dict]
         assert caller.others[-1]["id"] == 99
         assert caller.contexts == [None] * 4

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import subprocess
-import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -69,23 +67,13 @@ async def test_a_file_that_does_not_hold_sessions_is_left_alone(tmp_path: Path) 
     assert not server.received
 
 
-PROGRAM = """
-import asyncio, sys
-from mcp_sessions.client import FileStorage, SessionMetadata
-
-async def main(path, who):
-    for number in range(40):
-        await FileStorage(path).save("https://host.example/mcp", f"{who}-{number}", SessionMetadata("one"))
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+async def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each change has a connection of its own, in a thread here."""
     path = tmp_path / "sessions.db"
-    programs = [subprocess.Popen([sys.executable, "-c", PROGRAM, path, who]) for who in ("ann", "bob")]
-    assert [program.wait() for program in programs] == [0, 0]
-    assert len(anyio.run(FileStorage(path).load, URL)) == 80
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(FileStorage(path).save, URL, str(number), TWO)
+    assert len(await FileStorage(path).load(URL)) == 20
 
 
 # --- sessions in a storage ---

@@ -99,6 +99,8 @@ def notebook() -> str:
     data = require_session().data.sync
     data.set("a", 1)
     data.update("list", lambda kept: [*kept, "x"], default=[])
+    with pytest.raises(DataError, match="ttl must be more than 0"):
+        data.set("b", "short", ttl=0)
     data.set("b", "short", ttl=60)
     data.delete("b")
     return json.dumps(
