@@ -232,11 +232,11 @@ MUTANTS: Final = {
         "server/test_sessions.py",
     ),
     "file-folder": Mutant(
-        "stores/_sqlite_file.py", "if folder.st_mode & stat.S_IWOTH:", "if False:", "stores/test_sqlite_place.py"
+        "stores/_sqlite_file.py", "if folder.st_mode & stat.S_IWOTH:", "if False:", "stores/test_sqlite_file.py"
     ),
-    "file-link": Mutant("stores/_sqlite_file.py", "os.lstat(part)", "os.stat(part)", "stores/test_sqlite_place.py"),
+    "file-link": Mutant("stores/_sqlite_file.py", "os.lstat(part)", "os.stat(part)", "stores/test_sqlite_file.py"),
     "file-owner": Mutant(
-        "stores/_sqlite_file.py", "found.st_uid not in {", "found.st_uid in {-1} - {", "stores/test_sqlite_place.py"
+        "stores/_sqlite_file.py", "found.st_uid not in {", "found.st_uid in {-1} - {", "stores/test_sqlite_file.py"
     ),
     "file-durable": Mutant(
         "stores/_sqlite_file.py",
