@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent import futures
 from contextlib import closing
 from functools import partial
@@ -23,22 +23,19 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from sqlite_worker import SHELF
+from anyio.abc import TaskGroup
 
-from mcp_sessions._errors import DataGone, StoreFull, StoreUnavailable
+from mcp_sessions._errors import DataGone, MCPSessionsError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores._base import Record, SessionStatus, Store
+from mcp_sessions.stores._base import Forgotten, Record, SessionStatus
 from mcp_sessions.stores._sqlite import SQLiteStore
-from mcp_sessions.testing._contract import LATER, START, Clock, revoke, session
+from mcp_sessions.testing._contract import LATER, START, Clock, at_once, namespace, revoke, session
 
 WORKER = Path(__file__).with_name("sqlite_worker.py")
 PATIENCE = 120  # seconds until a test fails that would wait for ever
-can_mount = pytest.mark.skipif(
-    platform.system() != "Linux" or os.geteuid() != 0, reason="needs root on Linux, to mount a small disk"
-)
 
 
 @pytest.fixture
@@ -66,35 +63,45 @@ def rows(path: Path, table: str = "sessions") -> int:
         return counted
 
 
-def delete(path: Path) -> None:
-    for part in ("", "-wal", "-shm"):
-        Path(f"{path}{part}").unlink(missing_ok=True)
+async def outcome(call: Callable[[], Awaitable[Any]]) -> Any:
+    """What a call returns, or the error that it raises."""
+    try:
+        return await call()
+    except MCPSessionsError as error:
+        return error
 
 
-def worker(*args: object) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, str(WORKER), *map(str, args)], stdout=subprocess.PIPE, text=True)
+class Work:
+    """Holds up the thread of a store until it is released."""
+
+    def __init__(self) -> None:
+        self.begun, self.released, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.released.wait(PATIENCE)
+        self.ended.set()
+
+    async def begin(self, group: TaskGroup, store: SQLiteStore) -> None:
+        group.start_soon(store._run, self)
+        assert await anyio.to_thread.run_sync(self.begun.wait, PATIENCE)
 
 
 # --- what came before ----------------------------------------------------------------------------
 
 
-async def test_sessions_from_before_the_file_was_made_are_lost(
-    store: SQLiteStore, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("forgotten", "status"), [("refuse", SessionStatus.UNKNOWN), ("accept", SessionStatus.LIVE)])
+async def test_sessions_from_before_the_file_was_made_may_have_been_ended(
+    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, forgotten: Forgotten, status: SessionStatus
 ) -> None:
-    """They may have been ended. A calm line in the log says so; a session of that second, and a later one, live."""
+    """So they are refused, unless that is asked for. A calm line in the log says so; that second's sessions live."""
+    store = SQLiteStore(path, forgotten=forgotten, clock=clock)
     with caplog.at_level(logging.INFO, "mcp_sessions"):
         await store.open()
     (line,) = caplog.records
     assert (line.levelname, "accepts sessions that begin from now on" in line.getMessage()) == ("INFO", True)
-    asked = [session(issued_at=START - 1), session(issued_at=START), session(issued_at=START + 1)]
-    assert await store.statuses(asked) == [SessionStatus.UNKNOWN, SessionStatus.LIVE, SessionStatus.LIVE]
-
-
-async def test_sessions_from_before_the_file_was_made_can_be_accepted(path: Path, clock: Clock) -> None:
-    """Where that is asked for; what was ended since is ended."""
-    store = SQLiteStore(path, forgotten="accept", clock=clock)
-    before = session(issued_at=START - 1)
-    assert await store.status(before) is SessionStatus.LIVE
+    before, *others = [session(issued_at=START + n) for n in (-1, 0, 1)]
+    assert await store.statuses([before, *others]) == [status, SessionStatus.LIVE, SessionStatus.LIVE]
     await revoke(store, before)
     assert await store.status(before) is SessionStatus.ENDED
     await store.close()
@@ -134,31 +141,6 @@ async def test_reads_do_not_wait_for_a_change_that_waits(store: SQLiteStore, oth
     assert ended.count(SessionStatus.LIVE) >= 9  # the one that had begun may be done
 
 
-async def test_who_gives_up_leaves_no_transaction_open(store: SQLiteStore, other: sqlite3.Connection) -> None:
-    """Whether what it asked for was done or not, another program can write at once."""
-    await store.open()
-    for n in range(20):
-        async with anyio.create_task_group() as group:
-            group.start_soon(revoke, store, session(f"s{n}"))
-            for _ in range(n):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
-    await revoke(store, session("last"))
-    await store._run(lambda: None)  # what was asked for before is done
-    other.execute("PRAGMA busy_timeout = 0")
-    other.execute("BEGIN IMMEDIATE")
-    other.execute("ROLLBACK")
-
-
-async def test_closing_is_done_even_by_who_gives_up_waiting(store: SQLiteStore) -> None:
-    """A server that is told to hurry still lets go of its threads."""
-    await store.open()
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await store.close()
-    assert await store.status(session()) is SessionStatus.LIVE
-
-
 async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
     store: SQLiteStore, clock: Clock, other: sqlite3.Connection
 ) -> None:
@@ -168,18 +150,26 @@ async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
     await store.register(Record(a.ref, None, START, LATER, START))
     clock.now = START + 100
     other.execute("BEGIN IMMEDIATE")
-    told: list[SessionStatus] = []
 
-    async def ask() -> None:
-        told.append(await store.touch(a, idle_timeout=None))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(ask)
+    async def end() -> None:
         for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
             await store.status(a)
         other.execute("UPDATE sessions SET reason = 'deleted' WHERE ref = ?", (a.ref,))
         other.execute("COMMIT")
-    assert told == [SessionStatus.ENDED]
+
+    assert (await at_once([partial(store.touch, a, idle_timeout=None), end]))[0] is SessionStatus.ENDED
+
+
+async def test_a_store_can_be_closed_at_any_time(store: SQLiteStore) -> None:
+    """By one that is told to hurry and does not wait, and by several at once; and it can be used after that."""
+    await store.open()
+    thread = store._thread
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await store.close()
+    assert store._thread is not thread
+    await at_once([store.close] * 3)
+    assert await store.status(session()) is SessionStatus.LIVE
 
 
 # --- forgetting ----------------------------------------------------------------------------------
@@ -201,9 +191,7 @@ async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None
 
 async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock) -> None:
     """A change a minute begins it; what is not over stays."""
-    store = SQLiteStore(path, clock=clock)
-    await store.open()
-    over, still = START + 40, START + 41
+    store, over, still = SQLiteStore(path, clock=clock), START + 40, START + 41
     for n in range(6):
         until = over if n % 2 else still
         await store.write(Namespace(f"o{n}", until, 1000, ""), "k", b"1")
@@ -251,10 +239,7 @@ async def gone(threads: set[threading.Thread]) -> None:
 async def test_a_store_has_one_thread(path: Path, clock: Clock) -> None:
     """However many ask at once, and it ends with the store."""
     store, before = SQLiteStore(path, clock=clock), threads_now()
-    async with anyio.create_task_group() as group:
-        for n in range(5):
-            group.start_soon(partial(store.count, audience=AUDIENCE))
-            group.start_soon(revoke, store, session(f"{n}"))
+    await at_once([partial(store.count, audience=AUDIENCE), *(partial(revoke, store, session(name)) for name in "abc")])
     threads = threads_now() - before
     assert len(threads) == 1
     await store.close()
@@ -291,43 +276,21 @@ async def test_a_change_that_comes_as_the_last_one_is_taken_is_not_left_alone(st
             await revoke(store, session("other"))
 
 
-async def test_several_tasks_may_close_a_store_at_once(store: SQLiteStore) -> None:
-    """And it can be used after that."""
-    await store.open()
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(store.close)
-    assert await store.status(session()) is SessionStatus.LIVE
-
-
 def test_one_store_serves_several_event_loops(path: Path, anyio_backend: str) -> None:
-    """One after the other, and of both kinds."""
-    store = SQLiteStore(path, clock=Clock())
-    for n, backend in enumerate(("asyncio", "trio", anyio_backend)):
+    """One after the other, of both kinds; one that ends meanwhile is let go, though what had begun there runs on."""
+    store, work = SQLiteStore(path, clock=Clock()), Work()
+    for n, backend in enumerate(("asyncio", "trio")):
         assert anyio.run(revoke, store, session(f"{n}"), backend=backend) is True
-    anyio.run(store.close, backend=anyio_backend)
-
-
-def test_an_event_loop_that_ended_meanwhile_is_let_go(path: Path, anyio_backend: str) -> None:
-    """No task waits there any more; what had begun runs to its end, and the next call has its turn."""
-    store = SQLiteStore(path, clock=Clock())
-    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def block() -> None:
-        begun.set()
-        assert released.wait(PATIENCE)
-        ended.set()
 
     async def give_up() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(store._run, block)
-            assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
+            await work.begin(group, store)
             group.cancel_scope.cancel()
 
     anyio.run(give_up, backend=anyio_backend)
-    released.set()
+    work.released.set()
     assert anyio.run(revoke, store, session(), backend=anyio_backend) is True
-    assert ended.is_set()
+    assert work.ended.is_set()
     anyio.run(store.close, backend=anyio_backend)
 
 
@@ -341,25 +304,6 @@ async def test_a_store_that_nothing_holds_lets_its_threads_end(path: Path, clock
     gc.collect()
     await gone(threads)
     assert not await anyio.Path(f"{path}-wal").exists()
-
-
-async def test_a_store_does_not_wait_for_the_file_of_another(
-    path: Path, other: sqlite3.Connection, clock: Clock
-) -> None:
-    """One process may have several, such as two servers with a file each."""
-    waits, free = (SQLiteStore(at, busy_timeout=20, clock=clock) for at in (path, path.with_name("free.db")))
-    for each in (waits, free):
-        await each.open()
-    other.execute("BEGIN IMMEDIATE")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(revoke, waits, session())
-        for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
-            await anyio.lowlevel.checkpoint()
-        with anyio.fail_after(10):
-            assert await revoke(free, session()) is True
-        other.execute("ROLLBACK")
-    for each in (waits, free):
-        await each.close()
 
 
 async def test_what_a_fork_inherits_is_not_touched(
@@ -382,20 +326,13 @@ async def test_what_a_fork_inherits_is_not_touched(
 
 async def test_a_fork_waits_for_what_is_at_work(store: SQLiteStore) -> None:
     """Else the child would inherit a file that is half changed; the parent goes on."""
-    begun, released = threading.Event(), threading.Event()
-
-    def block() -> None:
-        begun.set()
-        assert released.wait(PATIENCE)
-
-    forking = threading.Thread(target=store._before_fork)
+    work, forking = Work(), threading.Thread(target=store._before_fork)
     async with anyio.create_task_group() as group:
-        group.start_soon(store._run, block)
-        assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
+        await work.begin(group, store)
         forking.start()
         forking.join(0.1)
         waits = forking.is_alive()
-        released.set()
+        work.released.set()
     forking.join(PATIENCE)
     store._after_fork(is_child=False)
     assert waits
@@ -405,46 +342,29 @@ async def test_a_fork_waits_for_what_is_at_work(store: SQLiteStore) -> None:
 # --- several processes ---------------------------------------------------------------------------
 
 
-def test_processes_that_start_at_once_on_a_new_file_lose_nothing(path: Path) -> None:
-    """Four of them, with four tasks each that change one number."""
-    told, _ = worker("count", path, 4, 4, 3).communicate(timeout=PATIENCE)
-    assert told.split() == ["0"] * 4
-
-    async def total() -> bytes | None:
-        store: Store = SQLiteStore(path)
-        try:
-            return await store.read(SHELF, "n")
-        finally:
-            await store.close()
-
-    assert anyio.run(total) == b"48"
+def told(*command: object) -> str:
+    """Return what a program prints."""
+    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    return ended.stdout.replace("\n", " ").strip()
 
 
-def test_a_fork_amid_changes_leaves_the_file_usable(path: Path) -> None:
-    """Each child has connections of its own, and inherits no lock as held by a thread that it does not have."""
-    told, _ = worker("fork", path, "20").communicate(timeout=PATIENCE)
-    assert told.split() == ["0", "SessionStatus.ENDED"]
+@pytest.mark.parametrize(
+    ("mode", "result"),
+    [("count", "0 0 0 0 b'48'"), ("fork", "0 SessionStatus.ENDED")],
+    ids=["that start at once on a new file lose nothing", "forked amid changes inherit no lock"],
+)
+def test_processes_share_a_file(mode: str, result: str, path: Path) -> None:
+    assert told(sys.executable, WORKER, mode, path) == result
 
 
-def on_disk(size: str, mode: str, folder: Path) -> list[str]:
-    """Return what a worker prints whose store lies on a small disk of its own."""
-    mount = f'mount -t tmpfs -o size={size},mode=700 tmpfs "{folder}"'
-    command = f'{mount} && exec "{sys.executable}" "{WORKER}" {mode} "{folder}"'
-    told = subprocess.run(  # in a name space of its own, with which the disk is gone
-        ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
-    return told.stdout.splitlines()
-
-
-@can_mount
+@pytest.mark.skipif(platform.system() != "Linux" or os.geteuid() != 0, reason="needs root on Linux, to mount a disk")
 def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -> None:
     """A real one, of a megabyte; when there is room again, it goes on with no restart."""
-    assert on_disk("1m", "fill", tmp_path) == [
-        "No space left on device",
-        "store_full_disk",
-        "SessionStatus.ENDED",
-        "SessionStatus.ENDED",
-    ]
+    mount = f'mount -t tmpfs -o size=1m,mode=700 tmpfs "{tmp_path}"'
+    command = f'{mount} && exec "{sys.executable}" "{WORKER}" fill "{tmp_path}"'
+    # In a name space of its own, with which the disk is gone.
+    printed = told("unshare", "--mount", "sh", "-c", command)
+    assert printed == "No space left on device store_full_disk SessionStatus.ENDED SessionStatus.ENDED"
 
 
 # --- in groups ------------------------------------------------------------------------------------
@@ -452,57 +372,30 @@ def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -
 
 async def test_a_change_that_fails_fails_alone(store: SQLiteStore) -> None:
     """What was asked for in the same moment is committed with the others', and each hears of its own outcome."""
-    ended, alive = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
-    await revoke(store, session("a"))
-    outcomes: list[str] = []
-
-    async def write(namespace: Namespace) -> None:
-        try:
-            await store.add(namespace, "n", 1)
-        except DataGone:
-            outcomes.append("gone")
-        else:
-            outcomes.append("added")
-
-    async with anyio.create_task_group() as group:
-        for namespace in (alive, ended, alive, ended, alive):
-            group.start_soon(write, namespace)
-    assert sorted(outcomes) == ["added"] * 3 + ["gone"] * 2
+    alive, ended = (namespace(session(name)) for name in "ab")
+    await revoke(store, session("b"))
+    calls = [partial(outcome, partial(store.add, one, "n", 1)) for one in (alive, ended, alive, ended, alive)]
+    found = await at_once(calls)
+    assert [type(one) for one in found] == [int, DataGone, int, DataGone, int]
     assert await store.read(alive, "n") == b"3"
 
 
 async def test_what_there_is_room_for_is_kept_beside_what_there_is_none_for(path: Path, clock: Clock) -> None:
     """Though both were asked for in the same moment."""
-    store, refused = SQLiteStore(path, max_bytes=1 << 18, clock=clock), list[str]()
-
-    async def write(name: str, size: int) -> None:
-        try:
-            await store.write(Namespace(name, LATER, 1 << 20), "k", b"1" * size)
-        except StoreFull as full:
-            refused.append(full.reason)
-
-    async with anyio.create_task_group() as group:
-        for name, size in (("a", 1000), ("b", 500_000), ("c", 1000)):
-            group.start_soon(write, name, size)
-    assert refused == ["store_full_disk"]
-    assert [len(await store.read(Namespace(name, LATER, 0), "k") or b"") for name in "abc"] == [1000, 0, 1000]
+    store = SQLiteStore(path, max_bytes=1 << 18, clock=clock)
+    places = [namespace(session(name), max_bytes=1 << 20) for name in "abc"]
+    sizes = zip(places, (1000, 500_000, 1000), strict=True)
+    found = await at_once([partial(outcome, partial(store.write, at, "k", b"1" * size)) for at, size in sizes])
+    assert [type(one) for one in found] == [type(None), StoreFull, type(None)]
+    assert [len(await store.read(at, "k") or b"") for at in places] == [1000, 0, 1000]
     await store.close()
 
 
 async def test_all_that_wait_for_a_broken_file_are_refused(path: Path, clock: Clock) -> None:
     """Each with an error of its own."""
     await anyio.Path(path).write_bytes(b"no database" * 1000)
-    store, errors = SQLiteStore(path, clock=clock), list[StoreUnavailable]()
-
-    async def end(name: str) -> None:
-        try:
-            await revoke(store, session(name))
-        except StoreUnavailable as error:
-            errors.append(error)
-
-    async with anyio.create_task_group() as group:
-        for name in "abc":
-            group.start_soon(end, name)
+    store = SQLiteStore(path, clock=clock)
+    errors = await at_once([partial(outcome, partial(revoke, store, session(name))) for name in "abc"])
     assert [error.reason for error in errors] == ["store_corrupt"] * 3
-    assert len({id(error) for error in errors}) == 3
+    assert len(set(map(id, errors))) == 3
     await store.close()
