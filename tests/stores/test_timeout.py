@@ -1,56 +1,58 @@
-"""Calls of a store end in time, and whatever goes wrong inside is one kind of error."""
+"""Calls of a store end in time, whatever goes wrong inside is one kind of error, and `freshness=` saves questions."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, cast
+from functools import partial
+from typing import Any, cast
 
 import anyio
 import pytest
+from apps import Server, sessions
+from clients import Client
+from failing import Failing
+from reasons import refused
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions.stores import _timeout
-from mcp_sessions.stores._base import METHODS, Record, Store, StoreScope, StoreUsage
-from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _timeout, make
+from mcp_sessions.stores._base import METHODS, Record, SessionStatus, Store, StoreScope, StoreUsage
 from mcp_sessions.stores._timeout import _STEPS as STEPS
 from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
-from mcp_sessions.testing._contract import namespace, session
+from mcp_sessions.testing._contract import LATER, START, Clock, claim, namespace, register, revoke, session
 
+LIVE, ENDED = SessionStatus.LIVE, SessionStatus.ENDED
 CLAIMS = session()
 RECORD = Record.of(CLAIMS)
 NAMESPACE = namespace(CLAIMS)
 PASSWORD = "redis://user:a-password-of-the-store@host"
-
-Call = Callable[[Store], Awaitable[object]]
-
-CALLS: dict[str, Call] = {
-    "open": lambda store: store.open(),
-    "close": lambda store: store.close(),
-    "register_at_epoch": lambda store: store.register_at_epoch(CLAIMS),
-    "status": lambda store: store.status(CLAIMS),
-    "statuses": lambda store: store.statuses([CLAIMS]),
-    "revoke": lambda store: store.revoke(RECORD, reason="ended", lease=2),
-    "revoke_before": lambda store: store.revoke_before(1, audience=AUDIENCE, subject="s", expires_at=2),
-    "register": lambda store: store.register(RECORD, max_sessions=1),
-    "touch": lambda store: store.touch(CLAIMS, idle_timeout=1),
-    "list_sessions": lambda store: store.list_sessions(
-        audience=AUDIENCE, subject="s", after=(1, "r"), limit=2, with_cut_off=True
-    ),
-    "count": lambda store: store.count(audience=AUDIENCE),
-    "get": lambda store: store.get("r"),
-    "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
-    "purge": lambda store: store.purge("r"),
-    "read": lambda store: store.read(NAMESPACE, "k"),
-    "write": lambda store: store.write(NAMESPACE, "k", b"1", expires_at=2.0),
-    "compare_and_swap": lambda store: store.compare_and_swap(NAMESPACE, "k", b"1", b"2"),
-    "add": lambda store: store.add(NAMESPACE, "k", 1),
-    "copy": lambda store: store.copy(NAMESPACE, NAMESPACE),
+FRESHNESS = 2.0  # seconds
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {
+    "open": ((), {}, 20),
+    "close": ((), {}, 20),
+    "register_at_epoch": ((CLAIMS,), {}, 3),
+    "status": ((CLAIMS,), {}, 1),
+    "statuses": (([CLAIMS],), {}, 1),
+    "revoke": ((RECORD,), {"reason": "ended", "lease": 2}, 3),
+    "revoke_before": ((1,), {"audience": AUDIENCE, "subject": "s", "expires_at": 2}, 20),
+    "register": ((RECORD,), {"max_sessions": 1}, 3),
+    "touch": ((CLAIMS,), {"idle_timeout": 1}, 1),
+    "list_sessions": ((), {"audience": AUDIENCE, "subject": "s", "after": (1, "r"), "limit": 2}, 3),
+    "count": ((), {"audience": AUDIENCE}, 20),
+    "get": (("r",), {}, 20),
+    "claim_ended": ((), {"audience": AUDIENCE, "idle_timeout": 1, "lease": 2, "limit": 3}, 20),
+    "purge": (("r",), {}, 3),
+    "read": ((NAMESPACE, "k"), {}, 1),
+    "write": ((NAMESPACE, "k", b"1"), {"expires_at": 2.0}, 1),
+    "compare_and_swap": ((NAMESPACE, "k", b"1", b"2"), {}, 1),
+    "add": ((NAMESPACE, "k", 1), {}, 1),
+    "copy": ((NAMESPACE, NAMESPACE), {}, 3),
 }
-EVERY = pytest.mark.parametrize("name", CALLS)
+"""What each call is given, and its seconds where one answer may take one, and what no request waits for 20."""
 
 
 class Scripted:
@@ -63,7 +65,7 @@ class Scripted:
         self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
-        if name not in CALLS:
+        if name not in {*CALLS, "usage"}:
             raise AttributeError(name)
 
         async def method(*args: Any, **kwargs: Any) -> object:
@@ -73,52 +75,15 @@ class Scripted:
         return method
 
 
-def scripted(does: Callable[[], Awaitable[object]]) -> Store:
-    return cast("Store", Scripted(does))
+def within(does: Callable[[], Awaitable[object]], seconds: float = 60, background: float = 5) -> TimeoutStore:
+    return TimeoutStore(cast("Store", Scripted(does)), seconds=seconds, background_timeout=background)
 
 
-def raising(error: Exception) -> Store:
+def raising(error: Exception) -> TimeoutStore:
     async def fail() -> object:
         raise error
 
-    return scripted(fail)
-
-
-def test_no_part_of_the_contract_is_forgotten() -> None:
-    """Every method of a store stands here, and nothing else."""
-    contract = {name for name in dir(Store) if not name.startswith("_")}
-    assert {name for name in dir(TimeoutStore) if not name.startswith("_")} == contract
-    assert {*CALLS, "scope"} == {*METHODS, "scope"} == contract
-
-
-@EVERY
-async def test_every_call_is_passed_on_as_it_is(name: str) -> None:
-    """The same arguments, and the same result back."""
-    result = object()
-
-    async def answer() -> object:
-        return result
-
-    bare, within = Scripted(answer), Scripted(answer)
-    assert await CALLS[name](cast("Store", bare)) is result
-    returned = await CALLS[name](TimeoutStore(cast("Store", within), seconds=60))
-    assert within.asked == bare.asked
-    assert [asked[0] for asked in within.asked] == [name]
-    assert returned in (None, result)
-
-
-@EVERY
-async def test_every_call_ends_in_time(name: str) -> None:
-    """Nobody knows then what became of it: the session is neither found nor not found."""
-    with pytest.raises(StoreUnavailable) as caught:
-        await CALLS[name](TimeoutStore(scripted(anyio.sleep_forever), seconds=0, background_timeout=0))
-    assert caught.value.reason == "store_timeout"
-
-
-LONGER = {
-    **dict.fromkeys(("register_at_epoch", "register", "revoke", "purge", "list_sessions", "copy"), 3),
-    **dict.fromkeys(("open", "close", "claim_ended", "revoke_before", "get", "count"), 20),
-}
+    return within(fail)
 
 
 @pytest.fixture
@@ -134,124 +99,51 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return counted
 
 
-@EVERY
-async def test_what_no_request_waits_for_may_take_longer(name: str, counted: list[float]) -> None:
-    """And what takes several answers as long as those together; but nothing less than one answer."""
-    await CALLS[name](TimeoutStore(scripted(anyio.lowlevel.checkpoint), seconds=1, background_timeout=20))
-    await CALLS[name](TimeoutStore(scripted(anyio.lowlevel.checkpoint), seconds=30, background_timeout=20))
-    longer = LONGER.get(name, 1)
-    assert counted == [longer, 90 if longer == 3 else 30]
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_no_part_of_the_contract_is_forgotten() -> None:
+    contract = {name for name in dir(Store) if not name.startswith("_")}
+    assert {name for name in dir(TimeoutStore) if not name.startswith("_")} == contract
+    assert {*CALLS, "scope"} == {*METHODS, "scope"} == contract
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_every_call_is_passed_on_as_it_is_with_its_time(name: str, counted: list[float]) -> None:
+    """What takes several answers may take as long as those together; nothing may take less than one answer."""
+    result, (args, options, seconds) = object(), CALLS[name]
+
+    async def answer() -> object:
+        return result
+
+    for store in (within(answer, 1, 20), within(answer, 30, 20)):
+        assert await getattr(store, name)(*args, **options) in {None, result}
+        assert cast("Scripted", store._store).asked == [(name, args, options)]
+    assert counted == [seconds, 90 if seconds == 3 else 30]
 
 
 async def test_only_the_first_opening_may_take_its_time(counted: list[float]) -> None:
     """It is the server's start; later ones are a request's, which is refused in time."""
-    store = TimeoutStore(scripted(anyio.lowlevel.checkpoint), seconds=1, background_timeout=20)
+    store = within(anyio.lowlevel.checkpoint, 1, 20)
     for _ in range(3):
         await store.open()
     assert counted == [20, 3, 3]
 
 
-async def test_a_full_store_says_so_though_it_cannot_say_how(caplog: pytest.LogCaptureFixture) -> None:
-    """What fills it is asked for once a minute; a diagnosis that hangs or fails hides nothing."""
-
-    class Full(Scripted):
-        async def usage(self) -> object:
-            self.asked.append(("usage", (), {}))
-            return await answers.pop()()
-
-    async def answer() -> object:
-        return StoreUsage(1, 2, 3, 4)
-
-    async def full() -> object:
-        raise StoreFull
-
-    for kind, lines in ((anyio.sleep_forever, 0), (full, 0), (answer, 1)):
-        answers = [kind]
-        store = TimeoutStore(cast("Store", Full(full)), seconds=0.01)
-        for _ in range(2):
-            with pytest.raises(StoreFull):
-                await store.register(RECORD)
-        assert [answers, sum("at most 2 of one principal" in text for text in caplog.messages)] == [[], lines]
-
-
-async def test_a_driver_s_own_time_out_counts_as_one() -> None:
-    """Whoever gave up first."""
-    with pytest.raises(StoreUnavailable) as caught:
-        await TimeoutStore(raising(TimeoutError(PASSWORD)), seconds=60).get("r")
-    assert caught.value.reason == "store_timeout"
-
-
-@EVERY
-async def test_a_foreign_error_is_named_and_its_text_kept_back(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Drivers quote addresses, and addresses hold passwords: one line with the kind of error, and no more."""
-    with caplog.at_level(logging.DEBUG, "mcp_sessions"), pytest.raises(StoreUnavailable) as caught:
-        await CALLS[name](TimeoutStore(raising(ConnectionResetError(PASSWORD)), seconds=60))
-    assert caught.value.reason == "store_error"
-    assert caught.value.__suppress_context__
-    assert [record.getMessage() for record in caplog.records] == [
-        "session store unavailable (store_error): Scripted: builtins.ConnectionResetError"
-    ]
-    assert caplog.records[0].exc_info is None
-
-
-@pytest.mark.parametrize("error", [StoreFull(), DataGone("the session has ended")])
-async def test_errors_of_the_package_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """They say what they have to say; a fault of the store is logged here, the rest where it is answered."""
-    with pytest.raises(type(error)) as caught:
-        await TimeoutStore(raising(error), seconds=60).purge("r")
-    assert caught.value is error
-    assert len(caplog.records) == isinstance(error, StoreUnavailable)
-
-
-async def test_a_store_that_is_set_up_wrongly_is_unavailable_to_requests(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has the remedy, as has the error where the store is opened."""
-
-    class Wrong(MemoryStore):
-        async def open(self) -> NoReturn:
-            raise ConfigurationError("do this")
-
-        async def get(self, ref: str) -> NoReturn:
-            await self.open()
-
-    store = TimeoutStore(Wrong(), seconds=60)
-    with pytest.raises(ConfigurationError, match="do this"):
-        await store.open()
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.get("r")
-    assert caught.value.reason == "store_misconfigured"
-    assert caplog.messages == ["session store unavailable (store_misconfigured): memory: do this"]
-
-
-async def test_a_store_whose_methods_are_not_async_fails_like_any_other() -> None:
-    """A mistake in a foreign store never counts as "not revoked"."""
-
-    class Plain:
-        def get(self, ref: str) -> None:
-            """Not awaitable."""
-
-    with pytest.raises(StoreUnavailable) as caught:
-        await TimeoutStore(cast("Store", Plain()), seconds=60).get("r")
-    assert caught.value.reason == "store_error"
+async def test_a_call_that_takes_too_long_has_an_unknown_outcome() -> None:
+    """The session is neither found nor not found."""
+    with refused("store_timeout"):
+        await within(anyio.sleep_forever, 0, 0).status(CLAIMS)
 
 
 async def test_who_cancels_from_outside_is_not_told_of_a_time_out() -> None:
     """A client that hangs up, or a time limit around the request, is neither a failure of the store nor swallowed."""
     with anyio.CancelScope() as outer:
         outer.cancel()
-        await TimeoutStore(scripted(anyio.sleep_forever), seconds=60).get("r")
+        await within(anyio.sleep_forever).get("r")
     assert outer.cancelled_caught
     with pytest.raises(TimeoutError), anyio.fail_after(0):
-        await TimeoutStore(scripted(anyio.sleep_forever), seconds=60).get("r")
-
-
-def test_the_other_store_s_reach_is_told_and_its_repr_is_not() -> None:
-    """A `repr` may hold an address."""
-    within = TimeoutStore(scripted(anyio.sleep_forever), seconds=60)
-    assert within.scope is StoreScope.NETWORK
-    assert repr(within) == "<TimeoutStore of Scripted>"
-
-
-# --- how the time is counted ---------------------------------------------------------------------
+        await within(anyio.sleep_forever).get("r")
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -261,3 +153,184 @@ async def test_time_in_which_the_event_loop_did_not_run_counts_once() -> None:
         time.sleep(0.03)  # noqa: ASYNC251  # as other processes do to it on a busy machine
         for _ in range(STEPS - 2):
             await anyio.lowlevel.checkpoint()
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "cause"),
+    [
+        (ConnectionResetError(PASSWORD), "store_error", "builtins.ConnectionResetError"),
+        (TimeoutError(PASSWORD), "store_timeout", "no answer within 60 s"),  # the driver gave up first
+        (ConfigurationError("do this"), "store_misconfigured", "do this"),
+    ],
+)
+async def test_a_foreign_error_is_named_and_its_text_kept_back(
+    error: Exception, reason: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Drivers quote addresses, and addresses hold passwords: one line with the kind of error, and no more."""
+    store = raising(error)
+    with caplog.at_level(logging.DEBUG, "mcp_sessions"), pytest.raises(StoreUnavailable) as caught:
+        await store.status(CLAIMS)
+    assert (caught.value.reason, caught.value.__suppress_context__) == (reason, True)
+    assert caplog.messages == [f"session store unavailable ({reason}): Scripted: {cause}"]
+    assert caplog.records[0].exc_info is None
+
+
+async def test_a_store_whose_methods_are_not_async_fails_like_any_other() -> None:
+    """A mistake in a foreign store never counts as "not revoked"."""
+    with refused("store_error"):
+        await within(cast("Any", object)).get("r")
+
+
+@pytest.mark.parametrize("error", [StoreFull(), StoreUnavailable("store_locked"), DataGone("it has ended")])
+async def test_errors_of_the_package_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault of the store is logged here, the rest where it is answered."""
+    with pytest.raises(type(error)) as caught:
+        await raising(error).purge("r")
+    assert caught.value is error
+    assert len(caplog.records) == isinstance(error, StoreUnavailable)
+
+
+async def test_who_opens_a_store_that_is_set_up_wrongly_learns_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match="do this"):
+        await TimeoutStore(Failing("open", error=lambda: ConfigurationError("do this")), seconds=60).open()
+
+
+async def test_a_full_store_says_so_though_it_cannot_say_how(caplog: pytest.LogCaptureFixture) -> None:
+    """What fills it is asked for once a minute; a diagnosis that hangs or fails hides nothing."""
+
+    async def usage() -> object:
+        return StoreUsage(1, 2, 3, 4)
+
+    async def full() -> object:
+        raise StoreFull
+
+    for kind, lines in ((anyio.sleep_forever, 0), (full, 0), (usage, 1)):
+        answers = [full, kind, full]
+        store = within(lambda left=answers: left.pop(0)(), 0.01)  # type: ignore[misc]
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                await store.register(RECORD)
+        assert [answers, sum("at most 2 of one principal" in text for text in caplog.messages)] == [[], lines]
+
+
+def test_the_other_store_s_reach_is_told_and_its_repr_is_not() -> None:
+    """A `repr` may hold an address."""
+    store = within(anyio.sleep_forever)
+    assert (store.scope, repr(store)) == (StoreScope.NETWORK, "<TimeoutStore of Scripted>")
+
+
+# --- freshness: how long a worker may take a session for live that its store has called live ------
+
+
+class Steady:
+    """A monotonic clock that a test moves."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
+    """The clock by which a status is recent."""
+    monkeypatch.setattr(_timeout, "time", steady := Steady())
+    return steady
+
+
+class Fresh(MemoryStore):
+    freshness = FRESHNESS
+
+
+@pytest.fixture
+def workers(clock: Clock) -> tuple[Store, Store]:
+    """Two workers on one store."""
+    shared = Fresh(clock=clock)
+    return TimeoutStore(shared, seconds=60), TimeoutStore(shared, seconds=60)
+
+
+Use = Callable[[Store], Any]
+USES: list[Use] = [lambda store: store.status(CLAIMS), lambda store: store.touch(CLAIMS, idle_timeout=60)]
+ENDS: list[Use] = [
+    partial(revoke, claims=CLAIMS),
+    lambda store: store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER),
+]
+
+
+@pytest.mark.parametrize("use", USES, ids=["status", "touch"])
+@pytest.mark.parametrize("end", ENDS, ids=["revoke", "revoke_before"])
+async def test_an_end_elsewhere_is_seen_when_the_status_is_old(
+    workers: tuple[Store, Store], steady: Steady, use: Use, end: Use
+) -> None:
+    """And one by this worker at once, as in the list of streams, which never relies on it."""
+    own, other = workers
+    await register(own, CLAIMS)
+    assert [await use(own), await use(other)] == [LIVE, LIVE]
+    await end(other)
+    assert [await use(own), await use(other)] == [LIVE, ENDED]
+    assert await own.statuses([CLAIMS]) == [ENDED]
+    steady.now += FRESHNESS
+    assert await use(own) is ENDED
+
+
+async def test_an_answer_from_before_an_own_end_is_not_kept() -> None:
+    """The question was under way when the session was ended."""
+
+    class Slow(Fresh):
+        async def status(self, claims: Claims) -> SessionStatus:
+            answer = await super().status(claims)
+            await revoke(own, claims)
+            return answer
+
+    own = TimeoutStore(Slow(clock=Clock()), seconds=60)
+    assert [await own.status(CLAIMS) for _ in range(2)] == [LIVE, ENDED]
+
+
+async def test_a_use_that_was_not_noted_ends_no_session_sooner(
+    workers: tuple[Store, Store], steady: Steady, clock: Clock
+) -> None:
+    """An idle session ends by so much later: for who asks, and for who claims it."""
+    own, other = workers
+    await register(own, CLAIMS)
+    for seconds in (0, FRESHNESS - 0.1):  # the second is not noted
+        clock.now = START + seconds
+        assert await own.touch(CLAIMS, idle_timeout=60) is LIVE
+    for seconds, ended in ((62.9, []), (63.0, ["idle"])):
+        clock.now = START + seconds
+        assert [one.reason for one in await claim(other, idle_timeout=60)] == ended
+
+
+async def test_what_is_remembered_is_bounded(workers: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is forgotten when there is too much; the next request asks."""
+    monkeypatch.setattr(_timeout, "_MAX_RECENT", 2)
+    own, other = workers
+    names = [session(name) for name in "abc"]
+    assert [await own.status(one) for one in names] == [LIVE] * 3
+    for one in names:
+        await revoke(other, one)
+    assert [await own.status(one) for one in names] == [ENDED, ENDED, LIVE]
+
+
+async def test_a_session_that_ended_elsewhere_cannot_be_forked(workers: tuple[Store, Store], clock: Clock) -> None:
+    """The fork would outlive what is relaxed: the end of its parent is not its own."""
+    own, other = workers
+    client = Client(sessions(Server(), store=own, clock=clock))
+    held = await client.create()
+    assert (await client.tool(session=held)).session is not None
+    await other.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
+    assert (await client.tool(session=held)).session is not None
+    assert (await client.send("sessions/fork", session=held)).error["code"] == -32043
+
+
+@pytest.mark.parametrize("seconds", ["-1", "5.1", "soon", "nan"])
+def test_more_than_a_few_seconds_are_refused(seconds: str) -> None:
+    """In a URL and as an argument; none is the default."""
+    for url in ("redis://host/0?freshness=", "postgresql://host/db?sslmode=disable&freshness="):
+        with pytest.raises(ConfigurationError, match=re.escape("freshness= must be a number of seconds from 0 to 5")):
+            make(url + seconds, clock=time.time, timeout=1)
+        made = make(url + "2.5", clock=time.time, timeout=1)
+        assert made._store.freshness == 2.5  # type: ignore[attr-defined]
+    assert [RedisStore("redis://host").freshness, PostgresStore("postgresql://host", freshness=1).freshness] == [0, 1]
