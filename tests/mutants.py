@@ -224,9 +224,7 @@ MUTANTS: Final = {
     "idle-touch": Mutant(BASE, "return now >= seen_at + resolution(idle_timeout)", "return False", MEMORY_TESTS),
     "idle-status": Mutant(BASE, "LIVE if now < idle_at(", "LIVE if now <= idle_at(", MEMORY_TESTS),
     "ended-data": Mutant(BASE, "if has_ended or namespace.expires_at", "if namespace.expires_at", MEMORY_TESTS),
-    "principal-quota": Mutant(
-        MEMORY, '"")) >= max_sessions:', '"")) > max_sessions:', f"{MEMORY_TESTS} stores/test_tenants.py"
-    ),
+    "principal-quota": Mutant(MEMORY, '"")) >= max_sessions:', '"")) > max_sessions:', MEMORY_TESTS),
     "cutoff-lifetime": Mutant(
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",

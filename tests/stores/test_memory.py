@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from apps import Server, sessions, sweeper_of
+from clients import Client, Clock
 
 from mcp_sessions._errors import DataTooLarge, StoreFull
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores._base import VALUE_COST, Ended, Record, SessionStatus
+from mcp_sessions.stores._base import ANONYMOUS, VALUE_COST, Ended, Record, SessionStatus
 from mcp_sessions.stores._memory import _DROPPED, MemoryStore
-from mcp_sessions.testing._contract import ALICE, HOUR, LATER, START, Clock, revoke, session
-
-
-async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
-    """Never before the token has ended on a clock that is a minute behind."""
-    store = MemoryStore(clock=clock)
-    a = session("a", expires_at=START + 1)
-    await revoke(store, a)
-    clock.now = START + 60.9
-    await revoke(store, session("b", expires_at=START + HOUR + 100))
-    assert await store.status(a) is SessionStatus.ENDED
-    clock.now = START + 61
-    await revoke(store, session("c", expires_at=START + HOUR + 100))
-    assert await store.status(a) is SessionStatus.LIVE
-    assert len(store._revoked) == 2
+from mcp_sessions.testing._contract import ALICE, BOB, DAY, HOUR, LATER, START, claim, listed, register, revoke, session
+from mcp_sessions.testing._store_contract import shelf
 
 
 async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
@@ -41,47 +32,61 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     assert len(store._revoked) == 2
 
 
-async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
-    """One more is refused; a finished one makes room."""
-    store = MemoryStore(max_sessions=2, clock=clock)
-    a, b, c = session("a"), session("b", subject=None), session("c")
-    await store.register(Record.of(a))
-    await store.register(Record.of(b))
-    await store.register(Record.of(a))
-    with pytest.raises(StoreFull):
-        await store.register(Record.of(c))
-    await store.purge(b.ref)
-    await store.register(Record.of(c))
+async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """One more is refused, and what fills the store is logged, once; a finished one makes room."""
+    store = MemoryStore(max_sessions=3, clock=clock)
+    a, b, c, d = session("a"), session("b", subject=BOB), session("c"), session("d")
+    await register(store, a, b, a, c)
+    await store.write(shelf("a"), "k", b"x" * 300)
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            await register(store, d)
+    (text,) = caplog.messages
+    assert "3 sessions are recorded, at most 2 of one principal" in text
+    assert "at most 501 of them of one principal" in text
+    await store.purge(b.ref, c.ref)
+    await register(store, d)
     await store.purge(a.ref)
-    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == [Record.of(c)]
-    await store.purge(c.ref)
-    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=1000) == []
+    assert await listed(store) == [Record.of(d)]
+
+
+async def test_anonymous_sessions_leave_room_for_those_with_a_principal(clock: Clock) -> None:
+    """A tenth of the records, of all audiences together, and a quarter of the data."""
+    store = MemoryStore(max_sessions=20, max_data_bytes=1000, clock=clock)
+    first, *others, last = (replace(Record.of(session(f"{n}", subject=None)), audience=f"{n % 2}") for n in range(19))
+    for record in (first, *others):
+        await store.register(record)
+    with pytest.raises(StoreFull):
+        await store.register(last)
+    await register(store, session("b", subject=BOB))
+    await store.purge(first.ref)
+    await store.register(last)
+    one, two = (Namespace(ref, LATER, 10_000, ANONYMOUS, None) for ref in ("ses_1", "ses_2"))
+    await store.write(one, "k", b"x" * 500)
+    with pytest.raises(StoreFull):
+        await store.write(two, "k", b"x")
+    await store.write(shelf("b", BOB), "k", b"x")
 
 
 async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     """Its end could not be kept, so it is given to nobody; with room, it is."""
     store = MemoryStore(max_entries=1, clock=clock)
-    await store.register(Record.of(session("a")))
+    await register(store, session("a"))
     await revoke(store, session("b", expires_at=START + 2))
     clock.now = START + 61
     with pytest.raises(StoreFull):
-        await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
+        await claim(store, idle_timeout=60)
     clock.now = START + 2 * HOUR
-    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
-        Ended(Record.of(session("a")), "expired")
-    ]
+    assert await claim(store, idle_timeout=60) == [Ended(Record.of(session("a")), "expired")]
 
 
 async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     """The latest use counts."""
     store = MemoryStore(clock=clock)
-    await store.register(Record.of(session()))
-    clock.now = START + 50
-    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
-    clock.now = START + 10
-    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
-    clock.now = START + 100
-    assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
+    await register(store, session())
+    for seconds in (50, 10, 100):
+        clock.now = START + seconds
+        assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
 
 
 async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
@@ -116,57 +121,40 @@ async def test_a_refused_value_takes_no_room(clock: Clock) -> None:
     assert await store.read(one, "k") == b"123456789"
 
 
-async def test_the_data_of_a_recorded_session_waits_for_its_on_end(clock: Clock) -> None:
-    """Minute after minute, while the data of others that are over goes."""
-    store = MemoryStore(clock=clock)
-    kept, gone = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
-    await store.register(Record.of(session("a")))
-    for namespace in (kept, gone):
-        await store.write(namespace, "k", b"1")
-    for n in range(3):
-        clock.now = LATER + 60 + 60 * n
-        await revoke(store, session(f"c{n}", expires_at=LATER + 9 * HOUR))
-        assert [await store.read(namespace, "k") for namespace in (kept, gone)] == [b"1", None]
-    await store.purge(kept.owner)
-    assert await store.read(kept, "k") is None
-
-
 async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clock) -> None:
     """Those of others stay when it goes, also those of the same minute."""
     store = MemoryStore(max_entries=2, clock=clock)
-    before = session(expires_at=LATER + HOUR)
     for until in (START + 10, START + 20, START + 20):
         await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, expires_at=until)
-    await store.revoke_before(START + 1, audience=AUDIENCE, subject="bob", expires_at=START + 61)
+    await store.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, expires_at=START + 61)
     with pytest.raises(StoreFull):
         await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
     clock.now = START + 120
     await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
     assert len(store._revoked) == 2
-    assert await store.status(before) is SessionStatus.LIVE
+    assert await store.status(session()) is SessionStatus.LIVE
 
 
 async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock) -> None:
     """And again by the next."""
     store = MemoryStore(clock=clock)
-    await store.register(Record.of(session()))
+    await register(store, session())
     clock.now = LATER
     for _ in range(2):
-        taken = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=0, limit=10)
-        assert taken == [Ended(Record.of(session()), "expired")]
+        assert await claim(store, lease=0) == [Ended(Record.of(session()), "expired")]
 
 
 async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None:
     """What was removed before its moment does not pile up until then."""
     store = MemoryStore(clock=clock)
     for n in range(3000):
-        await store.register(Record.of(session(f"{n}")))
+        await register(store, session(f"{n}"))
         await store.purge(session(f"{n}").ref)
-    await store.register(Record.of(session()))
+    await register(store, session())
     (deadlines,) = store._deadlines.values()
     assert len(deadlines._heap) < 2000
     clock.now = LATER
-    assert len(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)) == 1
+    assert len(await claim(store)) == 1
 
 
 async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time(clock: Clock) -> None:
@@ -178,3 +166,26 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
     for left in (1, 0):
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER + HOUR)
         assert len(store._data._values) == left
+
+
+async def test_a_client_that_begins_sessions_and_never_ends_them_leaves_nothing(clock: Clock) -> None:
+    """Not tracked, as by default: what a session is stands in its token, so no store is asked to keep it."""
+    store = MemoryStore(clock=clock)
+    client = Client(sessions(Server(), store=store, clock=clock))
+    for _ in range(3):
+        await client.tool(session=await client.create())
+    assert (len(store._entries), len(store._revoked), store._data.bytes) == (0, 0, 0)
+
+
+async def test_tracked_sessions_are_gone_after_a_day_of_silence(clock: Clock) -> None:
+    """Without any option, and not before: clients that connect for each call never end theirs."""
+    store = MemoryStore(clock=clock)
+    app = sessions(Server(), clock=clock, store=store, tracked=True)
+    for _ in range(3):
+        client = Client(app)
+        await client.tool(session=await client.create())
+    for later, left in ((DAY - 1, 3), (2 * 60, 0)):
+        clock.now += later
+        assert not await sweeper_of(app).sweep()
+        assert await store.count(audience=AUDIENCE) == left
+    assert await store.list_sessions(audience=AUDIENCE, limit=3) == []

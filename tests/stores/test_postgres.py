@@ -26,7 +26,7 @@ from postgres_servers import DOES_NO_HARM, Server, serving
 from reasons import refused
 
 import debian
-from mcp_sessions._errors import ConfigurationError, StoreUnavailable
+from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _sql as sql_store
@@ -34,7 +34,6 @@ from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Durability, Record, SessionStatus
 from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._postgres_pool import reason_of
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, namespace, revoke, session
@@ -441,13 +440,15 @@ async def test_a_standby_is_not_asked(make_store: Make, harmed: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "kind"),
     [
-        (psycopg.errors.DiskFull(), "store_full_disk"),
-        (psycopg.errors.DivisionByZero(), "store_error"),
-        (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting"),
+        (psycopg.errors.DiskFull(), "store_full_disk", StoreFull),
+        (psycopg.errors.DivisionByZero(), "store_error", StoreUnavailable),
+        (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting", StoreUnavailable),
     ],
 )
-def test_a_fault_has_a_cause(error: Exception, reason: str) -> None:
+def test_a_fault_has_a_cause(error: Exception, reason: str, kind: type[StoreUnavailable]) -> None:
     """By its code, or by the words of those that come before a connection."""
-    assert reason_of(error) == reason
+    with pytest.raises(StoreUnavailable) as caught, postgres._named_faults():
+        raise error
+    assert (type(caught.value), caught.value.reason) == (kind, reason)

@@ -1,0 +1,195 @@
+"""Beside the contract: losses, lost answers, who fills a store, and how often a request waits for one on a network."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import postgres_servers
+import pytest
+import redis_servers
+from apps import Server, sessions
+from clients import Client, Clock
+from every_store import STORES, name
+from round_trips import HOST, Proxy, proxied
+
+from mcp_sessions import Limits, Session
+from mcp_sessions._errors import PrincipalDataTooLarge, StoreUnavailable
+from mcp_sessions._session.data import Namespace
+from mcp_sessions.stores import PostgresStore, RedisStore
+from mcp_sessions.stores._base import SessionStatus, Store, StoreUsage
+from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, register, revoke, session
+from mcp_sessions.testing._store_contract import shelf
+
+SHARED = pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Redis's driver knows asyncio alone."""
+    return "asyncio"
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+
+def lose(kind: str, folder: Path) -> None:
+    """Take away all that a store holds."""
+    if kind == "sqlite":
+        for path in folder.iterdir():
+            path.unlink()
+    elif kind == "redis":
+        shared = redis_servers.shared()
+        shared.command("DEL", *shared.command("KEYS", f"*{name(folder)}*"))
+    else:
+        postgres_servers.shared().execute(f"DROP SCHEMA {name(folder)} CASCADE")
+
+
+@SHARED
+async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(kind: str, tmp_path: Path) -> None:
+    """Never is what was deleted accepted again, and never is what begins after the loss refused."""
+    make = partial(STORES[kind], clock := Clock(), tmp_path)
+    for number in range(5):
+        clock.now += 0.001
+        store, deleted, new = make(), session(f"deleted-{number}"), session(f"new-{number}")
+        await store.register_at_epoch(deleted)
+        assert await store.status(deleted) is SessionStatus.LIVE
+        await revoke(store, deleted)
+        await store.close()
+        lose(kind, tmp_path)
+        clock.now += 0.001
+        fresh = make()
+        await fresh.open()
+        await fresh.register_at_epoch(new)
+        assert await fresh.statuses([deleted, new]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
+        await fresh.close()
+
+
+@SHARED
+async def test_a_revocation_without_an_answer_knows_itself_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been the first, whose caller runs `on_end`: asked again, it is. Of many, the oldest is forgotten."""
+    monkeypatch.setattr("mcp_sessions.stores._base.MAX_UNSURE", 1)
+    store: Any = STORES[kind](Clock(), tmp_path)
+    await store.open()
+    caller, method = (store._client, "run") if isinstance(store, RedisStore) else (store, "_change")
+    call = getattr(caller, method)
+
+    async def lose_answer(*args: Any, **options: Any) -> None:
+        await call(*args, **options)
+        raise StoreUnavailable("store_timeout")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(caller, method, lose_answer)
+        for one in "ab":
+            with pytest.raises(StoreUnavailable):
+                await revoke(store, session(one))
+    assert [await revoke(store, session(one)) for one in "abb"] == [False, True, False]
+    await store.close()
+
+
+# --- what fills a store --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_data_that_is_over_is_no_longer_counted(kind: str, tmp_path: Path) -> None:
+    """Also where nothing but time ended its session."""
+    make = partial(STORES[kind], clock := Clock(), tmp_path)
+    store = make()
+    await store.write(shelf("a"), "k", b"x" * 700)
+    clock.now = LATER + 9 * DAY  # Redis keeps it so long for an `on_end`
+    other, later, last = (Namespace(f"ses_{n}", int(clock.now) + DAY, 10_000, ALICE, 1000) for n in range(3))
+    for _ in range(2):  # what is over goes with a change
+        await store.write(other, "k", None)
+        clock.now += 61
+    if kind != "memory":  # what is deleted in the background is, when a store is closed
+        await store.close()
+        store = make()
+    await store.write(later, "k", b"x" * 700)
+    with pytest.raises(PrincipalDataTooLarge):
+        await store.write(last, "k", b"x" * 700)
+    await store.close()
+
+
+@SHARED
+async def test_a_store_says_what_fills_it(kind: str, tmp_path: Path) -> None:
+    """How many sessions are recorded, what data takes, and the most of one principal."""
+    store: Any = STORES[kind](Clock(), tmp_path)
+    for jti, subject in (("a", ALICE), ("b", ALICE), ("c", BOB)):
+        await register(store, session(jti, subject=subject))
+        await store.write(shelf(jti, subject, None), "k", b"x" * 300)
+    assert await store.usage() == StoreUsage(3, 2, 3 * 501, 2 * 501)
+    await store.close()
+
+
+# --- round trips: on a network, users notice nothing else of a store -----------------------------
+
+# Before the last, scripts are known, and statements prepared on each connection.
+ROUNDS = {"redis": 4, "postgresql": 24}
+TRIPS = {"create": 1, "request": 0, "get": 1, "increment": 1, "update": 2, "delete": 1}
+"""The round trips of each step besides the one for the status, tracked or not."""
+
+
+async def use(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Change or read the session's data."""
+    assert session is not None
+    how = arguments["how"]
+    if how == "update":
+        return await session.data.update("m", lambda n: n + 1, default=0)
+    return await getattr(session.data, how)("n")
+
+
+@asynccontextmanager
+async def counted(kind: str, clock: Clock, **options: Any) -> AsyncIterator[tuple[Store, Proxy]]:
+    """A store of a kind, all of whose round trips are counted."""
+    options |= {"clock": clock, "timeout": 20, "durability": "ignore"}
+    is_redis, place = kind == "redis", f"s{uuid4().hex}"
+    socket = None if is_redis else postgres_servers.shared().folder / ".s.PGSQL.5432"
+    with proxied(socket or (HOST, redis_servers.shared().port)) as proxy:
+        url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
+        redis = partial(RedisStore, f"redis://{HOST}:{proxy.port}", prefix=place)
+        store: Store = redis(**options) if is_redis else PostgresStore(url, schema=place, **options)
+        await store.open()
+        yield store, proxy
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", ROUNDS)
+@pytest.mark.parametrize(
+    ("options", "later", "freshness"),
+    [({}, 0, 0), ({"tracked": True}, 60, 5), ({"tracked": True, "idle_timeout": 3600}, 0, 0), ({}, 60, 5)],
+    ids=["untracked, at the store's epoch", "tracked, fresh", "tracked with idle timeout", "untracked, fresh"],
+)
+async def test_a_request_takes_few_round_trips(
+    kind: str, options: dict[str, Any], later: float, freshness: float
+) -> None:
+    """One to look at the session, none where its status is recent, and one or two more for its data."""
+    clock = Clock()
+    async with counted(kind, clock, freshness=freshness) as (store, proxy):
+        limits = Limits(store_timeout=20)
+        client = Client(sessions(Server(use=use), store=store, clock=clock, limits=limits, **options))
+        clock.now += later
+        found = dict.fromkeys(TRIPS, 99)
+
+        def note(step: str) -> None:
+            found[step] = min(found[step], proxy.taken())  # background work may ask meanwhile
+
+        for _ in range(ROUNDS[kind]):
+            proxy.taken()
+            session = await client.create()
+            note("create")
+            await client.tool(session=session)
+            proxy.taken()
+            for how in ("request", "get", "increment", "update"):
+                answer = await client.tool("whoami" if how == "request" else "use", session=session, how=how)
+                assert answer.session is not None
+                note(how)
+            assert "error" not in (await client.delete(session)).json
+            note("delete")
+    looks = not freshness
+    assert found == {step: trips + (looks and step != "create") for step, trips in TRIPS.items()}
