@@ -11,7 +11,6 @@ import ast
 import base64
 import hmac
 import json
-from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache, reduce
 from operator import and_, or_
@@ -22,18 +21,18 @@ import anyio
 import jwt
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, by, call, chunks, http, user_of
+from clients import SECRET, SESSION_KEY, Client, Incoming, RealClient, by, call, chunks, http, user_of
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from signers import ED25519, P256, private_pem, public_pem
 from sources import claims
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import mcp_sessions
 from mcp_sessions import Session
 from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._refusals import REFUSALS
-from mcp_sessions._session.claims import TYP, Claims, looks_like_session_id
+from mcp_sessions._session.claims import TYP, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import _NEVER_SECRET, KeyRing, base64url, from_base64url
 
@@ -84,24 +83,14 @@ def forged_with(secret: bytes, header: Any) -> str:
 
 def minted(ring: KeyRing = SYMMETRIC) -> str:
     """Mint a token as the middleware does."""
-    jti = str(CLAIMS["jti"])
-    return TOKENS.mint(ring, claims(jti=jti, issued_at=NOW, expires_at=NOW + 3600))
-
-
-def verify(ring: KeyRing, token: str) -> Claims:
-    return TOKENS.verify(ring, token, now=NOW, principal=None).claims
+    return TOKENS.mint(ring, claims(jti=str(CLAIMS["jti"]), issued_at=NOW, expires_at=NOW + 3600))
 
 
 def refused(ring: KeyRing, token: str) -> str:
     """Return the reason for which we refuse a token."""
     with pytest.raises(SessionNotFound) as refusal:
-        verify(ring, token)
+        TOKENS.verify(ring, token, now=NOW, principal=None)
     return refusal.value.reason
-
-
-def body(params: str, more: str = "") -> bytes:
-    """Return a legacy call from JSON text."""
-    return f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}{more}}}'.encode()
 
 
 async def guarded(session: Session | None, arguments: dict[str, Any]) -> str:
@@ -122,43 +111,38 @@ async def of_ann() -> tuple[Client, dict[str, str]]:
 
 # --- PyJWT: an HMAC secret that is a public key ----------------------------------------------------
 
+PEM_LINES: Final = PUBLIC_PEM.strip().split(b"\n")
+KEY_SET: Final = b'{"keys":[%b]}' % PUBLIC_JWK
+PUBLIC_TEXTS: Final = {
+    "CVE-2022-29217: before 2.4.0, forms that it did not know, such as OpenSSH's": [PUBLIC_SSH, PUBLIC_PEM],
+    "CVE-2026-48526: before 2.13.0, a public JWK where HMAC was allowed beside other algorithms": [
+        PUBLIC_JWK,
+        b" " + PUBLIC_JWK + b"\n",
+    ],
+    "CVE-2026-102268: before 2.14.0, a PEM with other white space, as a copy or an environment variable makes it": [
+        *(between.join(PEM_LINES) for between in (b"\r", b"\r\n", b" ", b"\n  ", b"\\n", b"")),
+        b"\t" + PUBLIC_PEM,
+    ],
+    "CVE-2026-102271: before 2.14.0, DER; only the fix was found": [PUBLIC_DER, base64.b64encode(PUBLIC_DER)],
+    "CVE-2026-102273: 2.13.0, a JWK that is not at the top of the JSON, as in a key set or an array": [
+        KEY_SET,
+        b"[%b]" % PUBLIC_JWK,
+        b'{"a":{"b":%b}}' % PUBLIC_JWK,
+        b"\xef\xbb\xbf" + PUBLIC_JWK,
+        KEY_SET.decode().encode("utf-16"),
+    ],
+}
+"""What PyJWT took for HMAC secrets, so that anyone with the public key could sign, by advisory."""
 
-def public_keys_are_not_secrets(*forms: bytes) -> None:
+
+@pytest.mark.parametrize("forms", PUBLIC_TEXTS.values(), ids=PUBLIC_TEXTS)
+def test_a_public_key_is_not_a_secret(forms: list[bytes]) -> None:
     """We refuse HMACs under each public text, and the text as a key."""
     for form in forms:
-        token = forged_with(form, header(EC_RING, alg="HS256"))
-        assert refused(EC_RING, token) == "token_algorithm"
+        assert refused(EC_RING, forged_with(form, header(EC_RING, alg="HS256"))) == "token_algorithm"
         assert refused(SYMMETRIC, forged_with(form, header(SYMMETRIC))) == "token_signature"
         with pytest.raises(ConfigurationError):
             KeyRing([form])
-
-
-def test_cve_2022_29217_public_keys_in_openssh_form() -> None:
-    """PyJWT before 2.4.0 took public keys in unknown forms, such as OpenSSH's, for HMAC secrets, so that anyone with
-    the public key could sign.
-    """
-    public_keys_are_not_secrets(PUBLIC_SSH, PUBLIC_PEM)
-
-
-def test_cve_2026_48526_a_public_jwk() -> None:
-    """PyJWT before 2.13.0 took a public JWK for an HMAC secret where HMAC was allowed beside other algorithms."""
-    public_keys_are_not_secrets(PUBLIC_JWK, b" " + PUBLIC_JWK + b"\n")
-
-
-def test_cve_2026_102268_a_pem_with_other_white_space() -> None:
-    """PyJWT before 2.14.0 recognized a PEM by its exact white space, so one that was changed by a copy or an
-    environment variable passed for a secret.
-    """
-    lines = PUBLIC_PEM.strip().split(b"\n")
-    public_keys_are_not_secrets(b"\r".join(lines), b"\r\n".join(lines), b" ".join(lines), b"\n  ".join(lines))
-    public_keys_are_not_secrets(b"\t" + PUBLIC_PEM, b"\\n".join(lines), b"".join(lines))
-
-
-def test_cve_2026_102271_a_public_key_in_der() -> None:
-    """Of this flaw in PyJWT before 2.14.0 only the fix was found, a check for DER key material: a public key in binary
-    form passed for a secret.
-    """
-    public_keys_are_not_secrets(PUBLIC_DER, base64.b64encode(PUBLIC_DER))
 
 
 @pytest.mark.parametrize("begins", _NEVER_SECRET)
@@ -166,13 +150,6 @@ def test_what_begins_as_a_public_key_is_not_a_secret(begins: bytes) -> None:
     """A part of one is public, too, where PyJWT sees no key in it."""
     with pytest.raises(ConfigurationError, match="or a part of one"):
         KeyRing([begins + b"aLkq83mZx0Wp-4TbYh_5NvCr6Gd2SfEj"])
-
-
-def test_cve_2026_102273_a_nested_jwk() -> None:
-    """PyJWT 2.13.0 searched for a public JWK at the top of the JSON alone, so a key set or an array hid it."""
-    key_set, array = b'{"keys":[%b]}' % PUBLIC_JWK, b"[%b]" % PUBLIC_JWK
-    public_keys_are_not_secrets(key_set, array, b'{"a":{"b":%b}}' % PUBLIC_JWK)
-    public_keys_are_not_secrets(b"\xef\xbb\xbf" + PUBLIC_JWK, key_set.decode().encode("utf-16"))
 
 
 def test_cve_2026_102266_an_empty_secret() -> None:
@@ -186,17 +163,14 @@ def test_cve_2026_102266_an_empty_secret() -> None:
 # --- PyJWT: headers --------------------------------------------------------------------------------
 
 
-def test_cve_2026_32597_unknown_critical_extensions() -> None:
-    """PyJWT before 2.12.0 ignored `crit`, which lists extensions that must be understood (RFC 7515, 4.1.11)."""
-    token = signed(SYMMETRIC, header(SYMMETRIC, crit=["only-on-tuesdays"], **{"only-on-tuesdays": True}))
-    assert refused(SYMMETRIC, token) == "token_header"
+@pytest.mark.parametrize("crit", [["only-on-tuesdays"], ["b64"], ["exp"], [], "b64", [1], None])
+def test_cve_2026_32597_and_ghsa_75c5_xw7c_p5pm_critical_extensions(crit: object) -> None:
+    """PyJWT before 2.12.0 ignored `crit`, which lists extensions that must be understood (RFC 7515, 4.1.11).
 
-
-@pytest.mark.parametrize("crit", [["b64"], ["exp"], [], "b64", [1], None])
-def test_ghsa_75c5_xw7c_p5pm_critical_extensions_again(crit: object) -> None:
-    """No text was found of this flaw in PyJWT before 2.12.0; the test tries every form of `crit`, valid or not."""
-    token = signed(SYMMETRIC, header(SYMMETRIC, crit=crit, b64=True, exp=0))
-    assert refused(SYMMETRIC, token) == "token_header"
+    No text was found of the second flaw; the test tries every form of `crit`, valid or not.
+    """
+    extended = header(SYMMETRIC, crit=crit, b64=True, exp=0, **{"only-on-tuesdays": True})
+    assert refused(SYMMETRIC, signed(SYMMETRIC, extended)) == "token_header"
 
 
 def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
@@ -207,20 +181,15 @@ def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
     assert refused(ED_RING, token) == "token_algorithm"
 
 
-def test_cve_2026_102265_a_header_nested_to_exhaustion() -> None:
-    """PyJWT 2.13 raised RecursionError at a deeply nested header, before it checked the signature."""
-    nested_to_exhaustion(lambda deep: signed(SYMMETRIC, deep), "token_header")
-
-
-def test_cve_2026_101918_a_payload_nested_to_exhaustion() -> None:
-    """PyJWT before 2.15.0 raised RecursionError at a deeply nested payload that is read without verification."""
-    nested_to_exhaustion(lambda deep: signed(SYMMETRIC, header(SYMMETRIC), deep), "token_claims")
-
-
-def nested_to_exhaustion(token: Callable[[bytes], str], why: str) -> None:
-    """Nested and oversized input raises our one error, though RecursionError is not a ValueError."""
-    assert refused(SYMMETRIC, token(b"[" * 200_000)) == "token_size"
-    assert refused(SYMMETRIC, token(b"[" * 1_300)) == why
+@pytest.mark.parametrize(
+    ("header", "payload", "why"),
+    [(None, CLAIMS, "token_header"), (header(SYMMETRIC), None, "token_claims")],
+    ids=["CVE-2026-102265: 2.13, a header", "CVE-2026-101918: before 2.15.0, a payload that is read unverified"],
+)
+def test_what_is_nested_to_exhaustion_is_refused_as_all_else(header: Any, payload: Any, why: str) -> None:
+    """PyJWT raised RecursionError, before it checked the signature; it is not a ValueError, and we have one error."""
+    for deep, reason in ((b"[" * 200_000, "token_size"), (b"[" * 1_300, why)):
+        assert refused(SYMMETRIC, signed(SYMMETRIC, header or deep, payload or deep)) == reason
 
 
 def test_ghsa_w7vc_732c_9m39_work_before_the_signature() -> None:
@@ -266,9 +235,9 @@ def test_cve_2026_103001_other_flaws_of_pyjwt(ring: KeyRing) -> None:
     parsing, key sets and claims do not reach us, and a signature that is changed anywhere is refused.
     """
     assert imported_from("jwt") == {"jwt.algorithms", "jwt.exceptions"}
-    text, _, signature = minted(ring).rpartition(".")
+    text, _, signature = (token := minted(ring)).rpartition(".")
     raw = from_base64url(signature)
-    assert verify(ring, f"{text}.{signature}").jti == CLAIMS["jti"]
+    assert TOKENS.verify(ring, token, now=NOW, principal=None).claims.jti == CLAIMS["jti"]
     changed = [raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :] for place in range(len(raw))]
     for strange in (*changed, raw[:-1], raw + b"\0", b"\0" * len(raw), raw * 2, b"\0"):
         assert refused(ring, f"{text}.{base64url(strange)}") == "token_signature"
@@ -327,8 +296,8 @@ async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
     """The TypeScript SDK before 1.26.0 kept answers by JSON-RPC id on an instance that clients shared, so equal ids of
     two clients crossed; here nothing of a request outlives it.
     """
-    both = anyio.Event()
     came: list[str] = []
+    both = anyio.Event()
 
     async def hold(session: Session | None, arguments: dict[str, Any]) -> str:
         assert session is not None
@@ -340,22 +309,18 @@ async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
         return str(arguments["who"]) + session.ref
 
     app = sessions(Server(hold=hold))
-    answers: dict[str, tuple[str, Any]] = {}
-    refs: dict[str, str] = {}
 
     async def converse(name: str) -> None:
         client = Client(app)
         session = await client.create()
-        refs[name] = (await client.tool(session=session)).result["content"]
+        ref = (await client.tool(session=session)).result["content"]
         answer = await client.tool("hold", session=session, who=name)
-        again = await client.tool("remember", session=answer.session)
-        assert answer.session is not None
-        answers[name] = (answer.result["content"], again.result["content"])
+        assert answer.result["content"] == name + ref
+        assert (await client.tool("remember", session=answer.session)).result["content"] == {"mine": name}
 
     async with anyio.create_task_group() as tasks:
         for name in ("ann", "bob"):
             tasks.start_soon(converse, name)
-    assert answers == {name: (name + refs[name], {"mine": name}) for name in ("ann", "bob")}
 
 
 async def test_cve_2026_19516_the_form_of_an_id_is_not_an_identity() -> None:
@@ -392,46 +357,47 @@ async def test_cve_2025_6515_ids_that_can_be_guessed() -> None:
 # --- MCP SDKs: parsers that differ -----------------------------------------------------------------
 
 
-NAMES: Final = {
-    "NAME": ('"name":"%s","NAME":"%s"', ""),
-    "Params": ('"name":"%s"', ',"Params":{"name":"%s"}'),
-    "params with a long s": ('"name":"%s"', ',"param\\u017f":{"name":"%s"}'),
-}
-NAMES_WITH_NUL: Final = {
-    "name": ('"name":"%s","name\\u0000":"%s"', ""),
-    "name, twice": ('"name":"%s","name\\u0000\\u0000":"%s"', ""),
-    "params": ('"name":"%s"', ',"params\\u0000":{"name":"%s"}'),
-}
+def call_with(params: bytes, *names: bytes) -> bytes:
+    """Return a legacy call from JSON text, with names put in."""
+    return b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params % names + b"}"
 
 
-@pytest.mark.parametrize("texts", NAMES.values(), ids=NAMES)
-async def test_cve_2026_27896_names_in_another_case(texts: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"name":"%b","NAME":"%b"}',
+        b'{"name":"%b"},"Params":{"name":"%b"}',
+        b'{"name":"%b"},"param\\u017f":{"name":"%b"}',
+    ],
+    ids=["NAME", "Params", "params with a long s"],
+)
+async def test_cve_2026_27896_names_in_another_case(params: bytes) -> None:
     """The Go SDK before 1.3.1 folded the case of member names, the last one counting, so what a gateway had checked
     was not what ran. We refuse such names, so that it does not matter who stands behind us.
     """
-    for names in (("free", "guarded"), ("guarded", "free")):
-        smuggled = body(*split(texts, names))
-        client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
-        assert (await client.post(smuggled)).error["message"] == REFUSALS["member_case"].message
+    client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
+    for names in ((b"free", b"guarded"), (b"guarded", b"free")):
+        assert (await client.post(call_with(params, *names))).error["message"] == REFUSALS["member_case"].message
 
 
-@pytest.mark.parametrize("texts", NAMES_WITH_NUL.values(), ids=NAMES_WITH_NUL)
-async def test_ghsa_q382_vc8q_7jhj_names_with_nul(texts: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        b'{"name":"%b","name\\u0000":"%b"}',
+        b'{"name":"%b","name\\u0000\\u0000":"%b"}',
+        b'{"name":"%b"},"params\\u0000":{"name":"%b"}',
+    ],
+    ids=["name", "name, twice", "params"],
+)
+async def test_ghsa_q382_vc8q_7jhj_names_with_nul(params: bytes) -> None:
     """The Go SDK before 1.4.1 took a name that ends in NUL characters for the name without them; we guard and run the
     exact name.
     """
-    smuggled, hidden = (body(*split(texts, names)) for names in (("free", "guarded"), ("guarded", "free")))
     client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
-    assert (await client.post(smuggled)).result == {"content": "free"}
-    assert (await client.post(hidden)).error["code"] == REQUIRED
+    assert (await client.post(call_with(params, b"free", b"guarded"))).result == {"content": "free"}
+    assert (await client.post(call_with(params, b"guarded", b"free"))).error["code"] == REQUIRED
     session = await client.create()
     assert (await client.tool("guarded", session=session)).result["content"].startswith("ses_")
-
-
-def split(texts: tuple[str, str], names: tuple[str, str]) -> tuple[str, str]:
-    """Put the names into both texts, in order."""
-    params, more = "\x1f".join(texts).replace("%s", names[0], 1).replace("%s", names[1], 1).split("\x1f")
-    return params, more
 
 
 # --- MCP SDKs: one request that stops the service ---------------------------------------------------
@@ -460,21 +426,15 @@ class Gone(Exception):
     """Raised by a server's `send` when the client has left."""
 
 
+async def gone(*_: object) -> Any:
+    raise Gone
+
+
 async def test_ghsa_j975_95f5_7wqh_a_client_that_leaves_midway() -> None:
     """In the Python SDK before 1.10.0 a client could end the server with an uncaught error after it had a session; here
     an error ends its own request alone.
     """
-
-    async def fails(session: Session | None, arguments: dict[str, Any]) -> str:
-        raise Gone
-
-    async def gone(message: Message) -> None:
-        raise Gone
-
-    async def leaves() -> Message:
-        raise Gone
-
-    app = sessions(Server(fails=fails, sse=True))
+    app = sessions(Server(fails=gone, sse=True))
     client = Client(app)
     session = await client.create()
     for method, tool in (("sessions/create", ""), ("tools/call", "whoami")):
@@ -484,7 +444,7 @@ async def test_ghsa_j975_95f5_7wqh_a_client_that_leaves_midway() -> None:
     with pytest.raises(Gone):
         await client.tool("fails", session=session)
     with pytest.raises(Gone):
-        await app(http(), leaves, gone)
+        await app(http(), gone, gone)
     await serves(client)
 
 
@@ -519,16 +479,14 @@ async def test_cve_2026_48710_a_host_header_that_reaches_into_the_path(host: str
 seen_inside: ContextVar[str] = ContextVar("seen_inside", default="nothing")
 
 
-async def sets_a_variable(scope: Scope, receive: Receive, send: Send) -> None:
-    """Change the context as an application, as tracing and logging do."""
-    seen_inside.set("something")
-    await reply(send, b"{}")
-
-
 async def test_context_changes_of_the_application_are_kept() -> None:
     """`BaseHTTPMiddleware` runs the application in another task and loses its context; we run it in the same."""
-    text = json.dumps(Client(None).message("ping")).encode()  # type: ignore[arg-type]  # only its words are wanted
-    await call(sessions(sets_a_variable), http(), text)
+
+    async def sets_a_variable(scope: Scope, receive: Receive, send: Send) -> None:
+        seen_inside.set("something")
+        await reply(send, b"{}")
+
+    await Client(sessions(sets_a_variable)).send("ping")
     assert seen_inside.get() == "something"
 
 
@@ -536,35 +494,17 @@ async def test_events_and_disconnects_are_passed_on_at_once() -> None:
     """`BaseHTTPMiddleware` once held streams back and hid that the client had left; here an event arrives before the
     next one is made, and the application sees the disconnect.
     """
-    first, left = anyio.Event(), anyio.Event()
     heard: list[str] = []
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        await send(
-            {"type": "http.response.body", "body": b'data: {"jsonrpc":"2.0","method":"x"}\n\n', "more_body": True}
-        )
+        event = b'data: {"jsonrpc":"2.0","method":"x"}\n\n'
+        await send({"type": "http.response.body", "body": event, "more_body": True})
         heard.append((await receive())["type"])
 
-    async def client_side() -> Message:
-        if requests:
-            return requests.pop()
-        await left.wait()
-        return {"type": "http.disconnect"}
-
-    class Watching(Answer):
-        async def __call__(self, message: Message) -> None:
-            await super().__call__(message)
-            if message.get("body"):
-                first.set()
-
-    plain = Client(sessions(Server()))
-    text = json.dumps(plain.message("tools/call", session=await plain.create())).encode()
-    requests = chunks(text)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sessions(stream), http(headers=plain.headers("tools/call")), client_side, Watching())
-        await first.wait()
+    session = await Client(sessions(Server())).create()
+    async with RealClient(sessions(stream)).under_way("tools/call", {"name": "x"}, session=session) as exchange:
+        await exchange.next_event()
         assert heard == []
-        left.set()
     assert heard == ["http.disconnect"]
