@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -281,22 +280,18 @@ def main(names: list[str]) -> int:
             ".git", ".venv", ".nox", "__pycache__", "_build", "node_modules", ".mypy_cache"
         )
         shutil.copytree(ROOT, copy, ignore=ignored)
-        failed = [f"the tests fail without a mutant: {tests}" for tests in _failing(copy, chosen)]
+        needed = sorted({mutant.tests for mutant in chosen.values()})
+        failed = [f"the tests fail without a mutant: {tests}" for tests in needed if not _passes(copy, tests)]
         for name, mutant in chosen.items():
             path = copy / place_of(mutant)
             original = path.read_text("utf-8")
             path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
-            if _passes(copy, mutant.tests):
-                failed.append(f"{name} survives {mutant.tests}")
+            survives = _passes(copy, mutant.tests)
             path.write_text(original, "utf-8")
-            print(f"{name}: {'survives' if failed and failed[-1].startswith(name) else 'noticed'}", flush=True)
+            failed += [f"{name} survives {mutant.tests}"] if survives else []
+            print(f"{name}: {'survives' if survives else 'noticed'}", flush=True)
     print(*failed, f"{len(chosen)} mutants", sep="\n")
     return int(bool(failed))
-
-
-def _failing(copy: Path, chosen: dict[str, Mutant]) -> Iterator[str]:
-    """Yield the tests that fail without a mutant, and so would notice each."""
-    return (tests for tests in sorted({mutant.tests for mutant in chosen.values()}) if not _passes(copy, tests))
 
 
 def _passes(copy: Path, tests: str) -> bool:

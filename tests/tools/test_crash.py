@@ -1,8 +1,7 @@
-"""Two kills of a worker, proof that a loss is detected, and what a Redis of several servers keeps."""
+"""Two kills of a worker, and what a Redis of several servers keeps."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from random import Random
@@ -11,7 +10,6 @@ from typing import Any
 import anyio
 import crash
 import pytest
-import redis_servers
 from redis_servers import HOST, serving, wait_for, watching
 
 from mcp_sessions._errors import StoreUnavailable
@@ -27,13 +25,6 @@ def test_nothing_that_was_acknowledged_is_lost() -> None:
     assert trial.problems == []
     assert trial.counts["kills of the worker"] == 2
     assert trial.counts["deletes acknowledged"] > 0
-
-
-def test_a_loss_is_seen() -> None:
-    """A server that keeps nothing on disk loses whatever was counted."""
-    with redis_servers.serving() as server:
-        trial = crash.Trial((server.url, server), Random(1)).run(1)
-    assert any(re.fullmatch(r"0 is kept of \d+ acknowledged updates", problem) for problem in trial.problems)
 
 
 # --- several servers -------------------------------------------------------------------------------
