@@ -19,7 +19,7 @@ import pages
 
 from integration import javascript
 
-from .visit import UNCHANGED, Result
+from .environment import UNCHANGED, Result
 
 ROOT: Final = pages.ROOT
 PAGE: Final = pages.DOCS / "clients.md"
@@ -31,11 +31,11 @@ JAVASCRIPT: Final = {
     "typescript 2 modern": "@modelcontextprotocol/client",
 }
 NOTHING: Final = "–"
-_PROGRAM: Final = "import sys; sys.path[:0] = {!r}; from compatibility.{} import main; main()"
 
 
 def _command(python: Path, program: str, frameworks: Sequence[str]) -> list[str]:
-    code = _PROGRAM.format([str(ROOT / "tests" / folder) for folder in ("", "support", "tools")], program)
+    paths = [str(ROOT / "tests" / folder) for folder in ("", "support", "tools")]
+    code = f"import sys; sys.path[:0] = {paths}; from compatibility.environment import {program}; {program}()"
     return [str(python), "-W", "ignore", "-c", code, *frameworks]
 
 
