@@ -33,7 +33,7 @@ from integration import javascript
 from integration.serving import serving
 from mcp_sessions import MCPSessionMiddleware
 
-from .server import Everything
+from .server import everything
 
 SETS: Final = ("2025-11-25", "2026-07-28")
 TRIES: Final = 3  # of a set: the suite has timeouts of half a second
@@ -47,7 +47,7 @@ Checks = dict[str, "Counter[str]"]  # each with its status, by scenario
 def within(**options: Any) -> ASGIApp:
     """Wrap the server in the middleware."""
     key = "a secret of the conformance run, at least 32 bytes long"
-    return MCPSessionMiddleware(Everything().app(), keys=key, **grouped(**options))
+    return MCPSessionMiddleware(everything(), keys=key, **grouped(**options))
 
 
 async def carried() -> ASGIApp:
@@ -82,7 +82,7 @@ async def made(app: ASGIApp) -> ASGIApp:
 
 ECHOED: Final = "a session in every request"
 SERVERS: Final[dict[str, Callable[[], Awaitable[ASGIApp]]]] = {
-    "bare": lambda: made(Everything().app()),
+    "bare": lambda: made(everything()),
     "with the middleware": lambda: made(within()),
     ECHOED: carried,
     "behind the bridge": lambda: made(within(bridge=True)),

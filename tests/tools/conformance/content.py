@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
 
 Json = dict[str, Any]
 
@@ -21,9 +24,7 @@ def text(value: str) -> Json:
     return {"type": "text", "text": value}
 
 
-def image() -> Json:
-    """Make an image block of one pixel."""
-    return {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+IMAGE: Final = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
 
 
 def embedded(uri: str, value: str, mime_type: str = "text/plain") -> Json:
@@ -36,11 +37,6 @@ def result(*content: Json, **more: Any) -> Json:
     return {"content": list(content), **more}
 
 
-def prompt(*content: Json) -> Json:
-    """Make the result of a prompt, with the user's role alone."""
-    return {"messages": [{"role": "user", "content": block} for block in content]}
-
-
 # --- tools with a constant result ----------------------------------------------------------------
 
 _MIXED: Final = embedded("test://mixed-content-resource", '{"test":"data","value":123}', "application/json")
@@ -48,15 +44,14 @@ _EMBEDDED: Final = embedded("test://embedded-resource", "This is an embedded res
 
 RESULTS: Final[Mapping[str, Json]] = {
     "test_simple_text": result(text("This is a simple text response for testing.")),
-    "test_image_content": result(image()),
+    "test_image_content": result(IMAGE),
     "test_audio_content": result({"type": "audio", "data": SILENCE, "mimeType": "audio/wav"}),
     "test_embedded_resource": result(_EMBEDDED),
-    "test_multiple_content_types": result(text("Several kinds at once:"), image(), _MIXED),
+    "test_multiple_content_types": result(text("Several kinds at once:"), IMAGE, _MIXED),
     "test_error_handling": result(text("This tool intentionally returns an error for testing"), isError=True),
     "test_custom_headers": result(text("The header agrees with the argument.")),
     "json_schema_2020_12_tool": result(text("The schema is what matters.")),
 }
-"""Tools whose result never varies."""
 
 ADDRESS: Final = {
     "$anchor": "addressDef",
@@ -89,19 +84,20 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "test_sampling": {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]},
     "test_elicitation": {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]},
 }
-"""Input schemas of the tools that take arguments."""
+
+
+def schema(tool: str) -> Json:
+    """Return the schema of a tool's arguments."""
+    return SCHEMAS.get(tool, {"type": "object"})
+
 
 # --- resources -----------------------------------------------------------------------------------
 
-_TEXT_RESOURCE: Final = {
-    "uri": "test://static-text",
-    "mimeType": "text/plain",
-    "text": "This is the content of the static text resource.",
-}
+_TEXT: Final = "This is the content of the static text resource."
 _RESOURCES: Final[Mapping[str, Json]] = {
-    "test://static-text": _TEXT_RESOURCE,
-    "test://static-binary": {"uri": "test://static-binary", "mimeType": "image/png", "blob": PIXEL},
-    "test://watched-resource": {"uri": "test://watched-resource", "mimeType": "text/plain", "text": "watched"},
+    "test://static-text": {"mimeType": "text/plain", "text": _TEXT},
+    "test://static-binary": {"mimeType": "image/png", "blob": PIXEL},
+    "test://watched-resource": {"mimeType": "text/plain", "text": "watched"},
 }
 _TEMPLATE: Final = re.compile(r"test://template/([^/]+)/data")
 
@@ -119,32 +115,46 @@ TEMPLATES: Final = [
 ]
 
 
-def resource(uri: str) -> Json | None:
-    """Return the content of a resource, or None where it does not exist."""
+def resource(uri: str) -> Json:
+    """Return the content of a resource."""
+    if uri in _RESOURCES:
+        return {"uri": uri, **_RESOURCES[uri]}
     found = _TEMPLATE.fullmatch(uri)
     if found is None:
-        return _RESOURCES.get(uri)
+        raise MCPError(code=types.INVALID_PARAMS, message="Resource not found", data={"uri": uri})
     value = json.dumps({"id": found[1], "templateTest": True, "data": f"Data for ID: {found[1]}"})
     return {"uri": uri, "mimeType": "application/json", "text": value}
 
 
 # --- prompts -------------------------------------------------------------------------------------
 
-_SHOWN: Final = "Embedded resource content for testing."
 
-PROMPTS: Final[Mapping[str, Callable[[Mapping[str, str]], Json]]] = {
-    "test_simple_prompt": lambda given: prompt(text("This is a simple prompt for testing.")),
-    "test_prompt_with_arguments": lambda given: prompt(
-        text(f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'")
-    ),
-    "test_prompt_with_embedded_resource": lambda given: prompt(
-        embedded(given["resourceUri"], _SHOWN), text("Please process the embedded resource above.")
-    ),
-    "test_prompt_with_image": lambda given: prompt(image(), text("Please analyze the image above.")),
-}
-"""Each prompt, made from its arguments."""
+def listed(name: str, *arguments: str) -> Json:
+    """Make a prompt as it is listed."""
+    given = [{"name": argument, "description": "A text", "required": True} for argument in arguments]
+    return {"name": name, "description": "A prompt of the suite", "arguments": given}
 
-ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "test_prompt_with_arguments": ("arg1", "arg2"),
-    "test_prompt_with_embedded_resource": ("resourceUri",),
-}
+
+PROMPTS: Final = (
+    listed("test_simple_prompt"),
+    listed("test_prompt_with_arguments", "arg1", "arg2"),
+    listed("test_prompt_with_embedded_resource", "resourceUri"),
+    listed("test_prompt_with_image"),
+)
+
+
+def messages(*content: Json) -> Json:
+    """Make the result of a prompt, with the user's role alone."""
+    return {"messages": [{"role": "user", "content": block} for block in content]}
+
+
+def prompt(name: str, given: Mapping[str, str]) -> Json:
+    """Return the result of a prompt."""
+    if name == "test_prompt_with_arguments":
+        return messages(text(f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'"))
+    if name == "test_prompt_with_embedded_resource":
+        shown = embedded(given["resourceUri"], "Embedded resource content for testing.")
+        return messages(shown, text("Please process the embedded resource above."))
+    if name == "test_prompt_with_image":
+        return messages(IMAGE, text("Please analyze the image above."))
+    return messages(text("This is a simple prompt for testing."))

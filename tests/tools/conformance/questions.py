@@ -23,14 +23,10 @@ Params = types.CallToolRequestParams
 Request = types.CallToolRequestParams | types.GetPromptRequestParams
 
 
-def schema(**properties: Json) -> Json:
-    """Make the schema of a form."""
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
 def form(message: str, **properties: Json) -> Json:
     """Make an elicitation."""
-    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema(**properties)}}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
 
 
 def sampling(prompt: str) -> Json:
@@ -103,7 +99,7 @@ async def _needs_sampling(context: Context, _params: Params) -> Json:
     raise MCPError(code=types.MISSING_REQUIRED_CLIENT_CAPABILITY, message="Sampling is needed", data=needed)
 
 
-PROMPT: Final = "test_input_required_result_prompt"
+PROMPT: Final = content.listed("test_input_required_result_prompt")
 
 
 def prompt(params: types.GetPromptRequestParams) -> Json:
@@ -111,7 +107,7 @@ def prompt(params: types.GetPromptRequestParams) -> Json:
     answers = _answers(params)
     if "user_context" not in answers:
         return ask({"user_context": form("What context should the prompt use?", context=TEXT)})
-    return content.prompt(text(json.dumps(answers["user_context"])))
+    return content.messages(text(json.dumps(answers["user_context"])))
 
 
 # --- the older era: asked while the call waits ---------------------------------------------------
@@ -128,15 +124,12 @@ async def _sample(context: Context, params: Params) -> Json:
     return result(text(f"LLM response: {answer.model_dump_json(by_alias=True)}"))
 
 
-async def _elicited(context: Context, message: str, properties: Mapping[str, Json]) -> Json:
-    asked = types.ElicitRequest.model_validate(form(message, **properties))
-    answer = await context.session.send_request(asked, types.ElicitResult, metadata=_beside(context))
-    return result(text(f"action={answer.action}, content={json.dumps(answer.content)}"))
-
-
 def _eliciting(**properties: Json) -> Callable[[Context, Params], Awaitable[Json]]:
     async def tool(context: Context, params: Params) -> Json:
-        return await _elicited(context, (params.arguments or {}).get("message", "Please fill this in"), properties)
+        message = (params.arguments or {}).get("message", "Please fill this in")
+        asked = types.ElicitRequest.model_validate(form(message, **properties))
+        answer = await context.session.send_request(asked, types.ElicitResult, metadata=_beside(context))
+        return result(text(f"action={answer.action}, content={json.dumps(answer.content)}"))
 
     return tool
 
@@ -164,18 +157,17 @@ TOOLS: Final[Mapping[str, Callable[[Context, Params], Awaitable[Json]]]] = {
         untitledMulti={"type": "array", "items": {"type": "string", "enum": _OPTIONS}},
         titledMulti={"type": "array", "items": {"anyOf": _titled("First Choice", "Second Choice", "Third Choice")}},
     ),
-    "test_streaming_elicitation": _asking({"user_name": NAME}, _name),
+    **dict.fromkeys(
+        ("test_streaming_elicitation", "test_input_required_result_elicitation"), _asking({"user_name": NAME}, _name)
+    ),
     "test_missing_capability": _needs_sampling,
-    "test_input_required_result_elicitation": _asking({"user_name": NAME}, _name),
     "test_input_required_result_sampling": _asking(
         {"capital_question": sampling("What is the capital of France?")}, json.dumps
     ),
     "test_input_required_result_list_roots": _asking({"client_roots": ROOTS}, json.dumps),
-    "test_input_required_result_request_state": _asking(
-        {"confirm": form("Please confirm", ok={"type": "boolean"})}, lambda answers: "state-ok", "confirming"
-    ),
-    "test_input_required_result_tampered_state": _asking(
-        {"confirm": form("Please confirm", ok={"type": "boolean"})}, lambda answers: "state-ok", "confirming"
+    **dict.fromkeys(
+        ("test_input_required_result_request_state", "test_input_required_result_tampered_state"),
+        _asking({"confirm": form("Please confirm", ok={"type": "boolean"})}, lambda answers: "state-ok", "confirming"),
     ),
     "test_input_required_result_multiple_inputs": _asking(
         {"user_name": NAME, "greeting": sampling("Generate a greeting"), "client_roots": ROOTS}, json.dumps, "three"

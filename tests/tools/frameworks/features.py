@@ -56,7 +56,7 @@ def bare(*, stateless_http: bool = False) -> ASGIApp:
     async def count(_context: server.Context, _params: Any) -> Json:
         return result(text(str(cancelled)))
 
-    return server.Everything(sleep=sleep, cancelled=count).app(stateless_http=stateless_http)
+    return server.everything(stateless_http=stateless_http, sleep=sleep, cancelled=count)
 
 
 def stateful() -> ASGIApp:
