@@ -11,8 +11,7 @@ import json
 import re
 import warnings
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +29,8 @@ _REGISTRIES: Final = {name: JWSRegistry(algorithms=[name]) for name in ("HS256",
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
+Caller = tuple["str | None", "str | None", "str | None"]  # client, issuer, subject
+
 
 def hkdf(secret: bytes, info: str) -> bytes:
     """32 bytes by RFC 5869 with SHA-256 and no salt."""
@@ -39,58 +40,38 @@ def hkdf(secret: bytes, info: str) -> bytes:
 
 @dataclass(frozen=True)
 class Known:
-    """A key that the oracle accepts.
-
-    Args:
-        algorithm: What it signs with.
-        key: joserfc's form of it.
-        hides: The key under which it hides principals.
-    """
+    """A key that the oracle accepts."""
 
     algorithm: str
-    key: Any
-    hides: bytes
+    key: Any  # in joserfc's form
+    hides: bytes  # the key under which it hides principals
 
-    def subject(self, principal: tuple[str | None, str | None, str | None] | None) -> str | None:
+    def subject(self, principal: Caller | None) -> str | None:
         """The claim `sub` for a caller."""
         if principal is None:
             return None
         row = "".join("-" if part is None else f"{len(part)}:{part}" for part in principal)
-        return _encode(hmac.digest(self.hides, row.encode(), "sha256")[:16])
+        return encode(hmac.digest(self.hides, row.encode(), "sha256")[:16])
 
 
-def accepts(
-    keys: Mapping[str, Known],
-    token: str,
-    *,
-    now: float,
-    principal: tuple[str | None, str | None, str | None] | None,
-    kind: str,
-    issuer: str,
-    audience: str,
-) -> bool:
-    """Whether a token is a session of this caller's, of this kind, at this time."""
+def accepts(keys: Mapping[str, Known], token: str, *, now: float, principal: Caller | None, **expected: str) -> bool:
+    """Whether a token is a session of this caller's at this time, with these claims as they are expected."""
     if len(token) > LONGEST:
         return False
     parts = [_decode(part) for part in token.split(".")]
     if len(parts) != 3 or None in parts:
         return False
     known = _named(keys, parts[0] or b"")
-    if known is None or not _signed(known, token):
-        return False
     claims = _members(parts[1] or b"")
-    if claims is None or not _well_formed(claims):
+    if known is None or not _signed(known, token) or claims is None or not _well_formed(claims):
         return False
     said = dict(claims)
-    return (
-        (said["iss"], said["aud"], said["knd"]) == (issuer, audience, kind)
-        and said["iat"] <= now + SKEW
-        and now < said["exp"]
-        and said.get("sub") == known.subject(principal)
-    )
+    is_valid = said["iat"] <= now + SKEW and now < said["exp"] and said.get("sub") == known.subject(principal)
+    return is_valid and all(said[name] == value for name, value in expected.items())
 
 
-def _encode(data: bytes) -> str:
+def encode(data: bytes) -> str:
+    """Unpadded base64url."""
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -100,7 +81,7 @@ def _decode(part: str) -> bytes | None:
         data = urlsafe_b64decode(part + "==")
     except ValueError:
         return None
-    return data if part and _encode(data) == part else None
+    return data if part and encode(data) == part else None
 
 
 class _Object(tuple[tuple[str, Any], ...]):
@@ -109,11 +90,12 @@ class _Object(tuple[tuple[str, Any], ...]):
     __slots__ = ()
 
 
-def _refuse(name: str) -> None:
+def refuse(name: str) -> None:
+    """Read no `NaN`."""
     raise ValueError(name)
 
 
-_read: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=_refuse).decode
+_read: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=refuse).decode
 
 
 def _members(text: bytes) -> _Object | None:
@@ -133,24 +115,13 @@ def _named(keys: Mapping[str, Known], header: bytes) -> Known | None:
     if members is None or b"\\" in header or sorted(name for name, _ in members) != ["alg", "kid", "typ"]:
         return None
     said = dict(members)
-    if not all(isinstance(value, str) for value in said.values()) or said["typ"] != TYP:
-        return None
-    known = keys.get(said["kid"])
+    known = keys.get(said["kid"]) if isinstance(said["kid"], str) and said["typ"] == TYP else None
     return known if known is not None and known.algorithm == said["alg"] else None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warning that RFC 9864 has another name for the algorithm."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _signed(known: Known, token: str) -> bool:
     try:
-        with _quiet() if known.algorithm == "EdDSA" else nullcontext():
-            deserialize_compact(token, known.key, registry=_REGISTRIES[known.algorithm])
+        deserialize_compact(token, known.key, registry=_REGISTRIES[known.algorithm])
     except (JoseError, ValueError):
         return False
     return True
