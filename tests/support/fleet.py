@@ -39,7 +39,7 @@ from starlette.routing import Mount
 from starlette.types import Scope
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
-from mcp_sessions import CreateRefused, EndedSession, MCPSessionMiddleware, Session, Telemetry, add_sessions
+from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, Telemetry, add_sessions
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import RedisStore
 
@@ -56,8 +56,6 @@ def work(name: str, context: Context | None = None) -> None:
 
 
 def begin(session: Session, params: dict[str, Any], scope: Scope) -> None:
-    if b"x-banned" in dict(scope["headers"]):
-        raise CreateRefused("not you")
     work("in on_create")
 
 

@@ -110,33 +110,26 @@ async def test_it_is_enriched_in_place_of_a_span_of_ours_where_that_is_asked_for
 # --- refusals --------------------------------------------------------------------------------------
 
 
-async def test_a_refusal_of_a_session_that_has_expired_is_in_that_session(spans: list[ReadableSpan]) -> None:
-    """With a link to its start and the client's name, as that of one that was ended or stolen."""
+async def test_a_refusal_is_in_the_session_that_is_refused(spans: list[ReadableSpan]) -> None:
+    """With a link to its start, and the client that the request itself names, or that of its owner's session."""
     clock = Clock()
-    client = Client(instrumented(sessions(Server(), clock=clock, lifetime=60)))
-    held = (await client.send("sessions/create", {"_meta": META})).result["session"]
-    clock.now += 60
-    await client.tool("whoami", session=held)
-    start = named(spans, "session start")
-    (refused,) = messages(spans, "tools/call")
-    (ref,) = said(start, "session.id")
-    assert start.context is not None
-    assert said(refused, *WHAT, "mcp_sessions.client") == [ref, "tools/call", "whoami", "-32043", "wire 1"]
-    assert said(refused, "mcp_sessions.reason") == said(outermost(spans), "mcp_sessions.reason") == ["expired"]
-    assert said(outermost(spans), *WHAT) == [ref, "tools/call", "whoami", "-32043"]
-    assert [(link.context.span_id, dict(link.attributes or {})) for link in refused.links] == [
-        (start.context.span_id, {"mcp_sessions.link": "start"})
-    ]
-
-
-async def test_a_stolen_session_is_not_said_to_be_its_owner_s_client(spans: list[ReadableSpan]) -> None:
-    """The span names the client that the refused request itself names, or none."""
-    client = Client(sessions(Server(), principal=user_of))
+    client = Client(instrumented(sessions(Server(), clock=clock, lifetime=60, principal=user_of)))
     thief = {"io.modelcontextprotocol/clientInfo": {"name": "thief", "version": "2"}}
     held = (await client.send("sessions/create", {"_meta": META}, by("ann"))).result["session"]
     for meta in (thief, {}):
         await client.send("tools/call", {"name": "whoami", "_meta": meta}, by("mallory"), session=held)
-    assert [said(span, "mcp_sessions.client")[0] for span in messages(spans, "tools/call")] == ["thief 2", None]
+    clock.now += 60
+    await client.tool("whoami", by("ann"), session=held)
+    start = named(spans, "session start")
+    (ref,) = said(start, "session.id")
+    assert start.context is not None
+    of_each = [("token_principal", "thief 2"), ("token_principal", None), ("expired", "wire 1")]
+    for refused, (reason, name) in zip(messages(spans, "tools/call"), of_each, strict=True):
+        assert said(refused, *WHAT, "mcp_sessions.client") == [ref, "tools/call", "whoami", "-32043", name]
+        assert said(refused, "mcp_sessions.reason") == [reason]
+        links = [(link.context.span_id, dict(link.attributes or {})) for link in refused.links]
+        assert links == [(start.context.span_id, {"mcp_sessions.link": "start"})]
+    assert said(outermost(spans), *WHAT, "mcp_sessions.reason") == [ref, "tools/call", "whoami", "-32043", "expired"]
 
 
 async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[ReadableSpan]) -> None:
