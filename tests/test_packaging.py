@@ -26,46 +26,35 @@ import asyncio
 import json
 import sys
 
+from asgiref.testing import ApplicationCommunicator
 from mcp_sessions import MCPSessionMiddleware
 
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "mcp", "redis"}
+JSON = [(b"content-type", b"application/json")]
+SESSION = "io.modelcontextprotocol/session"
 
 
 async def server(scope, receive, send):
     """Answer every request with an empty result, as the smallest MCP server there can be."""
     request = json.loads((await receive())["body"])
     answer = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {}}).encode()
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.start", "status": 200, "headers": JSON})
     await send({"type": "http.response.body", "body": answer})
 
 
-async def post(app, message):
-    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-        "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": "", "headers": headers,
-    }
-    body, sent = json.dumps(message).encode(), []
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(event):
-        sent.append(event)
-
-    await app(scope, receive, send)
-    return json.loads(b"".join(event.get("body", b"") for event in sent))
+async def post(app, method, **params):
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    http = ApplicationCommunicator(app, {"type": "http", "method": "POST", "path": "/mcp", "headers": JSON})
+    await http.send_input({"type": "http.request", "body": json.dumps(message).encode()})
+    await http.receive_output()
+    return json.loads((await http.receive_output())["body"])["result"]
 
 
 async def main():
     app = MCPSessionMiddleware(server, keys="a secret of thirty-two bytes, or more")
-    created = await post(app, {"jsonrpc": "2.0", "id": 1, "method": "sessions/create", "params": {}})
-    session = {"sessionId": created["result"]["session"]["sessionId"]}
-    meta = {"io.modelcontextprotocol/session": session}
-    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "t", "_meta": meta}}
-    called = await post(app, call)
-    same = called["result"]["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
+    session = {"sessionId": (await post(app, "sessions/create"))["session"]["sessionId"]}
+    called = await post(app, "tools/call", name="t", _meta={SESSION: session})
+    same = called["_meta"][SESSION]["sessionId"] == session["sessionId"]
     print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules))}))
 
 

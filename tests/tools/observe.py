@@ -191,25 +191,15 @@ def ask(url: str, message: object = None) -> Any:
 
 @dataclass(frozen=True)
 class Tool:
-    """An observability tool, which listens on this machine alone.
+    """An observability tool, which listens on this machine alone."""
 
-    Args:
-        package: Its package on PyPI.
-        program: Its name there, and its arguments; `PORT`, `OTHER` and `FOLDER` are replaced.
-        environment: Its settings, in which they are replaced, too.
-        health: The path that answers when it is ready.
-        headers: Those that its OTLP endpoint requires.
-        ask: Returns what it shows of each session.
-        check: Asks it what the page asks it, and raises if it answers something else.
-    """
-
-    package: str
-    program: str
-    environment: dict[str, str]
-    health: str
-    headers: str
-    ask: Callable[[str], Shown]
-    check: Callable[[str, Shown], None]
+    package: str  # on PyPI
+    program: str  # its name there, and its arguments; `PORT`, `OTHER` and `FOLDER` are replaced
+    environment: dict[str, str]  # its settings, in which they are replaced, too
+    health: str  # the path that answers when it is ready
+    headers: str  # those that its OTLP endpoint requires
+    ask: Callable[[str], Shown]  # returns what it shows of each session
+    check: Callable[[str, Shown], None]  # asks it what the page asks it, and raises if it answers something else
 
 
 def asked(tool: str) -> dict[str, str]:

@@ -14,11 +14,9 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-
-from clients import RealClient
 
 TESTS: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / folder) for folder in ("", "support")]  # as pytest finds the tests' modules
@@ -26,7 +24,7 @@ warnings.filterwarnings("ignore", message=".*deprecated as of 2026-07-28")  # th
 
 import anyio
 from apps import grouped, read
-from clients import SESSION_KEY
+from clients import SESSION_KEY, RealClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from integration import javascript
@@ -50,14 +48,16 @@ def within(**options: Any) -> ASGIApp:
     return MCPSessionMiddleware(everything(), keys=key, **grouped(**options))
 
 
-async def carried() -> ASGIApp:
+def carried() -> ASGIApp:
     """Write one session into each request and notification, as a client sends that always names its session."""
-    app, session = within(require="always"), await RealClient(within(admission="own")).create()
+    app, session = within(require="always"), dict[str, str]()
 
     async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
+        if not session:
+            session.update(await RealClient(within(admission="own")).create())
         body = await read(receive)
         message = json.loads(body)
         if "method" in message:  # and not a response to the server's own request
@@ -76,16 +76,12 @@ async def carried() -> ASGIApp:
     return carrying
 
 
-async def made(app: ASGIApp) -> ASGIApp:
-    return app
-
-
 ECHOED: Final = "a session in every request"
-SERVERS: Final[dict[str, Callable[[], Awaitable[ASGIApp]]]] = {
-    "bare": lambda: made(everything()),
-    "with the middleware": lambda: made(within()),
+SERVERS: Final[dict[str, Callable[[], ASGIApp]]] = {
+    "bare": everything,
+    "with the middleware": within,
     ECHOED: carried,
-    "behind the bridge": lambda: made(within(bridge=True)),
+    "behind the bridge": lambda: within(bridge=True),
 }
 BY_DESIGN: Final = {("ping", ECHOED): {"ping FAILURE"}, ("logging-set-level", ECHOED): {"logging-set-level FAILURE"}}
 """The suite wants these two results to be empty objects; the draft wants the session in every result."""
@@ -142,7 +138,7 @@ async def compare(sets: list[str]) -> int:
     bare: dict[str, Checks] = {}
     failed = False
     for server, make in SERVERS.items():
-        async with serving(await make()) as url:
+        async with serving(make()) as url:
             for requirements in sets:
                 found, different = await steadily(url, requirements, bare, server)
                 counts = Counter(check.split()[-1].lower() for checks in found.values() for check in checks.elements())
