@@ -118,7 +118,10 @@ MUTANTS: Final = {
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "policy-templates": Mutant(
-        "_server/startup_checks.py", "return TEMPLATED % (uri, template)", "return None", "integration/test_rules.py"
+        "_server/startup_checks.py",
+        "return TEMPLATED % (uri, template)",
+        "return None",
+        "integration/test_lifespans.py",
     ),
     # cookies
     "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),

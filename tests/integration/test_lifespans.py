@@ -1,29 +1,28 @@
-"""Lifespans: what starts and stops with an application, and one lifespan of several."""
+"""The start of an application: what lives as long as it, one lifespan of several, and what keeps it from starting."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, Answer, Incoming, RealClient, call, http, lifespan, started
+from clients import SECRET, Answer, Incoming, RealClient, StartRefused, call, http, lifespan, started
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
 from starlette.types import Message
 
-from integration.servers import FRAMEWORKS, SDK, Cell, made
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import Ended, MemoryStore
 
+from .servers import FRAMEWORKS, SDK, Cell, http_app, made, server_class
 from .test_starlette import StreamableHTTPASGIApp
 
 
@@ -38,40 +37,34 @@ async def nothing(app: object) -> AsyncIterator[None]:
     yield
 
 
-async def items(request: Request) -> JSONResponse:
-    return JSONResponse(request.state.database)
-
-
-def with_sessions(mcp: Any) -> Any:
-    return add_sessions(mcp, keys=SECRET, transport="off")
-
-
-def wrapped(mcp: Any) -> Any:
-    return MCPSessionMiddleware(mcp, keys=SECRET, transport="off")
+with_sessions, wrapped = (
+    partial(place, keys=SECRET, transport="off") for place in (add_sessions, MCPSessionMiddleware)
+)
+either_place = pytest.mark.parametrize("place", [with_sessions, wrapped], ids=["add_sessions", "wrapped"])
 
 
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
-@pytest.mark.parametrize("place", [with_sessions, wrapped])
-async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any], Any], outer: Any) -> None:
+@pytest.mark.parametrize("place", [with_sessions, wrapped, None], ids=["add_sessions", "wrapped", "added later"])
+async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any], Any] | None, outer: Any) -> None:
     """It starts and stops with it, beside what the application opens itself, and has sessions."""
-    mcp = place(made(Cell(SDK)))
+    mcp = made(Cell(SDK)) if place is None else place(made(Cell(SDK)))
     app = outer(lifespan=lifespan_of(database, nothing, mcp))
-    app.add_route("/items", items)
     app.mount("/api", mcp)
+    if place is None:
+        with_sessions(app)
     async with lifespan(app):
         client = RealClient(app, path="/api/mcp")
         await client.connect()
         assert len({await client.call("whoami", await client.create()) for _ in range(2)} | {"nobody"}) == 3
 
 
-@pytest.mark.parametrize("place", [with_sessions, wrapped])
+@either_place
 async def test_a_lifespan_that_is_not_passed_on_is_named_at_the_first_request(
     place: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server behind it answers 500, in words of its own that name no remedy."""
-    mcp = place(made(Cell(SDK)))
     app = FastAPI()
-    app.mount("/api", mcp)
+    app.mount("/api", place(made(Cell(SDK))))
     async with lifespan(app):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="Task group is not initialized"):
@@ -80,25 +73,9 @@ async def test_a_lifespan_that_is_not_passed_on_is_named_at_the_first_request(
     assert "FastAPI(lifespan=lifespan_of(mcp_app))" in line
 
 
-@pytest.mark.parametrize("outer", [FastAPI, Starlette])
-async def test_sessions_may_come_later(outer: Any) -> None:
-    """What the outer application is given is looked up at its start."""
-    mcp = made(Cell(SDK))
-    app = outer(lifespan=lifespan_of(mcp))
-    app.mount("/api", mcp)
-    add_sessions(app, keys=SECRET, transport="off")
-    async with lifespan(app):
-        client = RealClient(app, path="/api/mcp")
-        await client.connect()
-        assert await client.call("whoami", await client.create()) != "nobody"
-
-
 async def test_what_they_yield_is_merged() -> None:
     async with lifespan_of(nothing, Starlette(lifespan=database))(None) as state:
         assert state == {"database": "open"}
-    app = Starlette()
-    app.add_route("/items", items)
-    assert (await call(app, http("GET", "/items", state=state))).json == "open"
 
 
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
@@ -206,3 +183,58 @@ async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_o
             """The other place."""
         assert "close" not in store.steps
     assert store.steps.count("close") == 1
+
+
+# --- `require=` on resources ---------------------------------------------------------------------
+
+
+async def count(number: int) -> str:
+    return str(number)
+
+
+async def one() -> str:
+    return "1"
+
+
+def serving_resources(framework: str, *resources: str) -> Any:
+    """A server with templates, which coerce a number, and with fixed resources."""
+    mcp = server_class(framework)("s")
+    for uri in resources:
+        mcp.resource(uri)(count if "{" in uri else one)
+    return http_app(mcp, Cell(framework, json=True))
+
+
+@pytest.mark.parametrize("place", [add_sessions, MCPSessionMiddleware])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("template", "uri", "starts"),
+    [
+        ("res://cart/{number}", "res://cart/7", False),
+        ("res://CART/{number}", "res://cart/7?x=1", False),
+        ("res://shop/café/{number}", "res://shop/caf%C3%A9/7", False),
+        ("res://{number}/cart", "res://7/cart", False),
+        ("res://cart/{number}", "res://shop/7", True),
+        ("res://cart/{number}", "res://cart/7/items", True),
+    ],
+)
+async def test_a_rule_that_names_an_instance_of_a_template_does_not_start(
+    template: str, uri: str, starts: bool, framework: str, place: Any
+) -> None:
+    """The template would serve it as `07`, `+7` or `7%20`, too, past the rule."""
+    app = place(serving_resources(framework, template, "res://shop/7"), keys=SECRET, require={"resources/read": [uri]})
+    words = f"{re.escape(repr(template))}.*Write True"
+    errors = [pytest.RaisesExc(error, match=words) for error in (StartRefused, ConfigurationError)]
+    with nullcontext() if starts else pytest.RaisesGroup(*errors, flatten_subgroups=True):
+        async with lifespan(app):
+            pass
+
+
+@pytest.mark.parametrize("place", [add_sessions, MCPSessionMiddleware])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("require", [{"resources/read": True, "tools/call": ["cart"]}, {"resources/read"}, "always"])
+async def test_rules_that_name_no_uri_hold_for_templates_too(require: Any, framework: str, place: Any) -> None:
+    """Every spelling needs a session."""
+    app = place(serving_resources(framework, "res://cart/{number}"), keys=SECRET, require=require)
+    async with lifespan(app):
+        for uri in ("res://cart/7", "res://cart/07", "res://cart/+7", "res://cart/7%20"):
+            assert (await RealClient(app).send("resources/read", {"uri": uri})).error["code"] == -31044
