@@ -1,0 +1,167 @@
+"""Unchanged clients in their default settings get a session each: by the transport header, the bridge or a cookie."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from clients import SESSION_KEY, RealClient, lifespan
+from environments import needs
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client.peers import Log, streams_of
+from mcp_sessions import MCPSessionMiddleware, SessionCreated, SessionDeleted, SessionEvent
+from mcp_sessions.client import with_sessions
+
+from .servers import CELLS, COVERING, DEADLINE, FRAMEWORKS, KEYS, STATEFUL, Cell, Hall, ref, running, wrapped
+from .serving import peer, serving
+
+
+@pytest.mark.parametrize("cell", [cell for cell in COVERING if not (cell.modern and cell.stateful)], ids=str)
+async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
+    """Over real HTTP, beside those that they create; one of the legacy era ends its session as it leaves."""
+    facts: list[SessionEvent] = []
+    options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
+    with anyio.fail_after(DEADLINE):
+        async with (
+            serving(wrapped(cell, Hall(), listen=facts.append, **options)) as url,
+            peer(cell, url) as one,
+            peer(cell, url) as two,
+        ):
+            mine, yours = await one.tool("whoami"), await two.tool("whoami")
+            assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
+            held = await one.create()
+            assert [await one.tool("count", held), await one.tool("count")] == ["1", "3"]
+            await one.delete(held)
+    created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
+    assert len(created) == 3
+    assert {mine, yours} < created
+    assert {(fact.ref, fact.reason) for fact in facts if isinstance(fact, SessionDeleted)} == {
+        (ref, "deleted") for ref in (created - {mine, yours} if cell.modern else created)
+    }
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.modern and not cell.stateful], ids=str)
+async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> None:
+    """With `era="legacy"` it gets a transport session."""
+    app = wrapped(Cell(cell.framework, json=cell.json), transport="auto", era="legacy")
+    with anyio.fail_after(DEADLINE):
+        async with serving(app) as url, peer(cell, url) as client:
+            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
+    """A logical session outlives it."""
+    async with running(cell) as server:
+        client = server.client()
+        transport_id = (await client.connect()).headers[b"mcp-session-id"]
+        assert b"." not in transport_id
+        held = await client.create()
+        for session in (held, None):
+            reply = await client.tool("whoami", session=session)
+            assert reply.headers.get(b"mcp-session-id", transport_id) == transport_id
+        assert await client.call("count", held) == "1"
+        assert (await client.http("DELETE")).status == 200
+        assert (await client.tool("whoami")).status == 404
+        assert await (await server.connected()).call("count", held) == "2"
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_cookie_is_good_on_every_worker_until_all_sessions_are_gone(framework: str, tmp_path: Path) -> None:
+    """Four workers with one store are replaced in the midst of a conversation; a dead cookie is one error."""
+    cell = Cell(framework, modern=True)
+    first, second = [
+        [wrapped(cell, transport="auto", store=f"sqlite:{tmp_path}/sessions.db") for _ in range(4)] for _ in range(2)
+    ]
+    others = [wrapped(cell, transport="auto", keys="another secret of the integration tests, of 32 bytes")]
+    workers, turns = list[ASGIApp](), count()
+
+    async def balancer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_lifespan = scope["type"] == "lifespan"
+        await (Starlette() if is_lifespan else workers[next(turns) % len(workers)])(scope, receive, send)
+
+    async with AsyncExitStack() as stack:
+        for app in (*first, *second, *others):
+            await stack.enter_async_context(lifespan(app))
+        workers[:] = first
+        client = await stack.enter_async_context(peer(cell, await stack.enter_async_context(serving(balancer))))
+        assert [await client.tool("count") for _ in range(5)] == ["1", "2", "3", "4", "5"]
+        workers[:] = second
+        assert [await client.tool("count") for _ in range(5)] == ["6", "7", "8", "9", "10"]
+        workers[:] = others
+        with pytest.raises(Exception, match="Session not found"):
+            await client.tool("count")
+        assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+
+
+# --- the response cache of the SDK's client, which knows nothing of sessions ---------------------------
+
+
+@asynccontextmanager
+async def cached(served: list[str]) -> AsyncIterator[tuple[str, Log]]:
+    """A server whose resource answers with its session's ref and may be cached for an hour."""
+    fresh = import_module("mcp.server.caching").CacheHint(ttl_ms=3_600_000, scope="public")
+    mcp = import_module("mcp.server.mcpserver").MCPServer(
+        "cached", cache_hints={"resources/read": fresh, "tools/list": fresh}
+    )
+
+    @mcp.resource("session://me")  # type: ignore[untyped-decorator]
+    async def me() -> str:
+        served.append(ref())
+        return ref()
+
+    log = Log(MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS))
+    with anyio.fail_after(DEADLINE):
+        async with serving(log) as url:
+            yield url, log
+
+
+def caching(to: Any) -> Any:
+    config = import_module("mcp.client.caching").CacheConfig(default_ttl_ms=60_000)
+    return import_module("mcp").Client(to, mode="2026-07-28", cache=config)
+
+
+async def read(client: Any, held: dict[str, str] | None = None) -> str:
+    result = await client.read_resource("session://me", meta=None if held is None else {SESSION_KEY: held})
+    return str(result.contents[0].text)
+
+
+@needs("mcp>=2")
+async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
+    """With the cache on, each session and a reader without one get their own answer, in any order."""
+    served: list[str] = []
+    async with cached(served) as (url, log), caching(url) as client:
+        wire = RealClient(log, modern=True)
+        first, second = await wire.create(), await wire.create()
+        mine, yours = await read(client, first), await read(client, second)
+        assert [await read(client), await read(client)] == ["nobody", "nobody"]
+        assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
+        found = [await read(client, held) for held in (first, None, second, None)]
+    assert found == [mine, "nobody", yours, "nobody"]
+    assert len({mine, yours, "nobody"}) == 3
+
+
+@needs("mcp>=2")
+async def test_each_session_reads_its_own_and_a_call_without_one_reads_nothing_of_them() -> None:
+    """In any order of reading: the client knows of no session, so its cache could not keep them apart."""
+    async with cached([]) as (url, log):
+        sessions = with_sessions(streams_of(url))
+        async with caching(sessions) as client:
+            texts: list[str] = []
+            first, second = sessions.new(), sessions.new()
+            for session in (None, first, second, None, second, first):
+                with sessions.use(session):
+                    texts.append(await read(client))
+                    await client.list_tools()
+    assert texts == ["nobody", texts[1], texts[2], "nobody", texts[2], texts[1]]
+    assert len(set(texts)) == 3
+    assert len(log.sent("tools/list")) == len(texts)
