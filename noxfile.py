@@ -31,7 +31,6 @@ SLOW = (
     "tests/integration/test_clients.py",
     "tests/integration/test_handle_types.py",
     "tests/integration/test_javascript_clients.py",
-    "tests/integration/test_lifecycle.py",
     "tests/server/test_workers.py",
     "tests/stores/test_every_store.py",
     "tests/stores/test_postgres.py",

@@ -17,7 +17,7 @@ import uvicorn
 from clients import SESSION_KEY, credentials
 from starlette.types import ASGIApp
 
-from .servers import Cell
+from .servers import DEADLINE, Cell
 
 Progress = Callable[[float], Awaitable[None]]
 
@@ -130,5 +130,7 @@ _PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4"
 
 @asynccontextmanager
 async def peer(cell: Cell, to: Any) -> AsyncIterator[Peer]:
-    async with _PEERS[cell.framework](cell, to) as connected:
-        yield connected
+    """Connect a framework's own client; a test that hangs fails."""
+    with anyio.fail_after(DEADLINE):
+        async with _PEERS[cell.framework](cell, to) as connected:
+            yield connected

@@ -1,34 +1,34 @@
-"""What the frameworks' own unchanged clients can do with sessions over real HTTP, and event streams on the wire."""
+"""The frameworks' own unchanged clients over real HTTP, and calls that are under way: event streams, leaving, the end.
+
+Calls that wait are made by those clients, which wait for ever unless the end of a stream answers them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
 from clients import MODERN, OFFERED, SESSION_KEY, RealClient, lifespan
+from starlette.types import ASGIApp
 
-from .servers import CELLS, COVERING, DEADLINE, STREAMING, Cell, Hall, bare, running, wrapped
-from .serving import Peer, peer, serving
+from .event_store import KEPT, with_events
+from .servers import CELLS, COVERING, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
+from .serving import peer, serving
 
-every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
-
-
-@asynccontextmanager
-async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]:
-    with anyio.fail_after(DEADLINE):
-        async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
-            yield client
+both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # each has a cancellation of its own
 
 
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
     """It sees that they exist, creates two by its own calls, uses them with separate state, and deletes them."""
-    async with connected(cell) as client:
+    async with serving(wrapped(cell)) as url, peer(cell, url) as client:
         assert cell.modern == (getattr(client.session, "protocol_version", None) == MODERN)
         assert client.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
         first, second = await client.create(), await client.create()
@@ -41,11 +41,46 @@ async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
         assert await client.tool("count", second) == "2"
 
 
+WITHOUT_SESSION: Final[list[tuple[str, dict[str, Any]]]] = [
+    ("tools/call", {"name": "whoami", "arguments": {}}),
+    ("tools/call", {"name": "nothing", "arguments": {}}),
+    ("tools/list", {}),
+    ("resources/read", {"uri": "session://me"}),
+    ("prompts/get", {"name": "who"}),
+    ("nothing/at-all", {}),
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+async def test_without_a_session_a_client_gets_the_servers_own_bytes(cell: Cell) -> None:
+    """Its capabilities alone have ours beside them."""
+    hello, through = await without_session(cell, wrapped(cell))
+    own_hello, own = await without_session(cell, bare(cell))
+    assert through == own
+    own_hello["capabilities"]["sessions"] = {}
+    own_hello["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
+    assert hello == own_hello
+
+
+async def without_session(cell: Cell, app: Any) -> tuple[dict[str, Any], list[tuple[int, dict[bytes, bytes], bytes]]]:
+    """Send the requests of a client that knows nothing of sessions; the handshake's result, and what came back."""
+    async with lifespan(app):
+        client = RealClient(app, modern=cell.modern)
+        hello = (await client.connect()).result
+        answers = [(await client.send(*asked)).whole for asked in WITHOUT_SESSION]
+    for _, headers, _ in answers:
+        headers.pop(b"mcp-session-id", None)  # the server's own, new in every connection
+    return hello, answers
+
+
+# --- calls under way -----------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_cancelled_call_leaves_the_session_alive(cell: Cell) -> None:
     """The session survives a cancelled call, and where the client notifies the server the tool itself stops."""
     hall = Hall()
-    async with connected(cell, hall) as client:
+    async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
         held = await client.create()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.tool("hold", held, name="given up"))
@@ -64,7 +99,6 @@ def is_server_notified(cell: Cell) -> bool:
 
 
 PROGRESS = {"name": "progress", "arguments": {}, "_meta": {"progressToken": "p"}}
-both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # each has a cancellation of its own
 
 
 def progress_of(event: str) -> float:
@@ -105,36 +139,104 @@ async def test_a_client_that_leaves_midway_breaks_nothing(cell: Cell) -> None:
         assert await (await server.connected()).call("count", held) == "2"
 
 
-# --- beside what the server has itself ---------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("cell", "workers"), [*((cell, 1) for cell in STREAMING), (STREAMING[0], 2), (STREAMING[-1], 2)], ids=str
+)
+async def test_a_waiting_call_ends_with_its_session(cell: Cell, workers: int, tmp_path: Path) -> None:
+    """It raises when its session is deleted while the tool runs, on any worker; another session goes on."""
+    hall, heard = Hall(), anyio.Event()
+    options: dict[str, Any] = {"store": f"sqlite:{tmp_path}/sessions.db", "store_timeout": 60}  # on a slow machine
+
+    async def hear(
+        progress: float,
+    ) -> None:  # which comes first, since newer servers open a stream with the first event
+        heard.set()
+
+    async def wait() -> None:
+        with pytest.raises(Exception, match="Session not found"):
+            await clients[0].tool("progress", held, hear=hear)
+
+    async with AsyncExitStack() as stack:
+        apps = [wrapped(cell, hall, **options) for _ in range(workers)]
+        urls = [await stack.enter_async_context(serving(app)) for app in apps]
+        clients = [await stack.enter_async_context(peer(cell, url)) for url in urls]
+        held = await clients[0].create()
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await heard.wait()
+            await hall.filled(1)
+            await clients[-1].delete(held)
+        hall.open()  # the tool may still run, and its result is dropped
+        assert await clients[0].tool("whoami", await clients[0].create()) != "nobody"
 
 
-WITHOUT_SESSION: Final[list[tuple[str, dict[str, Any]]]] = [
-    ("tools/call", {"name": "whoami", "arguments": {}}),
-    ("tools/call", {"name": "nothing", "arguments": {}}),
-    ("tools/list", {}),
-    ("resources/read", {"uri": "session://me"}),
-    ("prompts/get", {"name": "who"}),
-    ("nothing/at-all", {}),
-]
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
+@pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
+async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell: Cell, bridge: bool) -> None:
+    """The server runs it to its end; the result comes with the session, once by each way in which that is kept."""
+    async with running(cell, make=with_events, bridge=bridge) as server:
+        client = await server.connected()
+        for held in [await client.create(), *[None] * bridge]:
+            assert await client.call("count", held) == "1"
+            async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, session=held) as exchange:
+                first = await exchange.next_event("id:")
+                await server.hall.filled(1)
+            server.hall.open()
+            await server.hall.emptied()
+            last = next(line[3:].strip() for line in first.splitlines() if line.startswith("id:"))
+            async with client.resuming(last) as resumed:
+                answer = json.loads((await resumed.next_event()).partition("data: ")[2].splitlines()[0])["result"]
+            assert answer["content"][0]["text"] == KEPT
+            if held is not None:
+                held.update(answer["_meta"][SESSION_KEY])
+            assert await client.call("count", held) == "3"
 
 
-@every_cell
-async def test_without_a_session_a_client_gets_the_servers_own_bytes(cell: Cell) -> None:
-    """Its capabilities alone have ours beside them."""
-    hello, through = await without_session(cell, wrapped(cell))
-    own_hello, own = await without_session(cell, bare(cell))
-    assert through == own
-    own_hello["capabilities"]["sessions"] = {}
-    own_hello["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
-    assert hello == own_hello
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_parallel_notifications_with_a_dead_session_are_all_answered(cell: Cell) -> None:
+    """Each is refused once the server was asked, which awaits one request of each id at a time."""
+    async with running(cell) as server:
+        client, statuses = await server.connected(), list[int]()
+        held = await client.create()
+        await client.delete(held)
+
+        async def notify() -> None:
+            statuses.append((await client.send("notifications/progress", id=None, session=held)).status)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(notify)
+        assert statuses == [400] * 20
 
 
-async def without_session(cell: Cell, app: Any) -> tuple[dict[str, Any], list[tuple[int, dict[bytes, bytes], bytes]]]:
-    """Send the requests of a client that knows nothing of sessions; the handshake's result, and what came back."""
-    async with lifespan(app):
-        client = RealClient(app, modern=cell.modern)
-        hello = (await client.connect()).result
-        answers = [(await client.send(*asked)).whole for asked in WITHOUT_SESSION]
-    for _, headers, _ in answers:
-        headers.pop(b"mcp-session-id", None)  # the server's own, new in every connection
-    return hello, answers
+async def cancelled(cell: Cell, app: ASGIApp, hall: Hall, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the errors that are logged, but for the server's own, when a client cancels a call and leaves.
+
+    It reads the event before that first: SDK 1.x clients log an error for any event that finds them closed.
+    """
+    heard = anyio.Event()
+
+    async def hear(progress: float) -> None:
+        heard.set()
+
+    caplog.clear()
+    async with serving(app) as url:
+        async with peer(cell, url) as client, anyio.create_task_group() as group:
+            group.start_soon(partial(client.tool, "progress", hear=hear))
+            await heard.wait()
+            await hall.filled(1)
+            group.cancel_scope.cancel()
+        hall.open()
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    return [record.getMessage() for record in errors if not record.name.startswith(("mcp.server", "fastmcp.server"))]
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STREAMING if not cell.modern], ids=str)
+async def test_a_client_that_cancels_and_leaves_sees_no_error_of_ours(
+    cell: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends its session while the call still runs, in whose stream nothing is written that it does not expect."""
+    alone, behind = Hall(), Hall()
+    options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
+    without_us = await cancelled(cell, bare(cell, alone), alone, caplog)  # FastMCP 4 answers a cancelled call
+    assert await cancelled(cell, wrapped(cell, behind, **options), behind, caplog) == without_us

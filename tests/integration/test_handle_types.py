@@ -10,14 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
 
-import anyio
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from mcp_sessions import ConfigurationError, add_sessions
 from mcp_sessions.handles import Handle, HandleOf, Handles, _Installed
 
-from .servers import CELLS, DEADLINE, KEYS, Cell, Hall, bearer, made, running
+from .servers import CELLS, KEYS, Cell, Hall, bearer, made, running
 from .serving import Peer, peer, serving
 
 HANDLES: Final = Handles(KEYS, lifetimes={"basket": 86_400}).install()
@@ -85,9 +84,8 @@ every_cell = pytest.mark.parametrize(
 @asynccontextmanager
 async def connected(cell: Cell) -> AsyncIterator[Peer]:
     """The framework's own client of the small server, over HTTP."""
-    with anyio.fail_after(DEADLINE):
-        async with serving(server(cell)) as url, peer(cell, url) as client:
-            yield client
+    async with serving(server(cell)) as url, peer(cell, url) as client:
+        yield client
 
 
 async def call(client: Peer, tool: str, **arguments: Any) -> str:

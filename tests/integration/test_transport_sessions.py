@@ -29,17 +29,16 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
     """Over real HTTP, beside those that they create; one of the legacy era ends its session as it leaves."""
     facts: list[SessionEvent] = []
     options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
-    with anyio.fail_after(DEADLINE):
-        async with (
-            serving(wrapped(cell, Hall(), listen=facts.append, **options)) as url,
-            peer(cell, url) as one,
-            peer(cell, url) as two,
-        ):
-            mine, yours = await one.tool("whoami"), await two.tool("whoami")
-            assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
-            held = await one.create()
-            assert [await one.tool("count", held), await one.tool("count")] == ["1", "3"]
-            await one.delete(held)
+    async with (
+        serving(wrapped(cell, Hall(), listen=facts.append, **options)) as url,
+        peer(cell, url) as one,
+        peer(cell, url) as two,
+    ):
+        mine, yours = await one.tool("whoami"), await two.tool("whoami")
+        assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
+        held = await one.create()
+        assert [await one.tool("count", held), await one.tool("count")] == ["1", "3"]
+        await one.delete(held)
     created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
     assert len(created) == 3
     assert {mine, yours} < created
@@ -52,9 +51,8 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
 async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> None:
     """With `era="legacy"` it gets a transport session."""
     app = wrapped(Cell(cell.framework, json=cell.json), transport="auto", era="legacy")
-    with anyio.fail_after(DEADLINE):
-        async with serving(app) as url, peer(cell, url) as client:
-            assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+    async with serving(app) as url, peer(cell, url) as client:
+        assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
 
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)
