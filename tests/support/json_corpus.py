@@ -18,23 +18,6 @@ ENVELOPE: Final = (
 A: Final = '{"sessionId":"$A"}'
 B: Final = '{"sessionId":"$B"}'
 
-EXPLAINED: Final = {
-    "not_utf8": "Python's json guesses UTF-16 and UTF-32; other parsers do not, and RFC 8259 section 8.1 wants UTF-8",
-    "byte_order_mark": "section 8.1 forbids it; some parsers skip it and some fail",
-    "not_json": "NaN and Infinity are Python's own; other parsers accept control characters and the like",
-    "duplicate_member": "section 4: which of several members counts differs between parsers",
-    "nesting_too_deep": "deeper than the servers' own JSON models accept; some parsers accept more",
-    "not_jsonrpc": "a version other than 2.0, which a server may fail to check",
-    "id_not_string_or_integer": "1.0 and true are integers to some parsers, -0 comes back as 0, null is not an id",
-    "lone_surrogate": "a name that is read here cannot be compared if it has no UTF-8 form",
-    "malformed_session": "the draft refuses session metadata that cannot be read, whatever the server does with it",
-    "member_case": "parsers that fold case, as Go's does, read such a member in place of the one that is read here",
-    "required": "the policy asks for a session",
-    "token": "the session id was not minted here, or not for this",
-    "state": "the state does not belong to the session",
-}
-"""Every reason for which we refuse what a server may accept; `token` and `state` are prefixes."""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -274,4 +257,3 @@ GROUPS: Final = {
     rows.__name__: [Case(name, body if isinstance(body, bytes) else body.encode(), why) for name, body, why in rows()]
     for rows in (plain, duplicates, encodings_and_numbers, surrogates, names, values, shapes)
 }
-CASES: Final = [case for cases in GROUPS.values() for case in cases]
