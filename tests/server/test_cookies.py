@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from http.cookies import SimpleCookie
 from typing import Any
 
@@ -327,36 +326,25 @@ async def test_calls_that_come_first_at_once_begin_it_once(workers: int) -> None
     assert len(refs) == 1
 
 
-class Overtaken(MemoryStore):
-    """Lets others act between a look at the store and the change that follows."""
-
-    between: list[Callable[[Namespace], Awaitable[object]]]
-
-    async def compare_and_swap(self, *args: Any) -> bool:
-        while self.between:
-            await self.between.pop()(args[0])
-        return await super().compare_and_swap(*args)
-
-
 async def test_of_two_workers_the_faster_one_begins_it() -> None:
-    store, refs = Overtaken(), list[str]()
+    store, refs = Failing(), list[str]()
     hook = {"on_create": lambda session, *_: refs.append(session.ref)}
     clients = [Client(sessions(Server(), store=store, **hook)) for _ in range(2)]
     cookie = (await clients[0].send(DISCOVER)).cookie
-    store.between = [lambda place: counted(clients[1], cookie)]
+    store.before["compare_and_swap"] = lambda *_: counted(clients[1], cookie)
     assert await counted(clients[0], cookie) == 2
     assert len(refs) == 1
 
 
 async def test_one_that_is_ended_before_it_begins_has_ended() -> None:
-    store = Overtaken()
+    store = Failing()
     client = Client(sessions(Server(), store=store))
     cookie = (await client.send(DISCOVER)).cookie
 
-    async def end(place: Namespace) -> None:
+    async def end(place: Namespace, *_: object) -> None:
         await store.revoke(Record(place.owner, None, START, place.expires_at, START), reason="deleted", lease=None)
 
-    store.between = [end]
+    store.before["compare_and_swap"] = end
     assert (await client.tool("count", cookie)).error["code"] == -32043
 
 

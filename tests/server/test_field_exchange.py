@@ -15,7 +15,6 @@ from sep1364 import OWN, SERVES, Speaker, Stateful
 from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._errors import DataGone
 from mcp_sessions._server import principal
-from mcp_sessions.stores._memory import MemoryStore
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
 NOT_FOUND, INVALID, MISMATCH = -32043, -32602, -32020
@@ -110,12 +109,13 @@ class TestCreating:
         """One that ends otherwise meanwhile is not renewed."""
         lives, request = Lives(), anyio.CancelScope()
 
-        class Leaving(MemoryStore):
-            async def write(self, *_: Any, **__: Any) -> None:
-                request.cancel()
-                await anyio.lowlevel.checkpoint()
+        async def leave(*_: object) -> None:
+            request.cancel()
+            await anyio.lowlevel.checkpoint()
 
-        client = first(server, store=Leaving(), **lives.options)
+        store = Failing()
+        store.before["write"] = leave
+        client = first(server, store=store, **lives.options)
         with request:
             await client.say("session/create", {"capabilities": {}})
         assert request.cancelled_caught

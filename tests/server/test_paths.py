@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import sessions
+from apps import read, sessions
 from clients import Answer, Incoming, call, chunks, http, lifespan
 from fastapi import FastAPI
 from hypothesis import settings
@@ -22,8 +22,8 @@ from odd_paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, p
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Mount, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Match, Mount, Route, Router
+from starlette.types import Receive, Scope, Send
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from mcp_sessions._server.routing import Routing
@@ -37,30 +37,30 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def framework(name: str, shop: Shop, **options: Any) -> ASGIApp:
+def framework(name: str, shop: Shop) -> Any:
     mcp = server_class(name)("s")
     mcp.tool()(shop.buy)
-    app: ASGIApp = http_app(mcp, Cell(name, modern=False, stateful=False, json=True), **options)
-    return app
+    return http_app(mcp, Cell(name, modern=False, stateful=False, json=True))
 
 
-def mounting(app: Any, *routes: BaseRoute, path: str = "/") -> Starlette:
-    """A Starlette application that has another inside, and runs its lifespan."""
+def mounted(name: str, path: str, shop: Shop) -> Starlette:
+    """A Starlette application that has a framework's inside, and runs its lifespan."""
+    app = framework(name, shop)
 
     @asynccontextmanager
     async def inner(_: Starlette) -> AsyncIterator[None]:
         async with lifespan(app):
             yield
 
-    return Starlette(routes=[*routes, Mount(path, app)], lifespan=inner)
+    return Starlette(routes=[Mount(path, app)], lifespan=inner)
 
 
 SDK, FASTMCP = FRAMEWORKS
 SERVERS: dict[str, tuple[str, Callable[[Shop], Any]]] = {
     "the SDK": ("/mcp", partial(framework, SDK)),
-    "the SDK, mounted": ("/v1/mcp", lambda shop: mounting(framework(SDK, shop), path="/v1")),
+    "the SDK, mounted": ("/v1/mcp", partial(mounted, SDK, "/v1")),
     "FastMCP": ("/mcp", partial(framework, FASTMCP)),
-    "FastMCP, mounted": ("/mcp/mcp", lambda shop: mounting(framework(FASTMCP, shop), path="/mcp")),
+    "FastMCP, mounted": ("/mcp/mcp", partial(mounted, FASTMCP, "/mcp")),
 }
 
 
@@ -97,17 +97,14 @@ class Kept:
         self.scopes.append(scope)
 
 
-def beside(kept: Kept) -> Starlette:
-    others = [Route("/other", kept, methods=["POST", "GET"]), Route("/all/{path:path}", kept), Mount("/files", kept)]
-    return Starlette(routes=[post_route(Shop()), *others])
-
-
 @pytest.mark.parametrize("path", ["/other", "/other\n", "/all/mcp", "/files/mcp", "/files/mcp\n"])
 @pytest.mark.parametrize("require", ["never", "always"])
 async def test_what_a_router_leads_elsewhere_passes_unread(path: str, require: Any) -> None:
     """Also where everything needs a session: the router's own patterns show that no server is reached."""
     kept = Kept()
-    await sessions(beside(kept), require=require)(scope := post(path), Incoming(), Answer())
+    others = [Route("/other", kept, methods=["POST", "GET"]), Route("/all/{path:path}", kept), Mount("/files", kept)]
+    app = sessions(Starlette(routes=[post_route(Shop()), *others]), require=require)
+    await app(scope := post(path), Incoming(), Answer())
     assert kept.scopes[0]["headers"] is scope["headers"]
 
 
@@ -129,33 +126,27 @@ ENCODED = {
 
 
 @pytest.mark.parametrize("path", ["/mcp/x", "/anything"])
-@pytest.mark.parametrize("kind", [None, b"text/plain", b"application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("headers", [[], [(b"content-type", b"text/plain")]], ids=["no type", "another type"])
 @pytest.mark.parametrize("body", ENCODED.values(), ids=ENCODED)
-async def test_a_policy_judges_every_body_that_begins_as_json_does(body: bytes, kind: bytes | None, path: str) -> None:
+async def test_a_policy_judges_every_body_that_begins_as_json_does(body: bytes, headers: Any, path: str) -> None:
     """An application that cannot be looked into need not ask for the content type, or for a path."""
-    shop = Shop()
-    headers = [] if kind is None else [(b"content-type", kind)]
+    app, scope = sessions(shop := Shop(), require="always"), http(path=path, headers=headers)
     for pieces in ([body], [b"", body[:1], body[1:]]):
-        answer = await call(
-            sessions(shop, require="always"), http(path=path, headers=headers), Incoming(*chunks(*pieces))
-        )
-        assert answer.error["code"] in {-31044, -32600, -32700}
+        assert (await call(app, scope, Incoming(*chunks(*pieces)))).error["code"] in {-31044, -32600, -32700}
     assert shop.sold == 0
 
 
 @pytest.mark.parametrize("pieces", [[b""], [b"grant_type=x"], [b"", b"grant_type", b"=x"]])
 async def test_what_begins_otherwise_passes_as_it_comes(pieces: list[bytes]) -> None:
     """An OAuth form, or a large file: neither held back nor limited."""
-    receive = Incoming(*chunks(*pieces))
-    received: list[Message] = []
+    received: list[bytes] = []
 
-    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
-        while not received or received[-1]["more_body"]:
-            received.append(await receive())
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(await read(receive))
 
-    app = sessions(reads, require="always", max_body_bytes=5)
-    await app(http(path="/token", headers=[(b"content-type", b"text/plain")]), receive, Answer())
-    assert b"".join(message["body"] for message in received) == b"".join(pieces)
+    scope = http(path="/token", headers=[(b"content-type", b"text/plain")])
+    await sessions(app, require="always", max_body_bytes=5)(scope, Incoming(*chunks(*pieces)), Answer())
+    assert received == [b"".join(pieces)]
 
 
 @pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])
@@ -179,31 +170,25 @@ class Broken(Route):
         return Match.NONE, {}
 
 
-async def answer(request: Request) -> Response:
-    return Response()  # pragma: no cover
-
-
-async def anything(scope: Scope, receive: Receive, send: Send) -> None:
+async def serve(scope: Scope, receive: Receive, send: Send) -> None:
     """An application that cannot be looked into."""
 
 
-POST = ["POST"]
+async def answer(request: Request) -> Response:
+    return Response()  # pragma: no cover
 
 
 @pytest.mark.parametrize(
     ("routes", "path", "guarded", "free"),
     [
         ([Broken("/x", answer)], "/x", "possible", "elsewhere"),
-        ([Broken("/mcp", answer), Route("/y", answer, methods=POST)], "/y", "elsewhere", "elsewhere"),
-        ([Route("/mcp", answer, methods=POST)], "/other", "elsewhere", "elsewhere"),
+        ([Broken("/mcp", answer), Route("/y", answer, methods=["POST"])], "/y", "elsewhere", "elsewhere"),
+        ([Route("/mcp", answer, methods=["POST"])], "/other", "elsewhere", "elsewhere"),
         ([Route("/mcp", answer, methods=["GET"])], "/mcp\n", "endpoint", "endpoint"),
-        ([Route("/mcp/x", answer, methods=POST)], "/mcp/x\n", "possible", "possible"),
-        ([Mount("/mcp", anything)], "/mcp//", "endpoint", "endpoint"),
+        ([Route("/mcp/x", answer, methods=["POST"])], "/mcp/x\n", "possible", "possible"),
+        ([Mount("/mcp", serve)], "/mcp//", "endpoint", "endpoint"),
         # FastAPI serves below its root path, too
-        *(
-            ([route], "/api/mcp/x", "possible", "possible")
-            for route in (Route("/mcp/x", answer), Mount("/mcp", anything))
-        ),
+        *(([route], "/api/mcp/x", "possible", "possible") for route in (Route("/mcp/x", answer), Mount("/mcp", serve))),
     ],
 )
 def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, guarded: str, free: str) -> None:

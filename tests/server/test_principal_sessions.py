@@ -189,27 +189,14 @@ async def test_it_outlives_the_rotation_of_keys() -> None:
     assert await counted(server(store=store, keys=KeyRing([OTHER])), by("ann")) == 4
 
 
-class Racing(MemoryStore):
-    """Lets another worker begin a session just before one takes its place."""
-
-    rival: Client | None = None
-    swaps = True
-
-    async def compare_and_swap(self, *args: Any) -> bool:
-        rival, self.rival = self.rival, None
-        if rival is not None:
-            await rival.tool("count", by("ann"))
-        return self.swaps and await super().compare_and_swap(*args)
-
-
 @pytest.mark.parametrize("tracked", [False, True])
 async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) -> None:
     """Its own session ends as one that never began: `on_end` learns it, and events report neither."""
     clock, ended, events = Clock(), list[str](), list[SessionEvent]()
-    store = Racing(clock=clock)
+    store = Failing(clock=clock)
     hooks = {"on_end": lambda session, reason: ended.append(reason), "listen": events.append}
     one, other = (server(clock, store=store, tracked=tracked, **hooks) for _ in range(2))
-    store.rival = other
+    store.before["compare_and_swap"] = lambda *_: other.tool("count", by("ann"))
     assert [await counted(client, by("ann")) for client in (one, other, one)] == [2, 3, 4]
     assert ended == ["superseded"]
     assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
@@ -286,6 +273,11 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert [remembered.get(subject) for subject in ("a", "b", "c")] == [None, None, b"c"]
 
 
+class NeverSwapping(MemoryStore):
+    async def compare_and_swap(self, *_: object) -> bool:
+        return False
+
+
 async def test_who_gets_none_is_answered_why() -> None:
     """By a policy, `on_create`, a store that never swaps, or not at all, where keys die with the process."""
 
@@ -298,8 +290,7 @@ async def test_who_gets_none_is_answered_why() -> None:
     assert (await client.tool("count")).error["code"] == -31044
     refused = await server(on_create=on_create).tool("count", by("ann"))
     assert refused.error == {"code": -31045, "message": "not for ann"}
-    store = Racing(clock=Clock())
-    store.swaps = False
+    store = NeverSwapping(clock=Clock())
     refused = await server(store=store).tool("count", by("ann"))
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
     assert await counted(server(keys=None), by("ann")) is None
