@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -15,7 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server import response as room
-from mcp_sessions._server.active import ActiveSession
 from mcp_sessions._server.context import RequestContext
 from mcp_sessions._server.response import Response, Rewrite, close_session
 from mcp_sessions._server.resumption import StreamRequest, Streams
@@ -24,34 +25,63 @@ JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-class Shout(Rewrite):
-    """A rewrite that changes one message and leaves all others."""
-
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
-        return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
-
-
-def responding(send: Send, *rewrites: Rewrite, limit: int = 100, **options: Any) -> Response:
-    """What stands in for `send` while an application answers the request with the id 1."""
-    runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0)._runtime
-    ctx = RequestContext(runtime, Server(), http(), Incoming(), send, RequestHeaders([]), at_endpoint=True)
-    return Response(ctx, send, b"1", rewrites, **options)
+CLAIMS = claims(issued_at=0, expires_at=2**40)
+ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32043,"message":"Session not found"}}'
+AWAY = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Session store unavailable"}}'
+TOLD, TOLD_AWAY = (b"\n\ndata: %b\n\n" % error for error in (ERROR, AWAY))
 
 
-def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
-    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+def start(*headers: tuple[bytes, bytes]) -> Message:
+    return {"type": "http.response.start", "status": 200, "headers": list(headers)}
 
 
 def body(text: bytes, *, more: bool = False) -> Message:
     return {"type": "http.response.body", "body": text, "more_body": more}
 
 
+async def shout(text: bytes) -> bytes | None:
+    """Change one message and leave all others."""
+    return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
+
+
+class Rewriting(Rewrite, kw_only=True):
+    """Changes messages by a function."""
+
+    by: Callable[[bytes], Awaitable[bytes | None]]
+
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        return await self.by(text)
+
+
+class Watch:
+    """What stands in for `send` while an application answers a request of a session, and what leaves of it."""
+
+    def __init__(self, send: Send | None = None, *, limit: int = 100, by: Any = shout) -> None:
+        self.answer = Answer()
+        self.session: Any = SimpleNamespace(ended_by_own_request=False, close=lambda: None)
+        self.runtime = sessions(Server(), **{"limits.event_bytes": limit}, clock=lambda: 0.0)._runtime
+        send = send or self.answer
+        ctx = RequestContext(self.runtime, Server(), http(), Incoming(), send, RequestHeaders([]), at_endpoint=True)
+        request = StreamRequest(CLAIMS, b"1", "tools/call", "t", session=self.session)
+        self.response = Response(ctx, send, b"1", (Rewriting(by=by),), request=request)
+
+    async def say(self, *messages: Message) -> None:
+        for message in messages:
+            await self.response.send(message)
+
+    async def end(self) -> None:
+        with anyio.fail_after(DEADLINE):
+            await self.runtime.streams.end(CLAIMS.ref)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.runtime.streams._open)
+
+
 async def respond_with(*messages: Message, limit: int = 100) -> Answer:
-    answer = Answer()
-    response = responding(answer, Shout(), limit=limit)
-    for message in messages:
-        await response.send(message)
-    return answer
+    watch = Watch(limit=limit)
+    await watch.say(*messages)
+    return watch.answer
 
 
 async def test_headers_that_spoke_of_the_old_body_go_with_it() -> None:
@@ -96,43 +126,6 @@ async def test_messages_of_other_types_pass_at_once() -> None:
     assert (sent[2]["trailers"], sent[3]["body"]) == (True, b'{"HELLO":"there"}')
 
 
-CLAIMS = claims(issued_at=0, expires_at=2**40)
-ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32043,"message":"Session not found"}}'
-AWAY = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Session store unavailable"}}'
-TOLD, TOLD_AWAY = (b"\n\ndata: %b\n\n" % error for error in (ERROR, AWAY))
-
-
-class Open:
-    """A session that a response closes."""
-
-    closed = ended_by_own_request = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Watch:
-    """A response of a session, and the streams of its process."""
-
-    def __init__(self, send: Send | None = None, *, limit: int = 100, rewrite: Rewrite | None = None) -> None:
-        self.answer, self.session = Answer(), Open()
-        self.request = StreamRequest(CLAIMS, b"1", "tools/call", "t", session=self.session)
-        self.response = responding(send or self.answer, rewrite or Shout(), limit=limit, request=self.request)
-        self.runtime = self.response.ctx.runtime
-
-    async def say(self, *messages: Message) -> None:
-        for message in messages:
-            await self.response.send(message)
-
-    async def end(self) -> None:
-        with anyio.fail_after(DEADLINE):
-            await self.runtime.streams.end(CLAIMS.ref)
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.runtime.streams._open)
-
-
 class TestASessionThatEnds:
     @pytest.mark.parametrize(
         ("said", "is_settled"),
@@ -147,7 +140,7 @@ class TestASessionThatEnds:
     )
     async def test_one_that_has_its_answer_ends_without_a_word(self, said: bytes, is_settled: bool) -> None:
         """A request has one answer, be it an error; a second one is a fault to its client."""
-        watch = Watch(rewrite=Rewrite())
+        watch = Watch()
         await watch.say(start(EVENTS), body(b"data: %b\n\n" % said, more=True))
         await watch.end()
         assert watch.answer.messages[2:] == [body(b"" if is_settled else TOLD)]
@@ -168,7 +161,7 @@ class TestASessionThatEnds:
                 await watch.say(body(b'data: {"hello":1}\n\n', more=True))
             assert ran.is_set()
         await watch.say(body(b""))
-        close_session(watch.response, cast(ActiveSession, Open()))
+        close_session(watch.response, watch.session)
         assert watch.answer.messages[1:] == [body(TOLD)]
 
     @pytest.mark.parametrize("more", [True, False])
@@ -196,13 +189,11 @@ class TestASessionThatEnds:
     async def test_an_event_that_was_being_kept_does_not_follow_the_end(self) -> None:
         inside, go = anyio.Event(), anyio.Event()
 
-        class Save(Rewrite):
-            async def on_text(self, text: bytes, response: Response) -> bytes | None:
-                inside.set()
-                await go.wait()
-                return None
+        async def save(text: bytes) -> None:
+            inside.set()
+            await go.wait()
 
-        watch = Watch(rewrite=Save())
+        watch = Watch(by=save)
         await watch.say(start(EVENTS))
         async with anyio.create_task_group() as group:
             group.start_soon(watch.say, body(b"data: a\n\n"))
@@ -224,12 +215,10 @@ class TestASessionThatEnds:
         """In an open stream notes go on; the answer does not, since its session may have ended, nor is it rewritten."""
         rewritten: list[bytes] = []
 
-        class Keep(Rewrite):
-            async def on_text(self, text: bytes, response: Response) -> bytes | None:
-                rewritten.append(text)
-                return None
+        async def keep(text: bytes) -> None:
+            rewritten.append(text)
 
-        watch = Watch(rewrite=Keep())
+        watch = Watch(by=keep)
         watch.runtime.store = Failing("statuses")
         watch.runtime.streams = Streams(watch.runtime.store)
         watch.session.ended_by_own_request = survives
