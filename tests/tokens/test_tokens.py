@@ -279,21 +279,16 @@ def with_signature(text: str, ring: KeyRing = HS256) -> str:
 
 KID = HS256.signing.kid
 GOOD_HEADER = {"alg": "HS256", "kid": KID, "typ": TYP}
-GOOD_PAYLOAD = {
-    "iss": "mcp-sessions",
-    "aud": "mcp-sessions",
-    "jti": JTI,
-    "iat": NOW,
-    "exp": NOW + 3600,
-    "knd": "session",
-}
+HEADER_TEXT = json.dumps(GOOD_HEADER)
+GOOD_PAYLOAD = {"iss": "mcp-sessions", "aud": "mcp-sessions", "jti": JTI, "iat": NOW, "exp": NOW + 3600, "knd": SESSION}
+START = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
 
 
 def test_even_a_signed_payload_has_one_spelling() -> None:
     """Its last character may carry bits that a decoder drops."""
     payload = json.dumps(GOOD_PAYLOAD).encode()
     payload += b" " * (-(len(payload) - 1) % 3)
-    text = f"{base64url(json.dumps(GOOD_HEADER).encode())}.{base64url(payload)}"
+    text = f"{base64url(HEADER_TEXT.encode())}.{base64url(payload)}"
     assert text[-1] in "AQgw"
     assert accepted(with_signature(text)).jti == JTI
     assert reason(with_signature(text[:-1] + chr(ord(text[-1]) + 1))) == "token_claims"
@@ -305,26 +300,21 @@ def test_the_right_header_in_any_order_and_spacing_verifies() -> None:
         assert accepted(signed(header, GOOD_PAYLOAD)).jti == JTI
 
 
+STRANGE_MEMBERS: list[tuple[str, Any]] = [("alg", ["HS256"]), ("kid", 1), ("typ", "JWT"), ("jku", "x")]
+CHANGES = [("{", '{"alg":"x",'), ('"kid"', '"kid":"x","kid"'), ("alg", "\\u0061lg"), (KID, "\\ud800"), (KID, "\udcff")]
+ODD_HEADERS = [
+    *({**GOOD_HEADER, name: value} for name, value in STRANGE_MEMBERS),
+    *({"alg": "HS256", "kid": KID}, [GOOD_HEADER], b"{", b"[" * 1000, b"\xef\xbb\xbf" + HEADER_TEXT.encode()),
+    *(HEADER_TEXT.replace(old, new).encode(errors="surrogateescape") for old, new in CHANGES),
+]
+
+
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        ({**GOOD_HEADER, "alg": "none"}, "token_algorithm"),
-        ({**GOOD_HEADER, "alg": "EdDSA"}, "token_algorithm"),
-        ({**GOOD_HEADER, "alg": ["HS256"]}, "token_header"),
+        *(({**GOOD_HEADER, "alg": other}, "token_algorithm") for other in ("none", "EdDSA")),
         ({**GOOD_HEADER, "kid": "other"}, "token_key_unknown"),
-        ({**GOOD_HEADER, "kid": 1}, "token_header"),
-        ({**GOOD_HEADER, "typ": "JWT"}, "token_header"),
-        ({**GOOD_HEADER, "jku": "https://evil.example"}, "token_header"),
-        ({"alg": "HS256", "kid": KID}, "token_header"),
-        ([GOOD_HEADER], "token_header"),
-        (b"{", "token_header"),
-        (b"\xef\xbb\xbf" + json.dumps(GOOD_HEADER).encode(), "token_header"),
-        (b"[" * 1000, "token_header"),
-        (b'{"alg":"none","alg":"HS256","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
-        (b'{"alg":"HS256","kid":"x","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
-        (b'{"\\u0061lg":"HS256","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
-        (b'{"alg":"HS256","kid":"\\ud800","typ":"%b"}' % TYP.encode(), "token_header"),
-        (b'{"alg":"HS256","kid":"\xff","typ":"%b"}' % TYP.encode(), "token_header"),
+        *((odd, "token_header") for odd in ODD_HEADERS),
     ],
 )
 def test_a_header_that_is_not_exactly_ours_is_refused_though_signed_well(header: Any, why: str) -> None:
@@ -379,26 +369,22 @@ def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str
     assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
 
 
-@pytest.mark.parametrize("payload", [b"", b"null", b"[]", b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
+@pytest.mark.parametrize("payload", [b"null", b"[]", b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
 def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
-    assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
+    assert reason(signed(GOOD_HEADER, payload)) == "token_claims"
 
 
-@pytest.mark.parametrize(
-    "more", [b'"later":"\xff"}', b'"s\xed\xa0\x80":1}', b'"later":"\\ud800"}', b'"x":' + b"[" * 1200, b'"x":1}x']
-)
+@pytest.mark.parametrize("more", [b'"later":"\xff"}', b'"later":"\\ud800"}', b'"x":' + b"[" * 1200, b'"x":1}x'])
 def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
     """What other parsers could not read is not accepted, not even in a claim that is not read."""
-    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
-    assert reason(signed(GOOD_HEADER, start + b"," + more)) == "token_claims"
+    assert reason(signed(GOOD_HEADER, START + b"," + more)) == "token_claims"
 
 
 def test_a_claim_of_a_later_version_is_skipped_and_a_null_claim_is_not() -> None:
     """Two versions run side by side; but null must not count as absent: without a subject, a session is anybody's."""
-    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
-    assert accepted(signed(GOOD_HEADER, start + b',"later":{"nested":[1]},"nbf":null}')).jti == JTI
+    assert accepted(signed(GOOD_HEADER, START + b',"later":{"nested":[1]},"nbf":null}')).jti == JTI
     for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
-        assert reason(signed(GOOD_HEADER, start + more)).startswith("token_claim_")
+        assert reason(signed(GOOD_HEADER, START + more)).startswith("token_claim_")
 
 
 def test_claims_cannot_be_changed() -> None:
