@@ -237,8 +237,8 @@ class RequestTelemetry(RequestInfo):
             self.end_span()
         if self.token is not None:
             detach(self.token)
-        if self.info_token is not None:
-            request_info.reset(self.info_token)
+        assert self.info_token is not None  # since it was begun
+        request_info.reset(self.info_token)
         self.seconds = perf_counter() - self.started_at
         for listener in self.listeners:
             listener(self)
