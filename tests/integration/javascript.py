@@ -15,8 +15,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,68 +24,34 @@ from typing import Any, Final
 
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
-from environments import go_without
-
-import debian
+from environments import go_without, program
 
 HERE: Final = Path(__file__).parent
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-sessions-tests"
-MANIFEST: Final = ("package.json", "package-lock.json")
 DEADLINE: Final = 180  # seconds after which a program that hangs fails its test
 
 
 @cache
 def packages(manifest: Path = HERE / "npm") -> Path:
-    """Return the folder of a manifest's installed packages, or skip the test."""
-    try:
-        return install(manifest, CACHE)
-    except debian.NotInstalled as missing:
-        go_without("JavaScript programs", str(missing))
-
-
-def install(manifest: Path, cache: Path) -> Path:
-    """Install the packages of a manifest unless they are there, and return their folder.
-
-    Args:
-        manifest: The folder of a `package.json` and its `package-lock.json`.
-        cache: Where installed packages are kept; several programs may install at once.
-
-    Raises:
-        debian.NotInstalled: npm is missing, or it failed.
-    """
-    folder = cache / f"{manifest.name}-{_fingerprint(manifest)}"
-    if not folder.exists():
-        npm = debian.install("npm")
-        cache.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(cache):
-            if not folder.exists():  # another process may have been faster
-                _clean_install(npm, manifest, folder)
-    return folder
-
-
-def _fingerprint(manifest: Path) -> str:
-    facts = [platform.system(), platform.machine(), *((manifest / name).read_text("utf-8") for name in MANIFEST)]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def _one_at_a_time(cache: Path) -> Iterator[None]:
-    with (cache / "lock").open("w") as lock:
+    """Return the folder of a manifest's packages, which are installed unless they are there, or skip the test."""
+    texts = [(manifest / name).read_text("utf-8") for name in ("package.json", "package-lock.json")]
+    facts = repr([platform.system(), platform.machine(), *texts])
+    folder = CACHE / f"{manifest.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    if folder.exists():
+        return folder
+    command = [str(program("npm")), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=CACHE) as aside:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _clean_install(npm: Path, manifest: Path, folder: Path) -> None:
-    """Install beside the folder, and move the complete installation there."""
-    command = [str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
-        made = shutil.copytree(manifest, Path(aside, "made"))
-        done = subprocess.run(
-            command, cwd=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise debian.NotInstalled(f"npm did not install {manifest.name}:\n{done.stdout[-2000:]}")
-        made.rename(folder)
+        if not folder.exists():  # another process may have been faster
+            made = shutil.copytree(manifest, Path(aside, "made"))
+            done = subprocess.run(
+                command, cwd=made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            )
+            if done.returncode != 0:
+                go_without("JavaScript programs", f"npm did not install {manifest.name}:\n{done.stdout[-2000:]}")
+            made.rename(folder)
+    return folder
 
 
 async def run(folder: Path, home: Path, *command: str) -> str:
@@ -146,7 +112,7 @@ class Failed:
 class Visit:
     """What one client saw."""
 
-    results: list[Any]  # of each step after the first
+    results: list[Any]  # of each step
     exchanges: list[Exchange]  # in the order in which answers began
     troubles: list[str]  # other errors that the client reported
 
@@ -155,33 +121,28 @@ class Visit:
         return {exchange.status for exchange in self.exchanges if exchange.method == method}
 
 
-async def visit(
-    folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any], wrapper: Path | None = None
-) -> Visit:
-    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`.
+async def visits(
+    folder: Path, home: Path, clients: Sequence[str], url: str, *steps: Sequence[Any], wrapper: Path | None = None
+) -> list[Visit]:
+    """Connect clients to a server at once and take some steps; clients and steps have the names of `clients.mjs`.
 
     Args:
         folder: The folder of the installed packages.
         home: The home directory of the process.
-        client: Which client.
+        clients: Which clients.
         url: The server's MCP endpoint.
         steps: The steps after connecting.
-        wrapper: The module whose `withSessions` wraps the client's transport, or None for an unchanged client.
+        wrapper: The module whose `withSessions` wraps the clients' transports, or None for unchanged clients.
     """
     program = (HERE / "clients.mjs").read_text("utf-8")
-    asked = json.dumps([["connect"], *steps])
-    modules = [] if wrapper is None else [wrapper.as_uri()]
+    arguments = [json.dumps(clients), url, json.dumps(steps), *([] if wrapper is None else [wrapper.as_uri()])]
     # Passed by `--eval`: a program in a file looks for packages where it lies, this one where it runs.
-    printed = await run(
-        folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked, *modules
-    )
-    lines = [json.loads(line) for line in printed.splitlines()]
-    (connected, *results) = [
-        Failed(line["error"]) if "error" in line else line["result"] for line in lines if "step" in line
+    printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", *arguments)
+    return [
+        Visit(
+            results=[Failed(step["error"]) if "error" in step else step["result"] for step in seen["results"]],
+            exchanges=[Exchange(*exchange) for exchange in seen["exchanges"]],
+            troubles=seen["troubles"],
+        )
+        for seen in json.loads(printed)
     ]
-    assert connected == "small"
-    return Visit(
-        results=results,
-        exchanges=[Exchange(*line.values()) for line in lines if "http" in line],
-        troubles=[line["trouble"] for line in lines if "trouble" in line],
-    )

@@ -70,7 +70,7 @@ async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str])
             name = f"TypeScript {versions[JAVASCRIPT[client]]}{argument}"
             for server, url in urls.items():
                 steps: list[Any] = [["call", "whoami"], ["call", "count"], ["call", "count"]]
-                seen = await javascript.visit(folder, Path(home), client, url, *steps)
+                [seen] = await javascript.visits(folder, Path(home), [client], url, *steps)
                 works = UNCHANGED if seen.results[1:] == ["1", "2"] else ""
                 found.append(Result(name, server, works))
     return found
