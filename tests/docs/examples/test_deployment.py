@@ -1,4 +1,4 @@
-"""The deployment recipe: its files are valid, and servers that run as it says count, tell their health and go on."""
+"""Several servers behind nginx: the deployment recipe, whose files are valid, and the example `routing`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,45 @@ import sys
 from configparser import ConfigParser
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import pytest
 from clients import INITIALIZE, LEGACY, SECRET
 from environments import program
-from example_servers import EXAMPLES
+from example_servers import EXAMPLES, fresh
 from mcp import Client
 from programs import Nginx, Program, free_port
-from redis_servers import serving
+from redis_servers import serving as serving_redis
+
+from integration.serving import serving
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent
+MAIN = """\
+daemon off;
+worker_processes 1;
+pid nginx.pid;
+error_log stderr notice;
+events { worker_connections 256; }
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    include site.conf;
+}
+"""  # what surrounds a site, for a folder that anyone may write to
+
+
+@pytest.fixture
+def anyio_backend(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Uvicorn runs on asyncio alone; a worker that is killed cannot save what it covered."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+    return "asyncio"
 
 
 def service() -> str:
@@ -49,29 +75,32 @@ class Server(Program):
     processes = 2
 
     def __init__(self, folder: Path, command: str, store: str) -> None:
-        port = free_port()
-        program, *arguments = shlex.split(command.replace("%i", str(port)))
+        port, self.folder = free_port(), folder
+        name, *arguments = shlex.split(command.replace("%i", str(port)))
         environment = {"MCP_SESSIONS_KEYS": SECRET, "MCP_SESSIONS_STORE": store, "MCP_SERVER_HOST": "127.0.0.1"}
         environment["MCP_SESSIONS_LIMITS_STORE_TIMEOUT"] = "30"  # no test depends on speed
         environment["PYTHONPATH"] = os.pathsep.join([str(RECIPE), *sys.path])
-        super().__init__("server", folder, [BIN / Path(program).name, *arguments], port, **environment)
+        super().__init__("server", folder, [BIN / Path(name).name, *arguments], port, **environment)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
+def nginx_before(*servers: Server) -> Nginx:
+    """Return nginx with the recipe's site, in `site.conf` of the servers' folder."""
+    port, folder = free_port(), servers[0].folder
+    lines = "\n".join(f"    server 127.0.0.1:{server.port} max_fails=0;" for server in servers)
+    site = re.sub(r"( +server 127.*\n)+", f"{lines}\n", (RECIPE / "nginx.conf").read_text("utf-8"), count=1)
+    (folder / "site.conf").write_text(site.replace("listen 80;", f"listen 127.0.0.1:{port};"), "utf-8")
+    return Nginx(folder, MAIN, port)
+
+
 @pytest.mark.parametrize("command", [service(), gunicorn()], ids=["uvicorn", "gunicorn"])
-async def test_servers_of_the_recipe_serve_and_tell_their_health(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_servers_of_the_recipe_serve_and_tell_their_health(tmp_path: Path, command: str) -> None:
     """A client counts through nginx and two workers; without the store the server is alive and not ready."""
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # which a killed worker cannot save
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
-        redis = stack.enter_context(serving(appendonly="yes", appendfsync="always"))
+        redis = stack.enter_context(serving_redis(appendonly="yes", appendfsync="always"))
         server = Server(tmp_path, command, redis.url)
-        await stack.enter_async_context(server.running())
-        await server.ready()
-        nginx = Nginx(program("nginx"), tmp_path, [server])
-        await stack.enter_async_context(nginx.running())
-        await nginx.ready()
+        nginx = nginx_before(server)
+        for each in (server, nginx):
+            await stack.enter_async_context(each.running())
         async with Client(nginx.url) as client:
             for number in (1, 2, 3):
                 notes = (await client.call_tool("note", {"text": "x"})).structured_content
@@ -154,13 +183,11 @@ async def call_until(stopped: anyio.Event, url: str, answers: list[httpx.Respons
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_rolling_restart_loses_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rolling_restart_loses_no_call(tmp_path: Path) -> None:
     """Two servers are replaced by the page's script while 20 clients call; every call is answered, and counts once."""
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     servers = [Server(tmp_path, service(), f"sqlite:{tmp_path / 'sessions.db'}") for _ in range(2)]
     ports = [str(server.port) for server in servers]
-    nginx = Nginx(program("nginx"), tmp_path, servers)
+    nginx = nginx_before(*servers)
     command = shlex.join(servers[0].command).replace(ports[0], "$port")
     script = (RECIPE / "restart.sh").read_text("utf-8").replace("8000 8001", " ".join(ports))
     script = script.replace("/etc/nginx/conf.d/mcp-server.conf", str(tmp_path / "site.conf"))
@@ -181,7 +208,6 @@ async def test_a_rolling_restart_loses_no_call(tmp_path: Path, monkeypatch: pyte
             await anyio.run_process(wait)
         before = processes()
         async with nginx.running(), anyio.create_task_group() as clients:
-            await nginx.ready()
             for _ in range(20):
                 clients.start_soon(call_until, stopped, nginx.url, answers)
             await anyio.run_process(["sh", "-c", script], env=environment, stdout=None, stderr=None)
@@ -191,3 +217,23 @@ async def test_a_rolling_restart_loses_no_call(tmp_path: Path, monkeypatch: pyte
             os.kill(int(process), signal.SIGTERM)
     assert not {*before} & {*processes()}
     assert len(answers) > 100
+
+
+async def test_a_session_of_routing_stays_on_its_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first call of a session finds a cold cache; sessions are spread over instances with equal answers."""
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
+    monkeypatch.setenv("MCP_SESSIONS_STORE", f"sqlite:{tmp_path / 'sessions.db'}")
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serving(fresh("routing"))) for _ in range(2)]
+        port, ports = free_port(), [httpx.URL(url).port for url in urls]
+        nginx = Nginx(tmp_path, sys.modules["routing"].configuration(port, *ports), port)
+        await stack.enter_async_context(nginx.running())
+        instances: set[str] = set()
+        while len(instances) < 2:  # each session is on one of two
+            async with Client(nginx.url, mode="legacy") as client:
+                calls: list[Any] = [
+                    (await client.call_tool("look_up", {"prefix": "s"})).structured_content for _ in range(3)
+                ]
+            assert [call["found"] for call in calls] == ["cold", "warm", "warm"]
+            assert {tuple(call["words"]) for call in calls} == {("scarf", "shirt", "shoe", "sock")}
+            instances |= {call["instance"] for call in calls}

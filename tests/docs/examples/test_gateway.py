@@ -29,7 +29,6 @@ pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn ru
 Line = Callable[[], Awaitable[str]]
 
 ACCEPT = {"accept": "application/json, text/event-stream"}
-INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
 @asynccontextmanager

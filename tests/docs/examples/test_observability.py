@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from clients import SECRET
+from clients import INITIALIZE, SECRET
 from environments import program
 from example_servers import EXAMPLES
 from mcp import Client
@@ -23,17 +24,8 @@ from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$tool": ".*"}
 LIVE = DASHBOARD["panels"][0]["targets"][0]["expr"].replace("$job", ".*")
-SHOP = Path(__file__).with_name("shop_with_metrics.py")
 PANELS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def filled(query: str) -> str:
-    """Put values in place of Grafana's variables."""
-    for name, value in VARIABLES.items():
-        query = query.replace(name, value)
-    return query
 
 
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")])
@@ -62,6 +54,23 @@ class Prometheus(Program):
         command: list[str | Path] = [program("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
         super().__init__("prometheus", folder, [*command, f"--web.listen-address=127.0.0.1:{port}"], port)
 
+    async def answer(self, query: str) -> list[dict[str, Any]]:
+        """Ask it a query; it says what is wrong with one."""
+        async with httpx.AsyncClient() as http:
+            url = f"http://127.0.0.1:{self.port}/api/v1/query"
+            found = (await http.get(url, params={"query": query})).json()
+        assert found["status"] == "success", (query, found)
+        result: list[dict[str, Any]] = found["data"]["result"]
+        return result
+
+    async def until(self, query: str, value: str) -> None:
+        """Wait until a query has a value."""
+        with anyio.fail_after(60):
+            while True:
+                if value in {sample["value"][1] for sample in await self.answer(query)}:
+                    return
+                await anyio.sleep(0.2)
+
 
 class Replica(Program):
     """The shop with metrics, in a process of its own."""
@@ -70,14 +79,9 @@ class Replica(Program):
 
     def __init__(self, folder: Path, name: str, store: str = "") -> None:
         port = free_port()
-        command: list[str | Path] = [sys.executable, "-m", "uvicorn", "--app-dir", SHOP.parent, f"{SHOP.stem}:app"]
-        super().__init__(
-            name, folder, [*command, "--port", str(port)], port, SHOP_STORE=store, MCP_SESSIONS_KEYS=SECRET
-        )
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/mcp"
+        command = [sys.executable, *"-m uvicorn shop_with_metrics:app --app-dir".split(), str(Path(__file__).parent)]
+        environment = {"SHOP_STORE": store, "MCP_SESSIONS_KEYS": SECRET}
+        super().__init__(name, folder, [*command, "--port", str(port)], port, **environment)
 
 
 @asynccontextmanager
@@ -87,47 +91,17 @@ async def observed(folder: Path, **jobs: list[Replica]) -> AsyncIterator[Prometh
         prometheus = Prometheus(folder, **{job: list[Program](replicas) for job, replicas in jobs.items()})
         for program in (prometheus, *itertools.chain(*jobs.values())):
             await programs.enter_async_context(program.running())
-            await program.ready()
         yield prometheus
-
-
-async def answer(port: int, query: str) -> list[dict[str, Any]]:
-    """Ask Prometheus, which says what is wrong with a query."""
-    async with httpx.AsyncClient() as http:
-        found = (await http.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query})).json()
-    assert found["status"] == "success", (query, found)
-    result: list[dict[str, Any]] = found["data"]["result"]
-    return result
-
-
-async def until(port: int, query: str, value: str) -> None:
-    """Wait until a query has a value."""
-    with anyio.fail_after(60):
-        while True:
-            found = await answer(port, query)
-            if value in {sample["value"][1] for sample in found}:
-                return
-            await anyio.sleep(0.2)
 
 
 async def begin(url: str, http: httpx.AsyncClient) -> str:
     """Begin a session as clients of the handshake do; its id."""
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about})
+    begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE})
     return begun.headers["mcp-session-id"]
 
 
 def client() -> httpx.AsyncClient:
     return httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=30)
-
-
-async def forge(url: str, times: int) -> None:
-    """Use session ids whose signature is changed."""
-    async with client() as http:
-        forged = (await begin(url, http))[:-8] + "AAAAAAAA"
-        for _ in range(times):
-            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-            assert (await http.post(url, json=ping, headers={"mcp-session-id": forged})).status_code == 404
 
 
 @pytest.mark.nightly
@@ -141,19 +115,23 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
     async with observed(tmp_path, shop=[replica]) as prometheus:
         refused = 'mcp_sessions_request_refused_total{mcp_sessions_reason="token_signature"}'
         failed = 'mcp_sessions_tool_calls_total{gen_ai_tool_name="broken",mcp_sessions_outcome="tool_error"}'
-        await until(prometheus.port, refused, "0")
+        await prometheus.until(refused, "0")
         async with Client(replica.url) as peer:
             await peer.list_tools()
-            await until(prometheus.port, failed, "0")
+            await prometheus.until(failed, "0")
             for tool in ("buy", "buy", "broken"):
                 await peer.call_tool(tool, {})
-            await forge(replica.url, 3)
-            await until(prometheus.port, f"{LIVE} >= bool 1", "1")
+            async with client() as http:
+                forged = {"mcp-session-id": (await begin(replica.url, http))[:-8] + "AAAAAAAA"}
+                ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+                for _ in range(3):
+                    assert (await http.post(replica.url, json=ping, headers=forged)).status_code == 404
+            await prometheus.until(f"{LIVE} >= bool 1", "1")
             for series, times in ((refused, 3), (failed, 1)):
-                await until(prometheus.port, series, str(times))
-                assert float((await answer(prometheus.port, f"increase({series}[5m])"))[0]["value"][1]) >= times
+                await prometheus.until(series, str(times))
+                assert float((await prometheus.answer(f"increase({series}[5m])"))[0]["value"][1]) >= times
             for query in (*PANELS, *(query.strip("`") for query in asked("Prometheus").values())):
-                found = await answer(prometheus.port, filled(query))
+                found = await prometheus.answer(re.sub(r"\$(job|tool)", ".*", query.replace("$__rate_interval", "5m")))
                 assert found or "store_" in query or "session_duration" in query or "ended" in query, query
 
 
@@ -168,16 +146,15 @@ async def test_live_sessions_are_right_while_replicas_are_replaced(tmp_path: Pat
         client() as http,
     ):
         held = [await begin(replica.url, http) for replica in replicas * 3]
-        await until(prometheus.port, LIVE, "6")
+        await prometheus.until(LIVE, "6")
         for replica, other in (replicas, reversed(replicas)):
             await replica.end()
             for session in (held.pop(), held.pop()):
                 gone = await http.delete(other.url, headers={"mcp-session-id": session})
                 assert gone.status_code == 200
-            await until(prometheus.port, LIVE, str(len(held)))
+            await prometheus.until(LIVE, str(len(held)))
             await replica.launch()
-            await replica.ready()
-        looks = await answer(prometheus.port, f"({LIVE})[5m:1s]")
+        looks = await prometheus.answer(f"({LIVE})[5m:1s]")
         assert {float(value) for _, value in looks[0]["values"]} <= {0, 1, 2, 3, 4, 5, 6}
-        assert await answer(prometheus.port, 'mcp_sessions_session_active{job="untracked"}') == []
-        assert await answer(prometheus.port, 'up{job="untracked"} == 1')
+        assert await prometheus.answer('mcp_sessions_session_active{job="untracked"}') == []
+        assert await prometheus.answer('up{job="untracked"} == 1')
