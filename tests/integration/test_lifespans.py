@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, Answer, Incoming, RealClient, StartRefused, call, http, lifespan, started
+from clients import SECRET, Answer, Incoming, RealClient, call, http, lifespan, started
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -222,11 +222,9 @@ async def test_a_rule_that_names_an_instance_of_a_template_does_not_start(
 ) -> None:
     """The template would serve it as `07`, `+7` or `7%20`, too, past the rule."""
     app = place(serving_resources(framework, template, "res://shop/7"), keys=SECRET, require={"resources/read": [uri]})
-    words = f"{re.escape(repr(template))}.*Write True"
-    errors = [pytest.RaisesExc(error, match=words) for error in (StartRefused, ConfigurationError)]
-    with nullcontext() if starts else pytest.RaisesGroup(*errors, flatten_subgroups=True):
-        async with lifespan(app):
-            pass
+    said = await started(app)
+    assert (said["type"] == "lifespan.startup.complete") is starts
+    assert starts or re.search(f"{re.escape(repr(template))}.*Write True", said["message"])
 
 
 @pytest.mark.parametrize("place", [add_sessions, MCPSessionMiddleware])

@@ -150,7 +150,7 @@ async def counted(kind: str, clock: Clock, **options: Any) -> AsyncIterator[tupl
     options |= {"clock": clock, "timeout": 20, "durability": "ignore"}
     is_redis, place = kind == "redis", f"s{uuid4().hex}"
     socket = None if is_redis else postgres_servers.shared().folder / ".s.PGSQL.5432"
-    with proxied(socket or (HOST, redis_servers.shared().port)) as proxy:
+    async with proxied(socket or (HOST, redis_servers.shared().port)) as proxy:
         url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
         redis = partial(RedisStore, f"redis://{HOST}:{proxy.port}", prefix=place)
         store: Store = redis(**options) if is_redis else PostgresStore(url, schema=place, **options)

@@ -30,10 +30,10 @@ _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # W3C WebDriver, 11. Elements
 class Browser:
     """One window of a browser without history."""
 
-    def __init__(self, port: int, folder: str, *, dark: bool = False) -> None:
+    def __init__(self, port: int, folder: str) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         self._session = ""
-        flags = [*_FLAGS.split(), f"user-data-dir={folder}", *(["force-dark-mode"] * dark)]
+        flags = [*_FLAGS.split(), f"user-data-dir={folder}"]
         options = {"binary": str(debian.install("chromium")), "args": [f"--{flag}" for flag in flags]}
         capabilities = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})

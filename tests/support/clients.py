@@ -17,8 +17,6 @@ from typing import Any
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope
 
-from mcp_sessions import ConfigurationError
-
 SESSION_KEY = "io.modelcontextprotocol/session"
 SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
 MODERN = "2026-07-28"
@@ -178,7 +176,7 @@ async def call(app: ASGIApp, scope: Scope, receive: Receive | bytes = b"") -> An
 async def started(app: ASGIApp) -> Message:
     """Return what an application answers to the server's start-up event; if it starts, it stops again."""
     answer, incoming = Answer(), Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    with suppress(ConfigurationError):  # which is raised when the server was told
+    with suppress(Exception):  # as servers do, which have been told by then
         await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
     return answer.messages[0]
 
@@ -394,17 +392,9 @@ class RealClient(Client):
             exchange.leave()
 
 
-class StartRefused(Exception):
-    """The message of an application that does not start."""
-
-
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
-    """Start an application as a server does, and shut it down.
-
-    Raises:
-        StartRefused: The application does not start; raised within an exception group.
-    """
+    """Start an application as a server does, and shut it down."""
     into, outof = anyio.create_memory_object_stream[Message](2)
     heard: list[Message] = []
     started, stopped = anyio.Event(), anyio.Event()
@@ -420,8 +410,7 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
         tasks.start_soon(run)
         await into.send({"type": "lifespan.startup"})
         await started.wait()
-        if heard[0]["type"] == "lifespan.startup.failed":
-            raise StartRefused(heard[0]["message"])
+        assert heard[0]["type"] == "lifespan.startup.complete", heard[0]
         yield
         await into.send({"type": "lifespan.shutdown"})
         await stopped.wait()

@@ -61,19 +61,17 @@ class Receiver:
         body = decompress(body) if headers.get("content-encoding") == "gzip" else body
         self.bodies.append(body)
         if path.endswith("/v1/logs"):
-            self.logs += _logs(ExportLogsServiceRequest.FromString(body))
+            self.logs += [
+                Logged(one.body.string_value, one.severity_number, *_ids(one), _values(one.attributes))
+                for of in ExportLogsServiceRequest.FromString(body).resource_logs
+                for scoped in of.scope_logs
+                for one in scoped.log_records
+            ]
         else:
-            self.spans += _spans(ExportTraceServiceRequest.FromString(body))
-
-
-def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
-    for of in sent.resource_spans:
-        for scoped in of.scope_spans:
-            for span in scoped.spans:
-                yield Received(
+            self.spans += [
+                Received(
                     span.name,
-                    span.trace_id.hex(),
-                    span.span_id.hex(),
+                    *_ids(span),
                     span.parent_span_id.hex(),
                     Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
                     span.status.code == Status.STATUS_CODE_ERROR,
@@ -82,14 +80,14 @@ def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
                     _values(of.resource.attributes),
                     scoped.scope.name,
                 )
+                for of in ExportTraceServiceRequest.FromString(body).resource_spans
+                for scoped in of.scope_spans
+                for span in scoped.spans
+            ]
 
 
-def _logs(sent: ExportLogsServiceRequest) -> Iterator[Logged]:
-    for of in sent.resource_logs:
-        for scoped in of.scope_logs:
-            for one in scoped.log_records:
-                ids = one.trace_id.hex(), one.span_id.hex()
-                yield Logged(one.body.string_value, one.severity_number, *ids, _values(one.attributes))
+def _ids(one: Any) -> tuple[str, str]:
+    return one.trace_id.hex(), one.span_id.hex()
 
 
 def _values(attributes: Any) -> dict[str, Any]:

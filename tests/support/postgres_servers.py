@@ -11,7 +11,6 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 import psycopg
 from environments import go_without
+from programs import free_port
 from redis_servers import Certificates, wait_for
 
 import debian
@@ -54,9 +54,8 @@ class Server:
     def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
         self.folder = folder
         self._runtime = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
+        self.port = free_port() if tls else 0
         if tls:
-            with socket.create_server((HOST, 0)) as free:
-                self.port: int = free.getsockname()[1]
             self.certificates = Certificates(folder)
             pem = folder / "server.pem"
             files = {"ssl_cert_file": pem, "ssl_key_file": pem}
@@ -64,31 +63,13 @@ class Server:
         for path in (folder, *folder.iterdir()):
             path.chmod(0o700)
             shutil.chown(path, USER.get("user", os.geteuid()))
-        initdb = [
-            program("initdb"),
-            "-D",
-            str(folder / "data"),
-            "-U",
-            "postgres",
-            "--auth=trust",
-            "--no-sync",
-            "-E",
-            "UTF8",
-        ]
+        initdb = [program("initdb"), *"-U postgres --auth=trust --no-sync -E UTF8 -D".split(), str(folder / "data")]
         subprocess.run(initdb, cwd=folder, stdout=subprocess.DEVNULL, check=True, **USER)
 
     @property
     def url(self) -> str:
         """The URL over the socket."""
-        return f"postgresql://postgres@/postgres?host={self.folder}" + (f"&port={self.port}" if self.is_on_tcp else "")
-
-    @property
-    def is_on_tcp(self) -> bool:
-        return bool(self._runtime["listen_addresses"])
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        return f"postgresql://postgres@/postgres?host={self.folder}" + (f"&port={self.port}" if self.port else "")
 
     def start(self, **options: object) -> None:
         """Start the server, on the files that it has, and wait until it answers."""
@@ -138,8 +119,9 @@ class Server:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        for pid in (self.pid, *map(int, children)):
+        main = self._process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        for pid in (main, *map(int, children)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

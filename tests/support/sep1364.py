@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from apps import Server, read
+from apps import Server
 from clients import Answer, Client, Header
 from starlette.types import Message, Receive, Scope, Send
 
@@ -59,17 +58,12 @@ class Stateful:
         self.ended: list[str] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read(receive)
-        opens = json.loads(body or b"{}").get("method") == "initialize"
         if scope["method"] == "DELETE":
             self.ended += [value.decode() for name, value in scope["headers"] if name == b"mcp-session-id"]
 
         async def naming(message: Message) -> None:
-            if opens and message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and b'"initialize"' in self.server.last.body:
                 message = {**message, "headers": [*message["headers"], (b"mcp-session-id", OWN.encode())]}
             await send(message)
 
-        async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self.server(scope, again, naming)
+        await self.server(scope, receive, naming)

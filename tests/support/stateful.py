@@ -45,66 +45,56 @@ class Stateful:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b"" if scope["method"] == "GET" else await read(receive)
         self.seen.append(Seen(scope, body))
-        own = self.ids[-1]
+        own, message = self.ids[-1], json.loads(body or b"{}")
         if self.guard is not None:
-            await self._answer(send, None, self.guard, {"error": "not you"})
+            await self._send(send, None, self.guard, {"error": "not you"})
         elif own is None:
-            await self._nameless(send, json.loads(body or b"{}"))
+            await self._nameless(send, message)
         elif own not in self.counts:
-            await self._answer(send, None, 404, {"error": {"code": -32600, "message": "Session not found"}})
+            await self._send(send, None, 404, {"error": {"code": -32600, "message": "Session not found"}})
         elif scope["method"] == "GET":
             await self._listen(send, own)
         elif scope["method"] == "DELETE":
-            await self._delete(send, own)
-        else:
-            await self._serve(send, own, json.loads(body))
-
-    async def _nameless(self, send: Send, message: dict[str, Any]) -> None:
-        """Begin a transport session for a request without an id, whether it may or not."""
-        own = f"{self.names}{len(self.counts) + 1}"
-        self.counts[own] = 0
-        if message.get("method") != "initialize":
-            await self._answer(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
-        elif self.fails:
-            await self._reply(send, own, message, {"error": {"code": -32602, "message": "no"}})
-        else:
-            await self._reply(send, own, message, {"result": {"capabilities": {}}})
-
-    async def _delete(self, send: Send, own: str) -> None:
-        if self.deletes == 200:
-            del self.counts[own]
-        await self._answer(send, own, self.deletes, {})
-
-    async def _listen(self, send: Send, own: str) -> None:
-        await self._start(send, own, 200, b"text/event-stream")
-        note = b'id: 7\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
-        await send({"type": "http.response.body", "body": note, "more_body": True})
-        self.listening.set()
-        await anyio.sleep_forever()
-
-    async def _serve(self, send: Send, own: str, message: dict[str, Any]) -> None:
-        if "id" not in message or "method" not in message:
-            await self._answer(send, own, 202, None)
+            if self.deletes == 200:
+                del self.counts[own]
+            await self._send(send, own, self.deletes, {})
+        elif "id" not in message or "method" not in message:
+            await self._send(send, own, 202, None)
         elif message["method"] == "tools/call":
             self.counts[own] += 1
             await self._reply(send, own, message, {"result": {"content": self.counts[own]}})
         else:
             await self._reply(send, own, message, {"result": {}})
 
-    async def _reply(self, send: Send, own: str, message: dict[str, Any], members: dict[str, Any]) -> None:
-        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], **members}).encode()
-        if self.sse:
-            await self._start(send, own, 200, b"text/event-stream")
-            priming = {"type": "http.response.body", "body": b"id: 1\ndata: \n\n", "more_body": True}
-            await send(priming)
-            answer = b"id: 2\ndata: " + text + b"\n\n"
-            await send({"type": "http.response.body", "body": answer, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+    async def _nameless(self, send: Send, message: dict[str, Any]) -> None:
+        """Begin a transport session for a request without an id, whether it may or not."""
+        own = f"{self.names}{len(self.counts) + 1}"
+        self.counts[own] = 0
+        if message.get("method") != "initialize":
+            await self._send(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
+        elif self.fails:
+            await self._reply(send, own, message, {"error": {"code": -32602, "message": "no"}})
         else:
-            await self._start(send, own, 200, b"application/json")
-            await send({"type": "http.response.body", "body": text})
+            await self._reply(send, own, message, {"result": {"capabilities": {}}})
 
-    async def _answer(self, send: Send, own: str | None, status: int, body: object) -> None:
+    async def _listen(self, send: Send, own: str) -> None:
+        note = b'id: 7\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
+        await self._start(send, own, 200, b"text/event-stream")
+        await send({"type": "http.response.body", "body": note, "more_body": True})
+        self.listening.set()
+        await anyio.sleep_forever()
+
+    async def _reply(self, send: Send, own: str, message: dict[str, Any], members: dict[str, Any]) -> None:
+        answer = {"jsonrpc": "2.0", "id": message["id"], **members}
+        if not self.sse:
+            await self._send(send, own, 200, answer)
+            return
+        await self._start(send, own, 200, b"text/event-stream")
+        for event in (b"id: 1\ndata: \n\n", b"id: 2\ndata: " + json.dumps(answer).encode() + b"\n\n"):
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send(self, send: Send, own: str | None, status: int, body: object) -> None:
         await self._start(send, own, status, b"application/json")
         await send({"type": "http.response.body", "body": b"" if body is None else json.dumps(body).encode()})
 
