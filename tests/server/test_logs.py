@@ -128,9 +128,12 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
     ]
 
 
+def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
+    return [record.getMessage() for record in of(caplog, part) if record.levelno == logging.WARNING]
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    records = [record for record in of(caplog, "indicate an attack") if record.levelno == logging.WARNING]
-    return [record.getMessage().partition("): ")[0] for record in records]
+    return [line.partition("): ")[0] for line in lines(caplog, "indicate an attack")]
 
 
 async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,29 +152,20 @@ async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client(sessions(Server()))
-    held = await client.create()
-    for number in range(2 * MANY):
-        assert len(warnings(caplog)) == (number >= MANY)
-        forged = "x" if number % 2 else held["sessionId"][:-8] + "AAAAAAAA"
-        await client.tool(session={"sessionId": forged})
-    half = MANY // 2
-    (line,) = warnings(caplog)
-    assert line == f"refused {MANY} requests that may indicate an attack (token_signature {half}, token_shape {half}"
-
-
-async def test_a_warning_names_where_the_requests_came_from(caplog: pytest.LogCaptureFixture) -> None:
-    """A few addresses and users, in ASCII: what a proxy passes on may be a client's own words."""
+    """It names a few addresses and users, in ASCII: what a proxy passes on may be a client's own words."""
     caller = ["ann"]
     client = Client(sessions(Server(), principal=lambda scope: caller[0]))
     held = await client.create()
-    for number in range(MANY + 5):
+    for number in range(2 * MANY):
+        assert len(warnings(caplog)) == (number >= MANY)
         client.scope["client"], caller[0] = (f"203.0.113.{number}\n", 5), f"m{number}"
-        await client.tool(session={"sessionId": held["sessionId"][:-8] + "A" * 8})
-    (line,) = warnings(caplog)
+        forged = "x" if number % 2 else held["sessionId"][:-8] + "AAAAAAAA"
+        await client.tool(session={"sessionId": forged})
+    half, more = MANY // 2, MANY - 3
     addresses = r"'203.0.113.0\n', '203.0.113.10\n', '203.0.113.11\n'"
-    some = f"from {addresses} and {MANY - 3} more by 'm0', 'm1', 'm10' and {MANY - 3} more"
-    assert line == f"refused {MANY} requests {some} that may indicate an attack (token_signature {MANY}"
+    some = f"from {addresses} and {more} more by 'm0', 'm1', 'm10' and {more} more"
+    reasons = f"token_signature {half}, token_shape {half}"
+    assert warnings(caplog) == [f"refused {MANY} requests {some} that may indicate an attack ({reasons}"]
 
 
 async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
@@ -241,11 +235,6 @@ CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")
 NAMED: dict[str, Any] = {"_meta": {CLIENT_INFO: {"name": "shop", "version": "2"}}}
-
-
-def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
-    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    return [text for text in texts if part in text]
 
 
 def asking(*, modern: bool = True, **options: Any) -> Client:

@@ -9,43 +9,26 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, reply, sessions
-from clients import DEADLINE, DISCOVER, INITIALIZE, Answer, Client, Header, Incoming, call, http
+from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, call, http
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.active import Bridged as Crossing
+from mcp_sessions._server.active import Bridged
 
 
-class Bridged:
+def bridged(server: Stateful | None = None, **options: Any) -> tuple[Stateful, Client]:
     """A stateful server behind the bridge, and a client of it."""
-
-    def __init__(self, server: Stateful | None = None, **options: Any) -> None:
-        self.server = server or Stateful()
-        self.facts: list[SessionEvent] = []
-        self.app = sessions(self.server, bridge=True, listen=self.facts.append, **options)
-
-    async def opens(self) -> str:
-        """Shake hands as a client does; the id that it gets."""
-        return (await self.send("initialize", None)).headers[HEADER].decode()
-
-    async def send(self, method: str, ours: str | None, **more: Any) -> Answer:
-        """Send a message with a transport id of ours; what the client sees."""
-        named = [] if ours is None else [(HEADER, ours.encode())]
-        return await Client(self.app, modern=False).send(method, {}, *named, **more)
-
-    async def bodyless(self, method: str, ours: str, *headers: Header) -> Answer:
-        """Send a GET or DELETE."""
-        return await call(self.app, http(method=method, headers=[(HEADER, ours.encode()), *headers]))
+    server = server or Stateful()
+    return server, Client(sessions(server, bridge=True, **options), modern=False)
 
 
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
 async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
     """The server's own sessions die with the process, too."""
-    world = Bridged(**options)
-    ours = await world.opens()
-    assert (await world.send("tools/call", ours)).result == {"content": 1}
+    _, client = bridged(**options)
+    assert (await client.send("tools/call", None, await client.initialize())).result == {"content": 1}
 
 
 @pytest.mark.parametrize(
@@ -54,19 +37,17 @@ async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -
     ids=["none", "its own", "another", "two"],
 )
 async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
-    server = Stateful()
-    world = Bridged(server)
-    ours = await world.opens()
+    _, client = bridged()
+    ours = await client.initialize()
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         headers = [(HEADER, value) for value in named]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    world.app.app = app
-    answer = await world.send("tools/call", ours)
-    found = [value for name, value in answer.start["headers"] if name == HEADER]
-    assert found == [ours.encode() for _ in seen]
+    client.app.app = app  # type: ignore[attr-defined]
+    answer = await client.send("tools/call", None, ours)
+    assert [header for header in answer.start["headers"] if header[0] == HEADER] == [ours for _ in seen]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -97,53 +78,52 @@ async def test_who_gets_no_id_is_told_and_leaves_nothing_behind(refusal: Excepti
     def refuse(_session: Session, _params: dict[str, Any], _scope: Scope) -> None:
         raise refusal
 
-    world = Bridged(Stateful(sse=True), on_create=refuse)
-    answer = await world.send("initialize", None)
+    server, client = bridged(Stateful(sse=True), on_create=refuse)
+    answer = await client.send("initialize")
     assert (answer.status, answer.error["code"]) == (status, code)
     assert HEADER not in answer.headers
-    assert world.server.counts == {}
-    assert [seen.scope["method"] for seen in world.server.seen] == ["POST", "DELETE"]
+    assert server.counts == {}
+    assert [seen.scope["method"] for seen in server.seen] == ["POST", "DELETE"]
 
 
 async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     """The specification asks for visible ASCII; the log says what is wrong."""
-    world = Bridged(Stateful(names="servers "), transport="off")
-    assert HEADER not in (await world.send("initialize", None)).headers
+    _, client = bridged(Stateful(names="servers "), transport="off")
+    assert HEADER not in (await client.send("initialize")).headers
     assert "not visible ASCII, or too long" in caplog.text
 
 
 async def test_what_the_server_has_forgotten_is_a_404() -> None:
     """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
-    world = Bridged()
-    ours = await world.opens()
-    remembered = world.server.counts.pop("servers-1")
-    answer = await world.send("tools/call", ours)
+    server, client = bridged()
+    ours = await client.initialize()
+    remembered = server.counts.pop("servers-1")
+    answer = await client.send("tools/call", None, ours)
     assert (answer.status, answer.error["message"]) == (404, "Session not found")
-    world.server.counts["servers-1"] = remembered
-    assert (await world.send("tools/call", ours)).result == {"content": 1}
+    server.counts["servers-1"] = remembered
+    assert (await client.send("tools/call", None, ours)).result == {"content": 1}
 
 
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
 async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: int) -> None:
     """A server that ends nothing, or has forgotten, keeps nobody from leaving; one that forbids it does."""
-    world = Bridged(Stateful(deletes=said))
-    ours = await world.opens()
-    assert (await world.bodyless("DELETE", ours)).status == answered
-    lives = (await world.send("tools/call", ours)).status == 200
-    assert lives is (answered != 200)
+    _, client = bridged(Stateful(deletes=said))
+    ours = await client.initialize()
+    assert (await call(client.app, http("DELETE", headers=[ours]))).status == answered
+    assert ((await client.send("tools/call", None, ours)).status == 200) is (answered != 200)
 
 
 async def test_a_stream_ends_with_its_session() -> None:
     """Nothing is said: no request waits for an answer there."""
-    world, answer = Bridged(), Answer()
-    ours = await world.opens()
-    await world.send("tools/call", ours)
-    session = world.server.sessions[-1]
+    (server, client), answer = bridged(), Exchange()
+    ours = await client.initialize()
+    await client.send("tools/call", None, ours)
+    session = server.sessions[-1]
     assert session is not None
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(world.app, http("GET", headers=[(HEADER, ours.encode())]), Incoming(), answer)
-            await world.server.listening.wait()
+            tasks.start_soon(answer.run, client.app, http("GET", headers=[ours]), b"")
+            await server.listening.wait()
             before = len(answer.messages)
             await session.end("over")
             assert answer.messages[before:] == [{"type": "http.response.body", "body": b"", "more_body": False}]
@@ -152,25 +132,25 @@ async def test_a_stream_ends_with_its_session() -> None:
 
 async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
     """By its event's id, which the server finds by that alone, with an id of ours that is live."""
-    world = Bridged()
-    mine, other = await world.opens(), await world.opens()
-    world.server.sse = True
-    await world.send("tools/call", mine)
-    world.server.seen.clear()
-    answer = await world.bodyless("GET", other, (b"last-event-id", b"2"))
+    facts: list[SessionEvent] = []
+    server, client = bridged(listen=facts.append)
+    mine, other = await client.initialize(), await client.initialize()
+    server.sse = True
+    await client.send("tools/call", None, mine)
+    server.seen.clear()
+    answer = await call(client.app, http("GET", headers=[other, (b"last-event-id", b"2")]))
     assert (answer.status, answer.error["code"]) == (404, -32043)
-    assert [fact.reason for fact in world.facts if isinstance(fact, RequestRefused)] == ["event_foreign"]
-    assert world.server.seen == []
+    assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["event_foreign"]
+    assert server.seen == []
 
 
 async def test_the_server_sees_nothing_of_the_bridge() -> None:
     """Its scope holds what it would hold without one, and what crosses cannot be printed by accident."""
-    world = Bridged()
-    ours = await world.opens()
-    await world.send("tools/call", ours)
+    server, client = bridged()
+    await client.send("tools/call", None, await client.initialize())
     plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.missing_session"}
-    assert all(set(seen.scope) - plain == set(http()) - plain for seen in world.server.seen)
-    assert repr(Crossing(ours, "servers-1")) == "<Bridged>"
+    assert all(set(seen.scope) - plain == set(http()) - plain for seen in server.seen)
+    assert repr(Bridged("ours", "servers-1")) == "<Bridged>"
 
 
 # --- `Wire(era="auto")`: which clients are led to the legacy era --------------------------------
