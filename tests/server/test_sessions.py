@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from clients import SECRET, START, Clock
+from failing import Failing
 from sources import claims
 
 from mcp_sessions import Claims, ConfigurationError, KeyRing, Principal, Record, Sessions
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import operator
 from mcp_sessions._session.claims import AUDIENCE, floor_ms, utc
-from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
+from mcp_sessions.stores import MemoryStore, SQLiteStore
 from mcp_sessions.stores._base import SessionStatus
 
 OLD = "the secret that signed before, at least 32 bytes"
@@ -31,7 +32,7 @@ class Deployment:
 
     def __init__(self) -> None:
         self.clock = Clock(START + 0.25)
-        self.store: Store = MemoryStore(clock=self.clock)
+        self.store = Failing(clock=self.clock)
         self.sessions = Sessions(store=self.store, keys=[SECRET, OLD, PUBLIC], clock=self.clock)
 
     async def mint(
@@ -60,14 +61,10 @@ def deployment() -> Deployment:
     return Deployment()
 
 
-async def test_a_check_asks_the_store(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_asks_the_store(deployment: Deployment) -> None:
     """It returns where the store answers, whatever it holds, and else raises what a request would."""
     await deployment.sessions.check()
-
-    async def away(_ref: str) -> None:
-        raise StoreUnavailable("store_timeout")
-
-    monkeypatch.setattr(deployment.store, "get", away)
+    deployment.store.failing.add("get")
     with pytest.raises(StoreUnavailable):
         await deployment.sessions.check()
 
@@ -90,12 +87,10 @@ async def test_missing_components_of_a_principal_match_anything(deployment: Depl
     assert await deployment.live(one, other, bob, nobody) == [False, False, True, True]
 
 
-@pytest.mark.parametrize("sessions", [3, 4])
-async def test_all_are_listed_page_by_page(
-    deployment: Deployment, sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("count", [3, 4])
+async def test_all_are_listed_page_by_page(count: int, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "PAGE", 2)
-    made = [(await deployment.mint(str(number))).ref for number in range(sessions)]
+    made = [(await deployment.mint(str(number))).ref for number in range(count)]
     assert sorted(record.ref for record in await deployment.sessions.of()) == sorted(made)
 
 
