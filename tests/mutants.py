@@ -39,7 +39,7 @@ BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scr
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
-DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_body.py"
+DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
@@ -95,9 +95,9 @@ MUTANTS: Final = {
     "header-count": Mutant(
         "_protocol/headers.py", "if len(copies) > 1:", "if len(copies) > 2:", "server/test_middleware.py"
     ),
-    "body-size": Mutant(BODY, "len(whole) > max_bytes:", "len(whole) > max_bytes + 1:", "server/test_limits.py"),
+    "body-size": Mutant(BODY, "len(whole) > max_bytes:", "len(whole) > max_bytes + 1:", BODY_TESTS),
     "body-pieces": Mutant(BODY, "if body.tell() > max_bytes:", "if body.tell() > max_bytes + 1:", BODY_TESTS),
-    "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", "server/test_limits.py"),
+    "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", BODY_TESTS),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", BODY_TESTS),
     "mirror": Mutant(*("_protocol/draft.py", " and header == metadata.session_id:", ":"), DECISIONS),
     "envelope-version": Mutant(DECISION, "if stated != version:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
