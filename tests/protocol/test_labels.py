@@ -187,36 +187,22 @@ def test_what_opentelemetry_writes_is_read(text: str) -> None:
 BODY = b' {"jsonrpc":"2.0", "id":1,"method":"ping","params":{"_meta":{"openai/session":"c1"}}}'
 
 
-async def correlation(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """The name on the session, which its state is not found by."""
-    assert session is not None
-    session.state["n"] = session.state.get("n", 0) + 1
-    return [session.state["n"], session.correlation and [session.correlation.id, session.correlation.source]]
-
-
-async def test_it_stands_on_the_session_that_meta_names() -> None:
-    """With where it was found, and selects neither a session nor its data; by default nobody looks for it."""
-    server = Server(correlation=correlation)
-    calling = {"name": "correlation", "_meta": {"openai/session": "c1"}}
-    for option, expected in ((True, ["c1", "meta:openai/session"]), (False, None)):
-        client = Client(sessions(server, correlate=option))
-        for _ in range(2):
-            named = await client.send("tools/call", calling, session=await client.create())
-            assert named.result["content"] == [1, expected]
-    assert not any("mcp_correlation" in seen.scope for seen in server.seen if seen.scope["mcp_session"] is not None)
-
-
-async def test_without_a_session_it_stands_on_the_scope() -> None:
-    """The message is forwarded byte for byte, and an answer that a client posts names no conversation."""
+async def test_it_stands_on_the_session_or_on_the_scope_where_there_is_none() -> None:
+    """The message is forwarded byte for byte; an answer that is posted names none, and by default nobody looks."""
     server = Server()
     client = Client(sessions(server, correlate=["header:x-chat", "meta:openai/session"]))
+    session = await client.create()
     for headers, expected in (([(b"x-chat", b"c2")], Correlation("c2", "header:x-chat")), ([], None)):
         await client.tool("whoami", *headers)
         assert (server.last.scope["mcp_correlation"], server.last.scope["mcp_session"]) == (expected, None)
+        await client.tool("whoami", *headers, session=session)
+        assert server.last.scope["mcp_session"].correlation == expected
+        assert "mcp_correlation" not in server.last.scope
     await client.post(BODY)
     assert (server.last.body, server.last.scope["mcp_correlation"].id) == (BODY, "c1")
-    await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})
-    assert "mcp_correlation" not in server.last.scope
+    for ignoring, body in ((client, {"jsonrpc": "2.0", "id": 1, "result": {}}), (Client(sessions(server)), BODY)):
+        await ignoring.post(body)
+        assert "mcp_correlation" not in server.last.scope
 
 
 # --- what a client calls itself ------------------------------------------------------------------
