@@ -227,9 +227,9 @@ async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Cloc
             clock.now += 1
             one, two = claims("one", clock), claims("two", clock)
             assert await revoke(store, one)
-            server.command("EVAL", "for i = 1, 1500 do redis.call('SET', 'other' .. i, i) end", 0)
+            server.command("EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end", 0)
             server.kill9()
-            starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=1_000))
+            starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=400))
             reasons = set()
             while not starting.done():
                 try:
