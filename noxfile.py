@@ -39,7 +39,7 @@ SLOW = (
     "tests/stores/test_sqlite.py",
     "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_inspector_page.py",
-    "tests/telemetry/test_recipes.py",
+    "tests/telemetry/test_tracing_page.py",
     "tests/test_advisories.py",
     "tests/test_packaging.py",
     "tests/test_types.py",
@@ -55,7 +55,6 @@ FRAMEWORKS = (
     "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_frameworks.py",
     "tests/telemetry/test_outermost_span.py",
-    "tests/telemetry/test_tracing_page.py",
 )
 JAVASCRIPT = ("tests/integration/test_javascript_clients.py",)
 

@@ -50,16 +50,6 @@ async def test_a_user_whom_the_application_does_not_name_is_not_on_the_span(
     assert said(spans[-1], *WHO) == [None, None, None]
 
 
-async def test_the_span_around_a_refusal_says_who_is_refused(spans: list[ReadableSpan]) -> None:
-    """Also where no session is known, as of a forged id."""
-    app, where = sessions(Server(), principal=user_of, user=user), ("192.0.2.7", 4242)
-    held = (await Client(app, modern=False).send("initialize", INITIALIZE)).headers[HEADER]
-    forged = (HEADER, held[:-4] + b"AAAA")
-    with trace.get_tracer(__name__).start_as_current_span("around", kind=SpanKind.SERVER):
-        assert (await call(app, http("DELETE", headers=[forged], client=where))).status == 404
-    assert said(spans[-1], "client.address", "client.port", "session.id") == [where[0], None, None]
-
-
 # --- sessions of the wrapped server ------------------------------------------------------------------
 
 

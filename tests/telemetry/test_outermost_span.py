@@ -132,17 +132,22 @@ async def test_a_refusal_is_in_the_session_that_is_refused(spans: list[ReadableS
     assert said(outermost(spans), *WHAT, "mcp_sessions.reason") == [ref, "tools/call", "whoami", "-32043", "expired"]
 
 
-async def test_a_get_that_has_the_answer_of_all_says_whose_it_is(spans: list[ReadableSpan]) -> None:
-    """There is no stream for anyone; a stolen id is in its session, and a forged one in none."""
-    client = Client(instrumented(sessions(Server(), principal=user_of)), modern=False)
+async def test_a_request_without_a_message_says_whose_it_is(spans: list[ReadableSpan]) -> None:
+    """And who sent it: a stolen id is in its session, and a forged one in none. A GET has the answer of all."""
+    app = sessions(Server(), principal=user_of, user=lambda principal: principal.subject)
+    client = Client(instrumented(app), modern=False, client=("192.0.2.7", 4242))
     name, own = await client.initialize()
-    for session_id, headers in ((own, []), (own, [by("bob")]), (own[:-8] + b"AAAAAAAA", [])):
-        answer = await call(client.app, http("GET", headers=[(name, session_id), *headers]))
-        assert (answer.status, answer.body) == (405, b"")
+    for method, status in (("GET", 405), ("DELETE", 404)):
+        for session_id, who in ((own[:-8] + b"AAAAAAAA", "ann"), (own, "bob")):
+            headers = [(name, session_id), by(who)]
+            answer = await call(client.app, http(method, headers=headers, **client.scope))
+            assert answer.status == status
+    assert (await call(client.app, http("GET", headers=[(name, own)]))).body == b""
     (ref,) = said(named(spans, "session start"), "session.id")
-    found = [span for span in spans if said(span, "http.method") == ["GET"]]
-    reasons = [said(span, "session.id", "mcp_sessions.reason") for span in found]
-    assert reasons == [[ref, None], [ref, "token_principal"], [None, "token_signature"]]
+    found = [span for span in spans if said(span, "http.method") != ["POST"] and said(span, "http.method") != [None]]
+    says = [said(span, "session.id", "mcp_sessions.reason", "user.id", "client.address") for span in found]
+    refused = [[None, "token_signature", "ann", "192.0.2.7"], [ref, "token_principal", "bob", "192.0.2.7"]]
+    assert says == [*refused, *refused, [ref, None, None, None]]
 
 
 async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:

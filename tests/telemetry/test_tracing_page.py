@@ -1,18 +1,32 @@
-"""`docs/tracing.md` says what is so: its code runs, and does what the page says."""
+"""`docs/tracing.md` says what is so: its code runs, and each recipe sends what its tool takes, to where it takes it.
+
+Each recipe is set up as the page says, in a process of its own, but for the host, which is a receiver of ours. Two
+sessions make two calls each; then every span of theirs must have the attribute by which the tool groups. The queries
+for tools that cannot be had here are compared with what is exported.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from apps import Server, sessions
 from clients import SECRET, Client
 from environments import needs
+from observe import TOOLS, asked
 from opentelemetry.sdk.trace import TracerProvider
+from otlp import Received, Receiver, receiving
 
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions.telemetry import Inspector, SessionMetrics
@@ -20,9 +34,9 @@ from mcp_sessions.telemetry import Inspector, SessionMetrics
 if TYPE_CHECKING:
     from .conftest import Meter
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = BLOCKS
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")
+TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 """The blocks, in their order. That of Logfire is run by `python -m tests.tools.observe`."""
 
 
@@ -102,3 +116,183 @@ async def test_metrics(meter: Meter) -> None:
     }
     rows = re.findall(r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
     assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in rows}
+
+
+# --- recipes -----------------------------------------------------------------------------------------
+
+SHARED = dict(re.findall(r"^export (\w+)=(.*)$", PAGE, re.MULTILINE))
+PLAIN = "SessionSpanProcessor()"
+SPANS = {"sessions/create", "session start", "tools/call tool", "in the tool"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the page says of one tool."""
+
+    name: str
+    text: str
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is sent to."""
+        return str(re.findall(r"`(https?://[^`]+)`", self.text)[0])
+
+    @property
+    def headers(self) -> str:
+        return "".join(re.findall(r"headers\s+`([^`]+)`", self.text))
+
+    @property
+    def code(self) -> str:
+        others = re.findall(r"`(SessionSpanProcessor\(.+?\))`", self.text)
+        return str(TRACES).replace(PLAIN, others[0] if others else PLAIN)
+
+    @property
+    def groups(self) -> str:
+        return "".join(re.findall(r'aliases=\["(.+?)"\]', self.text)) or "session.id"
+
+    def at(self, url: str) -> dict[str, object]:
+        """What the program below is given, with a receiver in place of the tool."""
+        path = urlsplit(self.endpoint).path
+        patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
+        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": url + path, "OTEL_EXPORTER_OTLP_HEADERS": self.headers}
+        environment = {**SHARED, **patient, **sent}
+        options = {"trace": "session"} if 'trace="session"' in self.text else {}
+        return {"visit": "visit", "code": self.code, "environment": environment, "options": options}
+
+
+FOUND = [Recipe(*one) for one in re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\n\n)", PAGE, re.MULTILINE | re.DOTALL)]
+
+# A process has one tracer provider for its whole life, so each recipe has a child of its own: a fork, as quick as that.
+PROGRAM = """
+import json, os, sys
+import anyio
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from apps import Server, sessions
+from clients import Client
+
+async def tool(session, arguments):
+    trace.get_tracer("shop").start_span("in the tool").end()
+    return session.ref
+
+async def visit(options):
+    client = Client(sessions(Server(tool=tool), **options))
+    for held in [await client.create(), await client.create()]:
+        for _ in range(2):
+            await client.tool("tool", session=held)
+
+async def complain(options):
+    client = Client(sessions(
+        Server(buy=tool),
+        principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"alice").decode(),
+        user=lambda principal: principal.subject,
+    ))
+    held = await client.create()
+    await client.tool("buy", session=held)
+    await client.tool("buy", (b"x-user", b"mallory"), session=held)
+    await client.delete(held)
+
+def follow(recipe):
+    os.environ.update(recipe["environment"])
+    names = {}
+    exec(recipe["code"], names)
+    anyio.run(globals()[recipe["visit"]], recipe["options"])
+    names["provider"].shutdown()
+
+for recipe in json.load(sys.stdin):
+    child = os.fork()
+    if child == 0:
+        follow(recipe)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, recipe
+"""
+
+
+@pytest.fixture(scope="module")
+def received() -> Iterator[dict[str, Receiver]]:
+    with ExitStack() as stack:
+        receivers = {name: stack.enter_context(receiving()) for name in (*(recipe.name for recipe in FOUND), "On call")}
+        given = [recipe.at(receivers[recipe.name].url) for recipe in FOUND]
+        (jaeger,) = [recipe for recipe in FOUND if recipe.name == "Jaeger"]
+        given.append({**jaeger.at(receivers["On call"].url), "visit": "complain"})
+        program = [sys.executable, "-c", PROGRAM]
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS / "support"), os.environ.get("PYTHONPATH")])),
+        }
+        done = subprocess.run(
+            program, input=json.dumps(given), env=environ, capture_output=True, text=True, check=False
+        )
+        known = ('store="memory:" is lost', "refused 1 request of session")
+        warnings = [line for line in done.stderr.splitlines() if not line.startswith(known)]
+        assert (done.returncode, warnings) == (0, [])
+        yield receivers
+
+
+def test_the_page_has_a_recipe_for_each_tool_and_says_which_were_run() -> None:
+    """Those are the tools that `python -m tests.tools.observe` starts, whose pictures the page shows."""
+    assert len(FOUND) == 9
+    (run,) = re.findall(r"^(.*) are run by `python -m tests\.tools\.observe`", PAGE, re.MULTILINE)
+    assert set(run.lower().split(" and ")) == set(TOOLS)
+    for picture in re.findall(r"\((images/(?:phoenix|mlflow)-[\w.]+)\)", PAGE):
+        assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
+def test_each_sessions_spans_are_sent_where_the_tool_takes_them_and_grouped_as_it_groups(
+    recipe: Recipe, received: dict[str, Receiver]
+) -> None:
+    """Where the recipe has it so, a session is one trace, but for its creation, which is of its caller's."""
+    sent = received[recipe.name]
+    assert sent.paths == {urlsplit(recipe.endpoint).path + "/v1/traces"}
+    for name, _, value in (one.partition("=") for one in recipe.headers.split(",") if one):
+        assert sent.headers[name] == unquote(value)
+    groups = {span.attributes[recipe.groups] for span in sent.spans}
+    assert len(groups) == 2
+    for group in groups:
+        names = [span.name for span in sent.spans if span.attributes[recipe.groups] == group]
+        assert sorted(names) == sorted([*SPANS, "tools/call tool", "in the tool"])
+    traces = {span.trace for span in sent.spans if span.name != "sessions/create"}
+    assert len(traces) == (2 if 'trace="session"' in recipe.text else 6)
+    ((service, _),) = {(one.resource["service.name"], one.resource["service.instance.id"]) for one in sent.spans}
+    assert service == "shop"
+
+
+# --- on call ---------------------------------------------------------------------------------------
+
+
+Asks = dict[str, "str | None"]  # what a span is to have, where None is any value
+
+
+def in_tempo(query: str) -> Asks:
+    """Return what TraceQL asks for, but for how long it took."""
+    asks = re.findall(r'((?:span|resource)\.[\w.]+|\bname\b|\bstatus\b)(?: = (?:"([^"]+)"|(error)))?', query)
+    return {name: text or word or None for name, text, word in asks}
+
+
+def in_jaeger(query: str) -> Asks:
+    """Return what a search asks for, named as in TraceQL."""
+    asks: Asks = {f"span.{name}": value for name, value in re.findall(r"([\w.]+)=([^ `]+)", query)}
+    return asks | dict(re.findall(r"(operation) `([^`]+)`", query))
+
+
+def shown(span: Received) -> dict[str, str]:
+    """Return all by which a span can be found; Jaeger makes a tag of its status."""
+    found = {"name": span.name, "operation": span.name}
+    found |= {"status": "error", "span.error": "true"} if span.is_error else {}
+    found |= {f"span.{name}": value for name, value in span.attributes.items()}
+    return found | {f"resource.{name}": value for name, value in span.resource.items()}
+
+
+@pytest.mark.parametrize(("tool", "parse"), [("Tempo", in_tempo), ("Jaeger", in_jaeger)])
+def test_a_query_of_on_call_asks_for_what_is_exported(
+    tool: str, parse: Callable[[str], Asks], received: dict[str, Receiver]
+) -> None:
+    """One span at least has all of it; Jaeger shows the worker with each span, without a query."""
+    spans = [shown(span) for span in received["On call"].spans]
+    (ref,) = {span["span.session.id"] for span in spans}
+    asks = {question: parse(query.replace("SES", ref)) for question, query in asked(tool).items()}
+    assert [question for question in asks if not asks[question]] == ["Which worker served it"] * (tool == "Jaeger")
+    for question, wanted in asks.items():
+        found = [one for one in spans if all(k in one and v in (None, one[k]) for k, v in wanted.items())]
+        assert found, (question, wanted)
