@@ -8,9 +8,9 @@ from typing import Any, Final
 from apps import grouped
 from starlette.types import ASGIApp
 
-from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions import MCPSessionMiddleware
 
-from .servers import KEYS, Cell, Hall, context_class, http_app, server_class
+from .servers import KEYS, Cell, Hall, context_class, count, http_app, server_class
 
 KEPT: Final = "what only a live session may hear"
 
@@ -57,13 +57,6 @@ def keeping_events(cell: Cell, hall: Hall) -> Any:
         await ctx.close_sse_stream()
         await hall.enter("poll")
         return await count()
-
-    async def count() -> str:
-        session = current_session()
-        if session is None:
-            return "nobody"
-        session.state["n"] = session.state.get("n", 0) + 1
-        return str(session.state["n"])
 
     kept, is_older = {"event_store": event_store()}, cell.framework == "sdk1"
     mcp = server_class(cell.framework)("small", **(kept if is_older else {}))

@@ -21,7 +21,7 @@ from environments import INSTALLED
 from packaging.version import Version
 from starlette.types import ASGIApp
 
-from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions import MCPSessionMiddleware, current_session, require_session
 
 KEYS: Final = "a secret of the integration tests, at least 32 bytes long"
 
@@ -81,15 +81,25 @@ def ref() -> str:
     return "nobody" if session is None else session.ref
 
 
-async def tally() -> str:
+async def whoami() -> str:
+    return ref()
+
+
+async def count() -> str:
+    """Count the calls of the session in its state."""
     session = current_session()
-    assert session is not None
-    return str(await session.data.increment("n"))
+    if session is None:
+        return "nobody"
+    session.state["n"] = session.state.get("n", 0) + 1
+    return str(session.state["n"])
+
+
+async def tally() -> str:
+    return str(await require_session().data.increment("n"))
 
 
 async def leave() -> str:
-    session = current_session()
-    assert session is not None
+    session = require_session()
     await session.end("left")
     return f"{session.ref} left"
 
@@ -131,10 +141,6 @@ def made(cell: Cell, *tools: Any, authenticated: bool = False, **options: Any) -
     for tool in tools or [whoami]:
         mcp.tool()(tool)
     return http_app(mcp, cell, **options)
-
-
-async def whoami() -> str:
-    return ref()
 
 
 USERS: Final[dict[str, dict[str, Any]]] = {
@@ -182,7 +188,6 @@ def _completing(mcp: Any, framework: str) -> tuple[Any, Callable[[str], Any]]:
 
 def _fill(mcp: Any, hall: Hall, framework: str) -> None:
     """Put the small server's tools, resource, prompt and completion on a framework's server."""
-    completion, completed = _completing(mcp, framework)
 
     def whoami_sync() -> str:
         return ref()
@@ -192,12 +197,6 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
         await hall.enter(name)
         return f"{before} {ref()}"
 
-    async def count() -> str:
-        session = current_session()
-        assert session is not None
-        session.state["n"] = session.state.get("n", 0) + 1
-        return str(session.state["n"])
-
     async def progress(ctx: Any) -> str:
         await ctx.report_progress(1, 3)
         await hall.enter("progress")
@@ -205,8 +204,7 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
         await ctx.report_progress(3, 3)
         return ref()
 
-    async def who() -> str:
-        return ref()
+    completion, completed = _completing(mcp, framework)
 
     async def complete(about: Any, argument: Any, context: Any) -> Any:
         return completed(ref())
@@ -215,7 +213,7 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
     for tool in (whoami, whoami_sync, hold, count, tally, leave, progress):
         mcp.tool()(tool)
     mcp.resource("session://me")(whoami)
-    mcp.prompt()(who)
+    mcp.prompt(name="who")(whoami)
     completion(complete)
 
 
@@ -230,12 +228,9 @@ def wrapped(cell: Cell, hall: Hall | None = None, **options: Any) -> ASGIApp:
     return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
-def _major(distribution: str) -> int:
-    return Version(INSTALLED[distribution]).major
-
-
-FRAMEWORKS: Final = (f"sdk{_major('mcp')}", f"fastmcp{_major('fastmcp')}")
-SDK, FASTMCP = FRAMEWORKS
+SDK: Final = f"sdk{Version(INSTALLED['mcp']).major}"
+FASTMCP: Final = f"fastmcp{Version(INSTALLED['fastmcp']).major}"
+FRAMEWORKS: Final = SDK, FASTMCP
 ERAS: Final = {"sdk1": (False,), "sdk2": (False, True)}[SDK]
 CELLS: Final = [
     Cell(framework, modern, stateful, json)

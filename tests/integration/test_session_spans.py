@@ -2,8 +2,7 @@
 
 A tool runs an errand: a span of its own, an HTTP request, a database query and a Redis command, under the real
 instrumentation. In each cell, errands of two sessions and of none run at the same time, with and without a trace
-context in `_meta`. An errand's name on its span, in the URL and in the query identifies its spans; the span of a Redis
-command is identified by its parent.
+context in `_meta`. An errand's span has its name, and those of what it does are below that one.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, Final
 
 import anyio
@@ -54,24 +54,14 @@ async def errand(hall: Hall, name: str) -> str:
     """Run an errand and return the ref of the session it ran in."""
     with trace.get_tracer("errands").start_as_current_span("errand", attributes={"errand": name}):
         await hall.enter(name)
-        await _fetch(name)
-        _query(name)
+        async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200))) as client:
+            HTTPXClientInstrumentor.instrument_client(client)
+            await client.get("http://elsewhere")
+        connection = sqlite3.connect(":memory:")
+        SQLite3Instrumentor.instrument_connection(connection).cursor().execute("SELECT 1")
+        connection.close()
         redis_client().set(name, "done")
     return ref()
-
-
-async def _fetch(name: str) -> None:
-    transport = httpx.MockTransport(lambda request: httpx.Response(200))
-    async with httpx.AsyncClient(transport=transport) as client:
-        HTTPXClientInstrumentor.instrument_client(client)
-        await client.get(f"http://elsewhere/{name}")
-
-
-def _query(name: str) -> None:
-    connection = sqlite3.connect(":memory:")
-    instrumented = SQLite3Instrumentor.instrument_connection(connection)
-    instrumented.cursor().execute(f"SELECT '{name}'")
-    connection.close()
 
 
 @cache
@@ -113,16 +103,12 @@ def inside(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
 
 
 NAMES: Final = ("session.id", "mcp.session.id", ALIAS)
-PLACES: Final[dict[str, Callable[..., ASGIApp]]] = {"outside": outside, "inside": inside}
-TRACEPARENTS: Final = {"own-trace": False, "traceparent": True}
+ASGI: Final = "opentelemetry.instrumentation.asgi"
+each_trace = pytest.mark.parametrize("traceparent", [False, True], ids=["own-trace", "traceparent"])
 
-MAKERS: Final = {
-    "errands",
-    *(f"opentelemetry.instrumentation.{name}" for name in ("asgi", "httpx", "redis", "sqlite3")),
-}
+MAKERS: Final = {"errands", ASGI, *(f"opentelemetry.instrumentation.{name}" for name in ("httpx", "redis", "sqlite3"))}
 FRAMEWORK: Final = {"sdk2": {"mcp-python-sdk"}, "fastmcp3": {"fastmcp"}, "fastmcp4": {"fastmcp"}}
 """The instrumentation scopes of frameworks that make spans of their own."""
-FRAMEWORKS_OWN: Final = {"fastmcp", "mcp-python-sdk"}
 
 ERRANDS: Final = ("first", "second", "first-again", "none")
 FIRST, SECOND, AGAIN, NONE = ERRANDS
@@ -152,10 +138,9 @@ async def run_all(server: Running, sessions: dict[str, dict[str, str] | None], *
     return refs
 
 
-def says(span: ReadableSpan) -> str | None:
-    attributes = span.attributes or {}
-    texts = {str(attributes.get(name)) for name in ("errand", "http.url", "db.statement")}
-    return next((name for name in ERRANDS if texts & {name, f"http://elsewhere/{name}", f"SELECT '{name}'"}), None)
+def maker(span: ReadableSpan) -> str:
+    assert span.instrumentation_scope is not None
+    return span.instrumentation_scope.name
 
 
 def errand_of(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str | None:
@@ -165,53 +150,46 @@ def errand_of(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str | None:
     the first one of the connection.
     """
     assert span.context is not None
-    below = [other for other in spans if is_frameworks(span) and other.parent == span.context]
+    is_frameworks = maker(span) in set(chain.from_iterable(FRAMEWORK.values()))
+    below = [other for other in spans if is_frameworks and other.parent == span.context]
     above = [other for other in spans if span.parent is not None and other.context == span.parent]
+    named = [name for one in (span, *below) for name in said(one, "errand")]
     traces = [name for name in ERRANDS if span.context.trace_id == trace_of(name)]
-    nearest = [says(span), *map(says, below), *traces, *(errand_of(other, spans) for other in above)]
-    return next(filter(None, nearest), None)
-
-
-def is_frameworks(span: ReadableSpan) -> bool:
-    scope = span.instrumentation_scope
-    return scope is not None and scope.name in FRAMEWORKS_OWN
+    return next(filter(None, [*named, *traces, *(errand_of(other, spans) for other in above)]), None)
 
 
 def is_before_the_session(span: ReadableSpan) -> bool:
     """Whether the span is made before the session is known: as a request arrives, or while its body is read."""
-    scope = span.instrumentation_scope
-    assert scope is not None
-    ours = scope.name == "opentelemetry.instrumentation.asgi"
-    return ours and (span.kind is SpanKind.SERVER or span.name.endswith("http receive"))
+    return maker(span) == ASGI and (span.kind is SpanKind.SERVER or span.name.endswith("http receive"))
 
 
 def names_by_errand(spans: Sequence[ReadableSpan]) -> dict[str, dict[str, set[tuple[Any, ...]]]]:
     """Return the sessions that the spans of each errand name, by maker, without spans that cannot know it."""
     found: dict[str, dict[str, set[tuple[Any, ...]]]] = {name: defaultdict(set) for name in ERRANDS}
     for span in spans:
-        errand, maker = errand_of(span, spans), span.instrumentation_scope
+        errand = errand_of(span, spans)
         named = tuple((span.attributes or {}).get(attribute) for attribute in NAMES)
         if named[0] and named[1] is None and is_before_the_session(span):  # the span below has it
             named = (named[0], named[0], named[2])
-        if errand is not None and maker is not None and (any(named) or not is_before_the_session(span)):
-            found[errand][maker.name].add(named)
+        if errand is not None and (any(named) or not is_before_the_session(span)):
+            found[errand][maker(span)].add(named)
     return found
 
 
-@pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
-@pytest.mark.parametrize("place", PLACES)
+@each_trace
+@pytest.mark.parametrize("place", [outside, inside])
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_every_span_names_the_session_of_its_request(
-    cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]
+    cell: Cell, place: Callable[..., ASGIApp], traceparent: bool, spans: list[ReadableSpan]
 ) -> None:
     """Without a session they name none, or that of the client's transport where it has one."""
-    async with running(cell, make=PLACES[place]) as server:
+    async with running(cell, make=place) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
         held: dict[str, dict[str, str] | None] = {FIRST: first, SECOND: second, AGAIN: dict(first), NONE: None}
         refs = await run_all(server, held, traceparent=traceparent)
         assert refs[FIRST] == refs[AGAIN] != refs[SECOND]
-    has_transport = place == "inside" and not cell.modern and not cell.stateful
+    has_transport = place is inside and not cell.modern and not cell.stateful
     assert (refs[NONE] == "nobody") != has_transport
     found = names_by_errand(spans)
     for name in ERRANDS if has_transport else (FIRST, SECOND, AGAIN):
@@ -231,22 +209,24 @@ CALLER = (0xCA, 0xC1)
 META = {"traceparent": f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"}
 
 
-@pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
-@pytest.mark.parametrize("place", ["alone", *PLACES])
+@each_trace
+@pytest.mark.parametrize("place", [alone, outside, inside])
 @pytest.mark.parametrize("cell", [cell for cell in COVERING if cell.json], ids=str)
-async def test_a_session_can_be_one_trace(cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]) -> None:
+async def test_a_session_can_be_one_trace(
+    cell: Cell, place: Callable[..., ASGIApp], traceparent: bool, spans: list[ReadableSpan]
+) -> None:
     """All that names the session is in one trace, with one server span a call, whatever trace the caller brings.
 
     The span of an HTTP instrumentation outside starts before the session is known, so it stays in its caller's trace.
     """
-    async with running(cell, make={"alone": alone, **PLACES}[place], trace="session", transport="off") as server:
+    async with running(cell, make=place, trace="session", transport="off") as server:
         client = await server.connected()
         held = await client.create()
         server.hall.open()
         params = {"name": "errand", "arguments": {"name": "one"}, "_meta": META if traceparent else {}}
         session = (await client.send("tools/call", params, session=held)).text
         await client.delete(held)
-    around = [span for span in spans if place == "outside" and maker(span) == "opentelemetry.instrumentation.asgi"]
+    around = [span for span in spans if place is outside and maker(span) == ASGI]
     within = [span for span in spans if said(span, "session.id") == [session] and span not in around]
     (trace,) = {span.context.trace_id for span in within if span.context is not None}
     (root,) = [span for span in spans if span.parent is None and (where(span.context) or (0,))[0] == trace]
@@ -261,11 +241,6 @@ async def test_a_session_can_be_one_trace(cell: Cell, place: str, traceparent: b
 
 def is_message(span: ReadableSpan, method: str) -> bool:
     return said(span, "mcp.method.name") == [method]
-
-
-def maker(span: ReadableSpan) -> str:
-    assert span.instrumentation_scope is not None
-    return span.instrumentation_scope.name
 
 
 def where(context: SpanContext | None) -> tuple[int, int] | None:
