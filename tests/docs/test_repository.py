@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from importlib import import_module
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from browser import browsing
 from environments import INSTALLED, needs, require
-from packaging.requirements import Requirement
-from pages import DOCS, ROOT, rows
+from pages import DOCS, ROOT
 
 require("readme-renderer")
 
@@ -78,13 +75,6 @@ def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     assert entries == [] or re.fullmatch(rf"\[{version}\] - \d{{4}}-\d\d-\d\d", entries[0])
 
 
-def test_contributing_names_every_requirement_of_the_core() -> None:
-    """Each with its purpose, and what it stands in place of."""
-    table = rows((ROOT / "CONTRIBUTING.md").read_text("utf-8"), "Dependencies")
-    needed = [Requirement(text) for text in requires("mcp-sessions") or ()]
-    assert {row[0].strip("`") for row in table if all(row)} == {one.name for one in needed if one.marker is None}
-
-
 # --- the API page ----------------------------------------------------------------------------------
 
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
@@ -113,16 +103,6 @@ def test_every_store_and_every_event_is_on_the_api_page() -> None:
     """They have no name in `mcp_sessions`."""
     stores = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
     assert stores | {*get_args(SessionEvent)} <= {thing for thing in things() if isinstance(thing, type)}
-
-
-# --- on a phone ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("drawing", sorted(DOCS.glob("images/*.svg")), ids=lambda path: path.stem)
-def test_a_drawing_is_on_a_page_and_fits_a_phone(drawing: Path) -> None:
-    """One that no page shows was forgotten; a wider one cannot be read."""
-    assert f"](images/{drawing.name})" in "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
-    assert int(ET.fromstring(drawing.read_text("utf-8")).attrib.get("width", 480)) <= 480
 
 
 TABLES = """return [...document.querySelectorAll('.table-wrapper')]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from clients import SECRET
 from example_servers import EXAMPLES, fresh
-from mcp import Client
 
 import client_sdk
 import client_two_conversations
@@ -44,13 +43,6 @@ async def test_a_session_outlives_its_program(tmp_path: Path, capsys: pytest.Cap
         *("begins a session", "count() -> 1", "count() -> 2", "count() -> 3"),
         *("continues a session", "count() -> 4", "count() -> 5", "count() -> 6"),
     ]
-
-
-async def test_an_unchanged_client_counts_on() -> None:
-    """A client that names no session is in one by its cookies."""
-    async with serving(fresh("counter")) as url, Client(url) as client:
-        answers = [(await client.call_tool("count")).structured_content for _ in range(2)]
-    assert answers == [{"result": 1}, {"result": 2}]
 
 
 async def test_each_conversation_has_its_own_notes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,33 +103,7 @@ async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> No
             if tool == "delete":
                 await client.delete(sessions.pop(session))
                 continue
-            value = await use(client, tool, sessions.get(session), **arguments)
-            if isinstance(expected, Failed):
-                assert isinstance(value, Failed), (tool, value)
-                assert expected.text in value.text
-            else:
-                assert value == expected, tool
-
-
-async def test_the_client_holds_the_number_of_counter() -> None:
-    """State is last-write-wins: a client that sends an older state again counts from there."""
-    async with running("counter") as app:
-        client = RealClient(app)
-        first = await client.create()
-        assert await use(client, "count", first) == 1
-        assert [await use(client, "count", dict(first)) for _ in range(2)] == [2, 2]
-
-
-@pytest.mark.parametrize("name", ["notebook", "fastmcp_app"])
-async def test_a_model_does_not_see_the_session(name: str) -> None:
-    """The schema of a tool has its own arguments alone."""
-    expected = {
-        "notebook": {"append": {"note"}, "read": set()},
-        "fastmcp_app": {"choose_language": {"language"}, "say": {"word"}, "history": set()},
-    }
-    async with running(name) as app:
-        tools = (await RealClient(app).send("tools/list")).result["tools"]
-    assert {tool["name"]: {*tool["inputSchema"]["properties"]} for tool in tools} == expected[name]
+            assert await use(client, tool, sessions.get(session), **arguments) == expected, tool
 
 
 def kept(sandboxes: Path) -> list[str]:
@@ -162,23 +136,7 @@ async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit)
             tasks.start_soon(commit)
-    made, refused = sorted(outcomes, key=lambda outcome: isinstance(outcome, Failed))
-    assert made == 1
-    assert refused.text.endswith("no transaction is open; call begin first")
-
-
-async def test_items_of_parallel_calls_are_all_in_the_basket() -> None:
-    async with running("fastapi_app") as app:
-        client = RealClient(app, path="/api/mcp")
-        session = await client.create()
-
-        async def add(item: str) -> None:
-            await use(client, "add", dict(session), item=item)
-
-        async with anyio.create_task_group() as tasks:
-            for item in ("pen", "book", "pen"):
-                tasks.start_soon(add, item)
-        assert await use(client, "total", session) == 18
+    assert sorted(outcomes, key=str) == [1, Failed("no transaction is open; call begin first")]
 
 
 async def test_the_routes_beside_an_mcp_endpoint_are_unchanged() -> None:
@@ -209,9 +167,7 @@ async def test_the_audit_log_names_user_action_and_session(capsys: pytest.Captur
         ann = bearer(app, "ann")
         session = await ann.create()
         assert await use(ann, "pay", session, amount=5) == "paid 5"
-        refused = await use(ann, "pay", session, amount=500)
-        assert isinstance(refused, Failed)
-        assert "more than 100" in refused.text
+        assert await use(ann, "pay", session, amount=500) == Failed("more than 100")
         await ann.delete(session)
         assert await use(bearer(app, "bob"), "pay", session, amount=5) == Failed("-32043 Session not found")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -239,9 +195,8 @@ async def test_a_new_session_brings_no_fresh_budget(monkeypatch: pytest.MonkeyPa
         text = await use(ann, "search", other, words="socks")
         assert text == "search 3 of this session for socks; 0 more this minute"
         for session in (one, await ann.create()):
-            refused = await use(ann, "search", session, words="socks")
-            assert isinstance(refused, Failed)
-            assert "all used; wait 42 s. A new session brings no new ones" in refused.text
+            refused = Failed("all used; wait 42 s. A new session brings no new ones")
+            assert await use(ann, "search", session, words="socks") == refused
         assert (await use(bob, "search", await bob.create(), words="hats")).endswith("4 more this minute")
         clock.now += 42
         assert (await use(ann, "search", one, words="socks")).endswith("3 more this minute")
