@@ -5,7 +5,7 @@ Hypothesis draws the same examples in every run and has no deadline; randomness 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
 
 import pytest
 from clients import Clock
@@ -39,34 +39,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     It is trio since Python 3.11 traces no more of a task of asyncio in which something was cancelled. What does not run
     on trio runs on asyncio.
     """
-    on_trio = {_row(item) for item in items if _backend(item) == "trio"}
+    places = [(item, *_place(item)) for item in items]
+    on_trio = {(table, row) for _, backend, table, row in places if backend == "trio"}
     tables: set[object] = set()
-    for item in [item for item in items if _backend(item) == "asyncio"]:
-        table = _row(item, but=_tabled(item))
-        if table in tables and _row(item) in on_trio:
-            items.remove(item)
-        tables.add(table)
+    for item, backend, table, row in places:
+        if backend == "asyncio":
+            if table in tables and (table, row) in on_trio:
+                items.remove(item)
+            tables.add(table)
 
 
-def _backend(item: pytest.Item) -> object:
-    return _values(item).get("anyio_backend")
-
-
-def _values(item: pytest.Item) -> dict[str, object]:
-    rows = getattr(item, "callspec", None)
-    return {} if rows is None else rows.params
-
-
-def _row(item: pytest.Item, but: Collection[str] = ()) -> tuple[str, frozenset[tuple[str, int]]]:
-    """Return a test and which values it gets, whatever its backend."""
-    values = {(name, id(value)) for name, value in _values(item).items() if name not in {"anyio_backend", *but}}
-    return item.nodeid.partition("[")[0], frozenset(values)
-
-
-def _tabled(item: pytest.Item) -> set[str]:
-    """Return the names whose values are in tables of the test's own."""
-    tabled: set[str] = set()
-    for mark in item.iter_markers("parametrize"):
-        names = mark.args[0]
-        tabled.update(names.replace(" ", "").split(",") if isinstance(names, str) else names)
-    return tabled
+def _place(item: pytest.Item) -> tuple[object, object, object]:
+    """Return the backend of a test, which test it is with what it gets from fixtures, and its row of its own tables."""
+    values = dict(getattr(getattr(item, "callspec", None), "params", {}))
+    backend = values.pop("anyio_backend", None)
+    named = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    tabled = {name for names in named for name in (re.findall(r"\w+", names) if isinstance(names, str) else names)}
+    row = frozenset((name, id(value)) for name, value in values.items())
+    return backend, (item.nodeid.partition("[")[0], frozenset(pair for pair in row if pair[0] not in tabled)), row

@@ -381,13 +381,12 @@ class RealClient(Client):
         usual = self.headers(method) if method else Client(self.app, modern=False).headers("")
         own = [(name.encode(), value.encode()) for name, value in self.own.items()]
         everything = dict([*usual, (b"content-length", b"%d" % len(raw)), *own, *headers])
-        scope = {"http_version": "1.1", "scheme": "http", "root_path": "", "query_string": b"", **self.scope}
-        ends: dict[str, Any] = {"client": ("127.0.0.1", 50_000), "server": ("127.0.0.1", 8000)}
+        served: dict[str, Any] = {"http_version": "1.1", "scheme": "http", "root_path": "", "query_string": b""}
+        ends = {"client": ("127.0.0.1", 50_000), "server": ("127.0.0.1", 8000)}
+        scope = http(http_method, headers=[*everything.items()], **{**served, **ends, **self.scope})
         exchange = Exchange()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(
-                exchange.run, self.app, http(http_method, headers=[*everything.items()], **ends, **scope), raw
-            )
+            tasks.start_soon(exchange.run, self.app, scope, raw)
             yield exchange
             exchange.leave()
 

@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import Session
 
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 SECRET_RESULT = "what only a live session may hear"
 
 
@@ -50,24 +51,17 @@ class Streaming:
             await reply(send, json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": {}}).encode())
 
     async def _call(self, message: dict[str, Any], send: Send) -> None:
-        await self._open(send)
+        await send(START)
         await send(event("1", {"method": "notifications/message"}))
         self.began.set()
         await self.go.wait()
         await send(event("2", {"id": message["id"], "result": {"content": SECRET_RESULT}}))
-        await self._close(send)
+        await send({"type": "http.response.body", "body": b""})
 
     async def _resume(self, send: Send) -> None:
-        await self._open(send)
+        await send(START)
         if self.is_done:
             await send(event("2", {"id": 1, "result": {"content": SECRET_RESULT}}))
         self.resumed.set()
         await self.go.wait()
-        await self._close(send)
-
-    async def _open(self, send: Send) -> None:
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    async def _close(self, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
