@@ -24,7 +24,6 @@ LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 SLOW = (
     "tests/benchmarks",
     "tests/client/test_real_clients.py",
-    "tests/corpus",
     "tests/docs/examples",
     "tests/docs/test_pages.py",
     "tests/integration/test_bearer_auth.py",
