@@ -121,18 +121,13 @@ async def alive(client: Client) -> tuple[Header, bytes]:
     return cookie, cookie[1].partition(b"=")[0]
 
 
-async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    await session.end()
-
-
 @pytest.mark.parametrize(
     "kind", ["forged", "long", "empty", "twice", "quoted", "draft", "header", "expired", "deleted", "foreign"]
 )
 async def test_what_is_no_live_cookie_of_the_caller_is_answered_once(kind: str) -> None:
     """It is refused with a fresh one, which is good; and `server/discover` begins anew."""
     clock, caller = Clock(), ["alice"]
-    client = Client(sessions(Server(leave=leave), clock=clock, principal=lambda scope: caller[0]))
+    client = Client(sessions(Server(), clock=clock, principal=lambda scope: caller[0]))
     (_, cookie), name = await alive(client)
     token = cookie.partition(b"=")[2]
     values = {

@@ -32,34 +32,26 @@ async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
     return session.state["n"], session.ref
 
 
-async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    await session.end("left")
-
-
 async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
     assert session is not None
     return [session.kind, session.id, session.expires_at.timestamp()]
 
 
 def server(clock: Clock | None = None, **options: Any) -> Client:
-    app = Server(count=count, leave=leave, about=about)
+    app = Server(count=count, about=about)
     clock = clock or Clock()
     given = {"transport.principal": True, "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
     return Client(sessions(app, **{**given, **options}))
 
 
-async def called(client: Client, *headers: Header, **more: Any) -> tuple[Any, Any]:
-    """Return which call of its session one is, and that session's ref."""
-    return (await client.tool("count", *headers, **more)).result["content"] or (None, None)
-
-
-async def counted(client: Client, *headers: Header) -> Any:
-    return (await called(client, *headers))[0]
+async def counted(client: Client, who: str = "ann") -> Any:
+    """Return which call of their session one is; "" is nobody."""
+    return ((await client.tool("count", by(who))).result["content"] or [None])[0]
 
 
 async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
-    return (await called(client, *headers, **more))[1]
+    """Return the ref of the session that a call of Ann's is in."""
+    return ((await client.tool("count", by("ann"), *headers, **more)).result["content"] or [None, None])[1]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of Redis knows nothing else
@@ -73,38 +65,38 @@ async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
     workers = [server(clock, store=store, tracked=tracked, idle_timeout=HOUR, store_timeout=10) for _ in range(2)]
     legacy = Client(workers[1].app, modern=False)
     turns = [*workers, legacy, workers[0]]
-    assert [await counted(client, by("ann")) for client in turns] == [1, 2, 3, 4]
-    assert [await counted(client, by("bob")) for client in turns] == [1, 2, 3, 4]
-    assert [await counted(client) for client in turns] == [None] * 4
+    assert [await counted(client) for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client, "bob") for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client, "") for client in turns] == [None] * 4
     await workers[0].tool("leave", by("ann"))
-    assert [await counted(client, by("ann")) for client in reversed(turns)] == [1, 2, 3, 4]
-    assert await counted(legacy, by("bob")) == 5
+    assert [await counted(client) for client in reversed(turns)] == [1, 2, 3, 4]
+    assert await counted(legacy, "bob") == 5
     clock.now += 50 * 60
-    assert await counted(workers[0], by("ann")) == 5
+    assert await counted(workers[0]) == 5
     clock.now += 50 * 60  # which is too long for Bob's
-    assert [await counted(workers[1], by(name)) for name in ("ann", "bob")] == [6, 1]
+    assert [await counted(workers[1], name) for name in ("ann", "bob")] == [6, 1]
     clock.now += 31 * DAY
-    assert [await counted(client, by("ann")) for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client) for client in turns] == [1, 2, 3, 4]
     await store.close()
 
 
 async def test_it_gives_way_to_every_session_that_is_named() -> None:
     client = server()
-    own = await ref_of(client, by("ann"))
+    own = await ref_of(client)
     cookie = (await client.send("server/discover", None, by("ann"))).cookie
     legacy = Client(client.app, modern=False)
     header = (b"mcp-session-id", (await legacy.send("initialize", None, by("ann"))).headers[b"mcp-session-id"])
     held = [
-        await ref_of(client, by("ann"), session=await client.create(by("ann"))),
-        await ref_of(client, by("ann"), cookie),
-        await ref_of(legacy, by("ann"), header),
+        await ref_of(client, session=await client.create(by("ann"))),
+        await ref_of(client, cookie),
+        await ref_of(legacy, header),
     ]
     assert len({own, None, *held}) == 5
-    assert await ref_of(legacy, by("ann"), (b"mcp-session-id", b"the-servers-own")) is None
+    assert await ref_of(legacy, (b"mcp-session-id", b"the-servers-own")) is None
     shared, dead = ((b"cookie", cookie[1].partition(b"=")[0] + value) for value in (b"=shared", b"=dead"))
-    assert await ref_of(client, by("ann"), shared) == own
+    assert await ref_of(client, shared) == own
     assert (await client.tool("count", by("ann"), dead)).error["code"] == -32043
-    assert await ref_of(client, by("ann")) == own
+    assert await ref_of(client) == own
 
 
 async def test_handshakes_pings_notifications_and_stable_lists_begin_none() -> None:
@@ -120,7 +112,7 @@ async def test_handshakes_pings_notifications_and_stable_lists_begin_none() -> N
     assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
     await legacy.send("tools/list", None, by("ann"))
     [record] = await store.list_sessions(audience="mcp-sessions", limit=9)
-    assert record.ref == await ref_of(client, by("ann"))
+    assert record.ref == await ref_of(client)
 
 
 async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,12 +136,12 @@ async def test_an_operator_ends_it(tracked: bool) -> None:
     store = MemoryStore(clock=clock)
     client = server(clock, store=store, tracked=tracked)
     operator = Sessions(store=store, keys=SECRET, clock=clock)
-    assert [await counted(client, by("ann")) for _ in range(2)] == [1, 2]
+    assert [await counted(client) for _ in range(2)] == [1, 2]
     await operator.end_all(Principal(subject="ann"))
     clock.now += 1
-    ref = await ref_of(client, by("ann"))
+    ref = await ref_of(client)
     assert await operator.end(ref) is tracked
-    assert await counted(client, by("ann")) == (1 if tracked else 2)
+    assert await counted(client) == (1 if tracked else 2)
 
 
 async def test_an_idle_one_is_ended_by_its_successor() -> None:
@@ -158,7 +150,7 @@ async def test_an_idle_one_is_ended_by_its_successor() -> None:
     client = server(clock, on_end=lambda session, reason: ended.append(reason))
     for hours, expected in ((0, 1), (20, 2), (20, 3), (25, 1)):
         clock.now += hours * HOUR
-        assert await counted(client, by("ann")) == expected
+        assert await counted(client) == expected
     assert ended == ["idle"]
 
 
@@ -167,15 +159,15 @@ async def test_a_worker_that_slept_follows_the_others() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
     slow, busy = (server(clock, store=store) for _ in range(2))
-    assert await counted(slow, by("ann")) == 1
+    assert await counted(slow) == 1
     for expected in (2, 3, 4):
         clock.now += 20 * HOUR
-        assert await counted(busy, by("ann")) == expected
-    assert await counted(slow, by("ann")) == 5
+        assert await counted(busy) == expected
+    assert await counted(slow) == 5
     clock.now += 61
-    assert await counted(busy, by("ann")) == 6
+    assert await counted(busy) == 6
     clock.now += 61  # due again in both, and the slow one's swap fails
-    assert await counted(slow, by("ann")) == 7
+    assert await counted(slow) == 7
 
 
 async def test_it_outlives_the_rotation_of_keys() -> None:
@@ -183,10 +175,10 @@ async def test_it_outlives_the_rotation_of_keys() -> None:
     before, between, after = (
         server(store=store, keys=KeyRing(keys)) for keys in ([SECRET], [SECRET, OTHER], [OTHER, SECRET])
     )
-    assert [await counted(one, by("ann")) for one in (before, between, after, between)] == [1, 2, 3, 4]
+    assert [await counted(one) for one in (before, between, after, between)] == [1, 2, 3, 4]
     await after.tool("leave", by("ann"))
-    assert [await counted(one, by("ann")) for one in (after, between, after)] == [1, 2, 3]
-    assert await counted(server(store=store, keys=KeyRing([OTHER])), by("ann")) == 4
+    assert [await counted(one) for one in (after, between, after)] == [1, 2, 3]
+    assert await counted(server(store=store, keys=KeyRing([OTHER]))) == 4
 
 
 @pytest.mark.parametrize("tracked", [False, True])
@@ -197,7 +189,7 @@ async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) ->
     hooks = {"on_end": lambda session, reason: ended.append(reason), "listen": events.append}
     one, other = (server(clock, store=store, tracked=tracked, **hooks) for _ in range(2))
     store.before["compare_and_swap"] = lambda *_: other.tool("count", by("ann"))
-    assert [await counted(client, by("ann")) for client in (one, other, one)] == [2, 3, 4]
+    assert [await counted(client) for client in (one, other, one)] == [2, 3, 4]
     assert ended == ["superseded"]
     assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
 
@@ -222,7 +214,7 @@ async def test_requests_that_come_at_once_begin_one_session() -> None:
         for _ in range(5):
             tasks.start_soon(call)
     assert (len(begun), len(answers)) == (1, 5)
-    assert await counted(client, by("ann")) == 11
+    assert await counted(client) == 11
 
 
 async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
@@ -238,7 +230,7 @@ async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
     client = Client(sessions(app, principal=user_of, store=store, tracked=True, **{"transport.principal": True}))
     assert (await client.tool("count", by("mallory"))).status == 401
     assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
-    assert [await counted(client, by("ann")) for _ in range(2)] == [1, 2]
+    assert [await counted(client) for _ in range(2)] == [1, 2]
     assert app.methods[2:] == ["server/discover", "tools/call", "tools/call"]
 
 
@@ -252,7 +244,7 @@ async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
         store = Failing(clock=clock)
         options = {"on_store_error": "allow"} if allowed else {}
         client = server(clock, store=store, **options)
-        assert await counted(client, by("ann")) == 1
+        assert await counted(client) == 1
         clock.now += 61
         store.failing = {failing}
         answer = await client.tool("whoami", by("ann"))
@@ -285,7 +277,7 @@ async def test_who_gets_none_is_answered_why() -> None:
         raise CreateRefused(f"not for {user_of(scope)}")
 
     client = server(require="always")
-    assert await counted(client, by("ann")) == 1
+    assert await counted(client) == 1
     assert "result" in (await client.send("tools/list", None, by("ann"))).json
     assert (await client.tool("count")).error["code"] == -31044
     refused = await server(on_create=on_create).tool("count", by("ann"))
@@ -293,4 +285,4 @@ async def test_who_gets_none_is_answered_why() -> None:
     store = NeverSwapping(clock=Clock())
     refused = await server(store=store).tool("count", by("ann"))
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
-    assert await counted(server(keys=None), by("ann")) is None
+    assert await counted(server(keys=None)) is None

@@ -83,6 +83,12 @@ async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
     return current_session() is session
 
 
+async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """End the session."""
+    assert session is not None
+    await session.end("left")
+
+
 class Server:
     """An MCP server: tools, lists and the handshake, in JSON or as an event stream.
 
@@ -102,7 +108,8 @@ class Server:
         self.seen: list[Seen] = []
         self._sse = sse
         self._guard = guard
-        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, "count": count, "asks": asks, **tools}
+        own: dict[str, Tool] = {"whoami": whoami, "remember": remember, "count": count, "asks": asks, "leave": leave}
+        self._tools = {**own, **tools}
 
     @property
     def methods(self) -> list[str]:
