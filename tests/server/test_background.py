@@ -137,18 +137,6 @@ class TestOneSweep:
             SessionDeleted("long", "idle", 3 * HOUR, "trace of long"),
         ]
 
-    async def test_what_a_dead_worker_left_is_taken_over_when_its_lease_is_over(self) -> None:
-        """With the reason for which it was ended; so is what an operator ended, at once."""
-        worker = Sweeping()
-        for ref, reason, lease in (("left", "deleted", LEASE), ("operated", "support", 0)):
-            await worker.store.register(record(ref))
-            await worker.store.revoke(record(ref), reason=reason, lease=lease)
-        await worker.sweeper.sweep()
-        assert worker.ran == [("operated", "support")]
-        worker.clock.now += LEASE
-        await worker.sweeper.sweep()
-        assert worker.ran[1:] == [("left", "deleted")]
-
     async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:
         """Or its `on_end` would wait for the lease to run out."""
         worker = Sweeping()

@@ -161,20 +161,6 @@ async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -
     assert set_cookies(answer) == []
 
 
-async def test_its_token_is_good_for_nothing_else() -> None:
-    """Not in `_meta`, which wins over a cookie, and not as a transport id."""
-    client = Client(sessions(Server()))
-    cookie, name = await alive(client)
-    token = cookie[1].partition(b"=")[2].decode()
-    assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
-    legacy = Client(client.app, modern=False)
-    assert (await legacy.tool("count", (b"mcp-session-id", token.encode()))).status in {400, 404}
-    session = await client.create()
-    for beside in (cookie, (b"cookie", name + b"=dead")):
-        assert (await client.tool("count", beside, session=session)).session is not None
-    assert await counted(client, cookie) == 1
-
-
 async def test_other_cookies_pass_both_ways() -> None:
     server = Server()
 

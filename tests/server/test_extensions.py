@@ -139,17 +139,16 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
         assert (error["code"], set(error["data"])) == (-32043, {"sessionId"})
 
 
-class Deployment:
-    """A server with tracked sessions, and clients that are whoever they say."""
+@pytest.fixture
+def worker(clock: Clock) -> Callable[..., Client]:
+    """Return what makes somebody's client, on a worker of its own."""
+    deployment: dict[str, Any] = {"tracked": True, "lifetime": 3600, "clock": clock, "store": MemoryStore(clock=clock)}
 
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.options = {"tracked": True, "lifetime": 3600, "clock": self.clock, "store": MemoryStore(clock=self.clock)}
-
-    def client(self, who: str | None = "alice", *, modern: bool = True, **options: Any) -> Client:
-        """Somebody's client, on a worker of its own."""
-        app = sessions(Server(), principal=lambda scope: scope.get("who"), **self.options, **options)
+    def client(who: str = "alice", *, modern: bool = True, **options: Any) -> Client:
+        app = sessions(Server(), principal=lambda scope: scope["who"], **deployment, **options)
         return Client(app, modern=modern, who=who)
+
+    return client
 
 
 async def refs(client: Client) -> list[str]:
@@ -169,12 +168,11 @@ async def created(client: Client) -> str:
 
 class TestAList:
     @pytest.mark.parametrize("modern", [False, True])
-    async def test_shows_sessions_by_public_names_and_times(self, modern: bool) -> None:
+    async def test_shows_sessions_by_public_names_and_times(self, modern: bool, worker: Any, clock: Clock) -> None:
         """Oldest first; when it was made, last seen and will end; never an id."""
-        deployment = Deployment()
-        alice = deployment.client(modern=modern)
+        alice = worker(modern=modern)
         one = await alice.create()
-        deployment.clock.now += 90
+        clock.now += 90
         other = await created(alice)
         ref = (await alice.tool(session=one)).result["content"]
         answer = await alice.send("sessions/list")
@@ -190,43 +188,40 @@ class TestAList:
         assert b"sessionId" not in answer.body
         assert one["sessionId"].encode() not in answer.body
 
-    async def test_shows_everybody_their_own(self) -> None:
+    async def test_shows_everybody_their_own(self, worker: Any) -> None:
         """On any worker, under whichever key they were signed; servers of other audiences have others."""
-        deployment = Deployment()
-        alice, bob, rolled = deployment.client(), deployment.client("bob"), deployment.client(keys=[NEW, SECRET])
-        bank = deployment.client(audience="bank")
+        alice, bob, rolled, bank = worker(), worker("bob"), worker(keys=[NEW, SECRET]), worker(audience="bank")
         mine, theirs, newer, banked = [await created(client) for client in (alice, bob, rolled, bank)]
         assert await refs(alice) == [mine]
         assert sorted(await refs(rolled)) == sorted([mine, newer])
-        assert [await refs(client) for client in (bob, bank, deployment.client("carol"))] == [[theirs], [banked], []]
+        assert [await refs(client) for client in (bob, bank, worker("carol"))] == [[theirs], [banked], []]
 
-    async def test_marks_and_echoes_the_session_that_asks(self) -> None:
-        alice = Deployment().client()
+    async def test_marks_and_echoes_the_session_that_asks(self, worker: Any) -> None:
+        alice = worker()
         own, other = await alice.create(), await created(alice)
         result = (await alice.send("sessions/list", session=own)).result
         ref = (await alice.tool(session=own)).result["content"]
         assert {shown["ref"]: shown.get("current") for shown in result["sessions"]} == {ref: True, other: None}
         assert result["_meta"][SESSION_KEY]["sessionId"] == own["sessionId"]
 
-    async def test_comes_in_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_comes_in_pages(self, worker: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each begins where the last one ended, also where that session has gone; a cursor shows nobody else's."""
         monkeypatch.setattr(methods, "PAGE", 2)
-        deployment = Deployment()
-        alice = deployment.client()
+        alice = worker()
         made, names = list[Any](), list[str]()
         for _ in range(5):
             made.append(await alice.create())
             names.append((await alice.tool(session=made[-1])).result["content"])
-            deployment.clock.now += 1
+            clock.now += 1
         assert await refs(alice) == names
         cursor = {"cursor": (await alice.send("sessions/list")).result["nextCursor"]}
         await alice.delete(made[1])
         rest = (await alice.send("sessions/list", cursor)).result
         assert [session["ref"] for session in rest["sessions"]] == names[2:4]
-        assert (await deployment.client("bob").send("sessions/list", cursor)).result["sessions"] == []
+        assert (await worker("bob").send("sessions/list", cursor)).result["sessions"] == []
 
     @pytest.mark.parametrize("cursor", [7, "", "next", "MQ", "MSBz=", "LTEgc2Vz", "MSBz\u00e9", "_w"])
-    async def test_has_no_page_at_a_cursor_that_was_not_given_out(self, cursor: object) -> None:
-        alice = Deployment().client()
+    async def test_has_no_page_at_a_cursor_that_was_not_given_out(self, cursor: object, worker: Any) -> None:
+        alice = worker()
         assert (await alice.send("sessions/list", {"cursor": cursor})).error["code"] == -32602
         assert "sessions" in (await alice.send("sessions/list", {"cursor": "MSBz"})).result
