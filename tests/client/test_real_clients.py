@@ -15,7 +15,7 @@ from integration.servers import COVERING, Cell, bare
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import FileStorage, MemoryStorage, fastmcp_transport, with_sessions
 
-from .peers import Log, in_process, peer, served
+from .peers import in_process, peer, served
 
 http: Any = import_module("httpx2" if "httpx2" in INSTALLED else "httpx")
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
@@ -93,16 +93,6 @@ async def test_requests_are_what_the_era_asks_for(cell: Cell) -> None:
         assert server.mirrored("sessions/delete") == [expected]
         assert server.mirrored("tools/call") == [expected]
         assert (expected is not None) is (cell.modern or cell.stateful)
-        assert all(declared["experimental"] == {"sessions": {}} for declared in declarations(cell, server))
-
-
-def declarations(cell: Cell, log: Log) -> list[dict[str, Any]]:
-    """Where the client says that it knows sessions, so that no transport session is made for it."""
-    if not cell.modern:
-        return [message["params"]["capabilities"] for message in log.sent("initialize")]
-    envelopes = [message["params"]["_meta"] for _, message in log.seen]
-    assert len(envelopes) >= 3
-    return [envelope["io.modelcontextprotocol/clientCapabilities"] for envelope in envelopes]
 
 
 @needs("mcp>=2")

@@ -12,8 +12,9 @@ from clients import SESSION_KEY
 from mcp_sessions.client import NoAnswer, NotOffered
 from mcp_sessions.client import _router as router
 
-from .scripted import HEADERS, LOST, OFFER, Answer, Rule, Server, calling, error, item, session_of, talk
+from .scripted import HEADERS, LOST, OFFER, Answer, Rule, Server, calling, error, item, plain, session_of, talk
 
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 
 
@@ -88,7 +89,7 @@ async def test_lists_are_never_kept_by_the_clients_cache() -> None:
     """On a server with sessions: its cache would serve them to another session, or to a call without one."""
     hints = {"ttlMs": 60_000, "cacheScope": "public"}
     server = Server({method: lambda _: {"result": hints} for method in ("tools/list", "tools/call", "server/discover")})
-    plain = Server({"tools/list": lambda _: {"result": hints}, "server/discover": lambda _: {"result": {}}})
+    without = Server({"tools/list": lambda _: {"result": hints}, "server/discover": lambda _: {"result": {}}})
     server.rules["server/discover"] = lambda _: {"result": {**OFFER, **hints}}
     async with talk(server) as (sessions, caller):
         for chosen in (None, sessions.current):
@@ -96,7 +97,7 @@ async def test_lists_are_never_kept_by_the_clients_cache() -> None:
                 assert (await caller.ask("tools/list"))["result"] == {"ttlMs": 0, "cacheScope": "private"}
         assert (await caller.ask("tools/call"))["result"] == hints
         assert caller.answers[1]["result"] == {**OFFER, **hints}
-    async with talk(plain) as (_, caller):
+    async with talk(without) as (_, caller):
         assert (await caller.ask("tools/list"))["result"] == hints
     async with calling(sessions, greet=False) as caller:
         with sessions.use(None):  # unknown yet, and what is kept now would be served to a session later
@@ -135,11 +136,16 @@ async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
 
 @pytest.mark.skipif(not HEADERS, reason="needs mcp>=2; the streams of mcp 1 carry no headers")
 async def test_headers_stand_beside_what_is_ours() -> None:
-    """Version and method as the message says; the id is mirrored in the modern era, whose transports hold none."""
+    """Version and method as the message says; the id is mirrored in the modern era, whose transports hold none.
+
+    Each envelope says that the client knows sessions, so that no transport session is made for it.
+    """
     server = Server()
     async with talk(server) as (_, caller):
         await caller.ask("tools/call")
     headers = {item.message.method: item.metadata.headers for item in server.received}  # type: ignore[union-attr]
+    envelopes = [plain(item)["params"]["_meta"] for item in server.received]
+    assert all(meta[CAPABILITIES] == {"experimental": {"sessions": {}}} for meta in envelopes)
     version = {"mcp-protocol-version": "2026-07-28"}
     assert headers == {
         "server/discover": {**version, "mcp-method": "server/discover"},
