@@ -36,7 +36,6 @@ SLOW = (
     "tests/stores/test_redis.py",
     "tests/stores/test_redis_epoch.py",
     "tests/stores/test_sqlite.py",
-    "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_inspector_page.py",
     "tests/telemetry/test_tracing_page.py",
     "tests/test_advisories.py",
@@ -51,7 +50,6 @@ FRAMEWORKS = (
     "tests/docs/test_pages.py",
     "tests/integration",
     "tests/session/test_current.py",
-    "tests/telemetry/test_fleet.py",
     "tests/telemetry/test_frameworks.py",
     "tests/telemetry/test_outermost_span.py",
 )

@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -32,17 +31,6 @@ class Received:
     scope: str  # the instrumentation that made it
 
 
-@dataclass(frozen=True)
-class Logged:
-    """One log record; ids are hexadecimal."""
-
-    text: str
-    severity: int  # 9 is INFO, 13 WARNING
-    trace: str
-    span: str
-    attributes: dict[str, Any]
-
-
 @dataclass
 class Receiver:
     """What was sent to it."""
@@ -51,27 +39,23 @@ class Receiver:
     paths: set[str] = field(default_factory=set)
     headers: Message = field(default_factory=Message)  # of the last request
     spans: list[Received] = field(default_factory=list)
-    logs: list[Logged] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)  # of all requests, decompressed
 
     def take(self, path: str, headers: Message, body: bytes) -> None:
-        """Keep the spans or log records of one request."""
+        """Keep the spans of one request."""
         self.paths.add(path)
         self.headers = headers
         body = decompress(body) if headers.get("content-encoding") == "gzip" else body
-        self.bodies.append(body)
-        if path.endswith("/v1/logs"):
-            self.logs += [
-                Logged(one.body.string_value, one.severity_number, *_ids(one), _values(one.attributes))
-                for of in ExportLogsServiceRequest.FromString(body).resource_logs
-                for scoped in of.scope_logs
-                for one in scoped.log_records
-            ]
-        else:
-            self.spans += [
-                Received(
+        self.spans += _spans(ExportTraceServiceRequest.FromString(body))
+
+
+def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
+    for of in sent.resource_spans:
+        for scoped in of.scope_spans:
+            for span in scoped.spans:
+                yield Received(
                     span.name,
-                    *_ids(span),
+                    span.trace_id.hex(),
+                    span.span_id.hex(),
                     span.parent_span_id.hex(),
                     Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
                     span.status.code == Status.STATUS_CODE_ERROR,
@@ -80,14 +64,6 @@ class Receiver:
                     _values(of.resource.attributes),
                     scoped.scope.name,
                 )
-                for of in ExportTraceServiceRequest.FromString(body).resource_spans
-                for scoped in of.scope_spans
-                for span in scoped.spans
-            ]
-
-
-def _ids(one: Any) -> tuple[str, str]:
-    return one.trace_id.hex(), one.span_id.hex()
 
 
 def _values(attributes: Any) -> dict[str, Any]:

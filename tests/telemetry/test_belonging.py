@@ -31,7 +31,18 @@ def user(principal: Principal) -> str | None:
     return None if principal.subject == "shy" else principal.subject
 
 
+META = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}}
 WHO = ("user.id", "client.address", "mcp_sessions.client")
+
+
+async def test_each_span_of_a_session_says_who_sends_the_request(spans: list[ReadableSpan]) -> None:
+    app = sessions(Server(), principal=user_of, user=user)
+    client = Client(app, client=("192.0.2.7", 4242))
+    held = (await client.send("sessions/create", META, by("ann"))).result["session"]
+    await client.tool("whoami", by("ann"), session=held)
+    await client.send("sessions/delete", None, by("ann"), session=held)
+    names = ("session start", "sessions/create", "tools/call whoami", "session end", "sessions/delete")
+    assert {span.name: said(span, *WHO) for span in spans} == {name: ["ann", "192.0.2.7", "wire 1"] for name in names}
 
 
 async def test_a_user_whom_the_application_does_not_name_is_not_on_the_span(
@@ -39,8 +50,7 @@ async def test_a_user_whom_the_application_does_not_name_is_not_on_the_span(
 ) -> None:
     """Nor is one of an anonymous caller, whose address and client are; by default nothing of it is written."""
     app = sessions(Server(), principal=user_of, user=user)
-    meta = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}}
-    await Client(app, client=("192.0.2.7", 4242)).send("tools/list", meta)
+    await Client(app, client=("192.0.2.7", 4242)).send("tools/list", META)
     assert said(spans[-1], *WHO) == [None, "192.0.2.7", "wire 1"]
     for name in ("shy", "broken"):
         await Client(app).tool("whoami", by(name))

@@ -12,14 +12,17 @@ from uuid import uuid4
 import postgres_servers
 import psycopg
 import pytest
+import redis_servers
 from apps import Server, sessions
 from clients import Client
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.instrumentation.redis import RedisInstrumentor
 from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan
 
 from mcp_sessions import SEP1364Create
+from mcp_sessions.stores import RedisStore
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 
@@ -47,6 +50,17 @@ async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[Readab
     finally:
         SQLite3Instrumentor().uninstrument()
     assert {span.name for span in spans} == {*OURS, "SELECT"}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # redis-py runs on it alone
+async def test_a_redis_store_leaves_no_spans(spans: list[ReadableSpan]) -> None:
+    store = RedisStore(redis_servers.shared().url, prefix=f"{uuid4().hex}:", durability="ignore")
+    RedisInstrumentor().instrument()
+    try:
+        await lives(store)
+    finally:
+        RedisInstrumentor().uninstrument()
+    assert {span.name for span in spans} == OURS
 
 
 async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,17 @@ async def test_every_span_within_a_sessions_request_names_it() -> None:
         tracer.start_span("after").end()
     named = dict.fromkeys(OURS, ref)
     assert attributes == {"outer": named, "inner": named, "before": {}, "after": {}}
+
+
+async def test_a_thread_that_copies_no_context_belongs_to_the_session_of_the_span_above() -> None:
+    with tracing() as (tracer, attributes), ThreadPoolExecutor(1) as pool:
+
+        def start(session: Session) -> None:
+            with tracer.start_as_current_span("outer") as outer:
+                pool.submit(nest, tracer, context=set_span_in_context(outer, Context())).result()
+
+        ref = await handling(start)
+    assert attributes["inner"] == dict.fromkeys(OURS, ref)
 
 
 async def test_the_middlewares_own_spans_are_left_to_it() -> None:

@@ -102,8 +102,9 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
     await client.create()
     clock.now += 40
     await client.tool("sweep", session=await client.create())
-    starts = [said(span, *NAMES) for span in spans if span.name == "session start"]
-    worked = [said(span, *NAMES) for span in spans if span.name == "work"]
+    began, works = ([span for span in spans if span.name == name] for name in ("session start", "work"))
+    starts, worked = ([said(span, *NAMES) for span in found] for found in (began, works))
+    assert [span.parent for span in works[:2]] == [span.context for span in began]
     assert worked[:2] == starts
     assert sorted(worked[2:]) == sorted(starts)  # both are idle, and end side by side
 
