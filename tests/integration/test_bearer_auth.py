@@ -57,7 +57,6 @@ every_cell = pytest.mark.parametrize(("place", "cell"), PLACED, ids=name)
 RULES: Final = {"prompts/get": ["secret"]}
 NO_TOKEN: Final = {"authorization": ""}
 BAD_TOKENS: Final = [NO_TOKEN, bearer("made-up"), bearer("late"), {"authorization": "Basic YW5uOmFubg=="}]
-WHOAMI: Final = {"name": "whoami", "arguments": {}}
 
 
 async def everything_of_ours(client: RealClient, held: dict[str, str], **headers: str) -> list[Answer]:
@@ -65,12 +64,12 @@ async def everything_of_ours(client: RealClient, held: dict[str, str], **headers
     client = client.having(**headers)
     return [
         await client.send("sessions/create"),
-        await client.send("tools/call", WHOAMI, session=held),
-        await client.send("sessions/delete", session=held),
-        await client.send("tools/call", WHOAMI, session={"sessionId": "made-up"}),
+        await client.tool(session=held),
+        await client.delete(held),
+        await client.tool(session={"sessionId": "made-up"}),
         await client.send("prompts/get", {"name": "secret"}),
         await client.send("sessions/delete"),
-        await client.send("tools/call", WHOAMI, session=1),
+        await client.tool(session=1),
         await client.having(mcp_session_id=headers.get("mcp_session_id", held["sessionId"])).http("DELETE"),
     ]
 
@@ -90,18 +89,17 @@ async def test_without_a_good_token_nothing_can_be_done_with_a_session(place: Pl
 
 
 @every_cell
-@pytest.mark.parametrize("token", ["bob", "ann-elsewhere"])
-async def test_another_principal_has_no_use_for_a_session(place: Place, cell: Cell, token: str) -> None:
+async def test_another_principal_has_no_use_for_a_session(place: Place, cell: Cell) -> None:
     """The same client's other user, and the same user's other client: each is answered as for an id that never was."""
     async with running(cell, place) as server:
-        ann, other = await server.connected(**bearer("ann")), await server.connected(**bearer(token))
+        ann = await server.connected(**bearer("ann"))
         held = await ann.create()
-        used = await other.send("tools/call", WHOAMI, session=held)
-        deleted = await other.send("sessions/delete", session=held)
-        ref = await ann.call("whoami", held)
-    for reply in (used, deleted):
-        assert reply.error == {"code": -32043, "message": "Session not found", "data": {"sessionId": held["sessionId"]}}
-    assert ref != "nobody"
+        for token in ("bob", "ann-elsewhere"):
+            other = await server.connected(**bearer(token))
+            for reply in (await other.tool(session=held), await other.delete(held)):
+                error = {"code": -32043, "message": "Session not found", "data": {"sessionId": held["sessionId"]}}
+                assert reply.error == error
+        assert await ann.call("whoami", held) != "nobody"
 
 
 @every_cell
@@ -125,7 +123,7 @@ async def test_host_and_origin_are_judged_before_we_answer(place: Place, cell: C
     async with running(cell, place, authenticated=False, require=RULES) as server:
         client = await server.connected()
         held = await client.create()
-        own = await client.having(**{name: value}).send("tools/call", WHOAMI)
+        own = await client.having(**{name: value}).tool()
         replies = await everything_of_ours(client, held, **{name: value})
         ref = await client.call("whoami", held)
     assert own.status == {"host": 421, "origin": 403}[name]

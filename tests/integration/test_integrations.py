@@ -160,18 +160,11 @@ def remembering(store: Any) -> FastMCP:
     mcp = FastMCP("remembering", session_state_store=store)
 
     @mcp.tool
-    async def put(value: str, ctx: Context) -> str:
-        await ctx.set_state("value", value)
-        return "kept"
-
-    @mcp.tool
-    async def got(ctx: Context) -> str:
-        return str(await ctx.get_state("value"))
-
-    @mcp.tool
-    async def drop(ctx: Context) -> str:
-        await ctx.delete_state("value")
-        return "dropped"
+    async def swap(ctx: Context, value: str | None = None) -> str:
+        """Set the value, or delete it, and return the one before."""
+        before = await ctx.get_state("value")
+        await (ctx.delete_state("value") if value is None else ctx.set_state("value", value))
+        return str(before)
 
     @mcp.tool
     async def kept(session: Session = FastMCPDepends(mcp_sessions.require_session)) -> str:
@@ -195,22 +188,19 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
     """With stateless HTTP and in the modern era, too, where FastMCP's own is new with each request."""
     async with served(remembering(SessionStateStore()), modern=modern) as client:
         one, other = await client.create(), await client.create()
-        await client.call("put", one, value="mine")
-        assert await client.call("got", one) == "mine"
-        assert await client.call("got", other) == "None"
+        assert await client.call("swap", one, value="mine") == "None"
+        assert await client.call("swap", other) == "None"
         assert json.loads(await client.call("kept", one))["value"] == "mine"
-        await client.call("drop", one)
-        assert await client.call("got", one) == "None"
+        assert [await client.call("swap", one) for _ in range(2)] == ["mine", "None"]
 
 
 @every_era
 async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
     otherwise = MemoryStore()
     async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:
-        assert await client.call("put", value="nobody's") == "kept"
-        assert await client.call("got") == "None"
-        [key] = await otherwise.keys("fastmcp_state")
-        assert key.endswith(":value")
+        for _ in range(2):
+            assert await client.call("swap", value="nobody's") == "None"
+        assert {key.rpartition(":")[2] for key in await otherwise.keys("fastmcp_state")} == {"value"}
 
 
 async def test_components_are_shown_to_one_session_alone() -> None:
