@@ -82,7 +82,6 @@ def plain() -> Rows:
     yield "guarded in a session that was made up", in_session('{"sessionId":"x"}'), "token_shape"
     yield "a guarded call without an id", GUARDED.replace('"id":1,', ""), "required"
     yield "a posted response", '{"jsonrpc":"2.0","id":1,"result":{}}', None
-    yield "a method that does not exist", message(method='"tools/cal"'), None
     yield "a guarded name in another case", call('"Guarded"'), None
     yield "an escaped method", GUARDED.replace("tools/call", "tools\\u002fcall"), "required"
     yield "an escaped name", call('"\\u0067uarded"'), "required"
@@ -128,11 +127,10 @@ def encodings_and_numbers() -> Rows:
         yield f"{encoding}-le", GUARDED.encode(f"{encoding}-le"), "not_json"
     strings = call(arguments='{"x":"~"}').encode()
     yield "literal non-ASCII", strings.replace(b"~", "é€😀".encode()), None
-    yield "UTF-7 is text", strings.replace(b"~", b"+AGc-"), None
     for name, raw in {"Latin-1": b"\xe9", "an overlong slash": b"\xc0\xaf", "a surrogate": b"\xed\xa0\x80"}.items():
         yield name, strings.replace(b"~", raw), "not_utf8"
     yield "a NUL at the end", OPEN.encode() + b"\0", "not_json"
-    for number in ("NaN", "-Infinity", "01", ".5", "0x10"):
+    for number in ("NaN", "-Infinity", "01"):
         yield f"{number} in arguments", call(arguments=f'{{"x":{number}}}'), "not_json"
     yield "NaN in _meta", call(meta=meta('"x":NaN')), "not_json"
     for number in ("1e400", "-0", "18446744073709551616", "9" * 5000):
@@ -227,21 +225,12 @@ def shapes() -> Rows:
     yield "a batch with a guarded call", f"[{OPEN},{GUARDED}]", "batch"
     yield "a batch of something else", f"[{OPEN},1]", "batch"
     yield "a batch with another version", f"[{OPEN.replace('2.0', '1.0')},{OPEN}]", "batch"
-    for text in ("[]", f"[[{GUARDED}]]", "null", "1.5", '"\\ud800"', "{}", json.dumps(GUARDED)):
+    for text in (f"[[{GUARDED}]]", "null", '"\\ud800"', "{}", json.dumps(GUARDED)):
         yield text[:20], text, "not_jsonrpc"
     yield "space between", GUARDED_WITH_A.replace(":", "\t:\r\n").replace(",", "\r\n,\t"), None
     yield "space around, guarded", f"\t{GUARDED}\r\n", "required"
-    for name, text in {
-        "a form feed in front": "\x0c" + OPEN,
-        "a brace too few": OPEN[:-1],
-        "two documents": OPEN + GUARDED,
-        "a comma too many": OPEN.replace("{}", '{"x":1,}', 1),
-        "nothing": "",
-        "a control character in a string": call(arguments='{"x":"\x01"}'),
-        "an escape that is none": call(arguments='{"x":"\\x41"}'),
-        "Python's words": call(arguments='{"x":None,"y":True}'),
-    }.items():
-        yield name, text, "not_json"
+    yield "two documents", OPEN + GUARDED, "not_json"
+    yield "a comma too many", OPEN.replace("{}", '{"x":1,}', 1), "not_json"
     yield "a DEL in a string", call(arguments='{"x":"\x7f"}'), None
     for depth in (10, 900):
         yield f"{depth} arrays", call(arguments=f'{{"x":{"[" * depth}{"]" * depth}}}'), None

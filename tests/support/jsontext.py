@@ -51,51 +51,42 @@ def load(text: bytes) -> Any:
 
 
 def write(value: Any, seed: int | None = None) -> bytes:
-    """Write the value compactly, or as the seed asks."""
-    return Writer(None if seed is None else Random(seed)).value(value).encode()
+    """Write the value compactly, or with the white space and escapes of a seed."""
+    return _text(value, None if seed is None else Random(seed)).encode()
 
 
-class Writer:
-    """One spelling, which is compact without a source of randomness."""
+def _text(value: Any, random: Random | None) -> str:
+    def space() -> str:
+        return random.choice(SPACES) if random else ""
 
-    def __init__(self, random: Random | None) -> None:
-        self.random = random
+    def string(text: str) -> str:
+        return '"' + "".join(_character(character, random) for character in text) + '"'
 
-    def value(self, value: Any) -> str:
-        """Return the text of one value, with space around it."""
-        space = self.space
-        if isinstance(value, Number):
-            text = value.digits
-        elif isinstance(value, str):
-            text = self.string(value)
-        elif isinstance(value, dict | Object):
-            pairs = value.items() if isinstance(value, dict) else value
-            members = (f"{space()}{self.string(name)}{space()}:{self.value(inner)}" for name, inner in pairs)
-            text = "{" + (",".join(members) or space()) + "}"
-        elif isinstance(value, list):
-            text = "[" + (",".join(map(self.value, value)) or space()) + "]"
-        else:
-            text = {None: "null", True: "true", False: "false"}[value]
-        return space() + text + space()
+    if isinstance(value, Number):
+        text = value.digits
+    elif isinstance(value, str):
+        text = string(value)
+    elif isinstance(value, dict | Object):
+        pairs = value.items() if isinstance(value, dict) else value
+        members = (f"{space()}{string(name)}{space()}:{_text(inner, random)}" for name, inner in pairs)
+        text = "{" + (",".join(members) or space()) + "}"
+    elif isinstance(value, list):
+        text = "[" + (",".join(_text(inner, random) for inner in value) or space()) + "]"
+    else:
+        text = {None: "null", True: "true", False: "false"}[value]
+    return space() + text + space()
 
-    def space(self) -> str:
-        return self.random.choice(SPACES) if self.random else ""
 
-    def string(self, text: str) -> str:
-        """Return a string, each character literal or escaped."""
-        return '"' + "".join(map(self.character, text)) + '"'
-
-    def character(self, character: str) -> str:
-        """Spell one character in one of its ways, by the 16-bit units of RFC 8259 section 7."""
-        units = character.encode("utf-16-be", "surrogatepass")
-        escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-        ways = [SHORT[character]] if character in SHORT else []
-        if character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff":
-            ways.insert(0, character)
-        if self.random is None:
-            return (ways or [escaped])[0]
-        upper = "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))
-        return self.random.choice([*ways[:1] * 4, *ways, escaped, upper])
+def _character(character: str, random: Random | None) -> str:
+    """Spell one character in one of its ways, by the 16-bit units of RFC 8259 section 7."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    ways = [SHORT[character]] if character in SHORT else []
+    if character >= " " and character not in '"\\' and not "\ud800" <= character <= "\udfff":
+        ways.insert(0, character)
+    if random is None:
+        return (ways or [escaped])[0]
+    return random.choice([*ways[:1] * 4, *ways, escaped, escaped.upper().replace("\\U", "\\u")])
 
 
 numbers = st.from_regex(r"-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,3})?", fullmatch=True).map(Number)
