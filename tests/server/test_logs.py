@@ -24,6 +24,7 @@ from mcp_sessions import (
     SEP1364Create,
     Session,
     SessionDeleted,
+    SessionUsed,
     TransportSessions,
     current_session,
 )
@@ -70,13 +71,17 @@ async def test_a_refusal_of_an_authentic_session_carries_it(reason: str, caplog:
 
 
 async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixture) -> None:
-    """The end, which no request asked for, has the trace of its start."""
+    """So does what is logged within it. The end, which no request asked for, has the trace of its start."""
     made: list[Session] = []
+
+    async def says(session: Session | None, arguments: dict[str, Any]) -> None:
+        logging.getLogger("mcp_sessions").info("said within")
+
+    client = Client(sessions(Server(says=says), on_create=lambda session, *_: made.append(session)))
     with process_wide().recording():
-        await Client(sessions(Server(), on_create=lambda session, *_: made.append(session))).create()
-    (created,) = of(caplog, "created")
+        await client.tool("says", session=await client.create())
     ref, trace = made[0].ref, made[0].traceparent
-    assert extras(created)[0] == ref
+    assert [extras(record)[0] for part in ("created", "said within") for record in of(caplog, part)] == [ref, ref]
     assert trace is not None
     EventSink(None, bool, pytest.fail)(SessionDeleted(ref, "idle", 1, trace))
     (ended,) = of(caplog, "ended: idle")
@@ -90,6 +95,7 @@ async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     await client.delete(root)
     await client.tool(session=root)
     await client.post(b"{")
+    EventSink(None, bool, pytest.fail)(SessionUsed(refs[0], "ping"))  # which is no line
     assert [line for line in caplog.messages if "at a restart" not in line] == [
         f"session {refs[0]} created",
         f"session {refs[1]} created",
