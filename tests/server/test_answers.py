@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -44,14 +45,16 @@ class TestTheQuestion:
 
     async def test_it_leaves_the_caller_s_scope_alone(self) -> None:
         """What the server writes on its scope for the question does not show in the request."""
+        asked: list[Scope] = []
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             scope["user"] = scope["state"]["user"] = "asked"
-            assert scope["mcp_session"] is None
+            asked.append(scope)
 
-        client = Client(app)
-        scope = http(headers=client.headers("sessions/create"), state={})
-        await call(sessions(app), scope, b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"}')
+        client, method = Client(app), "sessions/create"
+        scope = http(headers=client.headers(method), state={})
+        await call(sessions(app), scope, json.dumps(client.message(method)).encode())
+        assert [one["mcp_session"] for one in asked] == [None]
         assert "user" not in {*scope, *scope["state"]}
 
     async def test_a_notification_is_asked_about_with_an_id(self) -> None:
