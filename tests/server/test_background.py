@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from apps import Server, sessions, sweeper_of
 from clients import DEADLINE, START, Client, Clock
 from failing import Failing
@@ -229,26 +230,13 @@ class TestSweepingBesideTheServer:
         assert [line.partition(": ")[0] for line in caplog.messages] == ["sweep postponed"]
 
 
-class Telling(SessionMetrics):
-    """Metrics that tell when they were given a number of sessions."""
-
-    def __init__(self, reader: InMemoryMetricReader) -> None:
-        super().__init__(MeterProvider([reader], shutdown_on_exit=False))
-        self.told = anyio.Event()
-
-    def alive(self, *told: Any) -> None:
-        super().alive(*told)
-        self.told.set()
-        self.told = anyio.Event()
-
-
 class Counting:
     """A worker with metrics of its own, which counts each millisecond while it runs."""
 
     def __init__(self, store: Any = "memory:", **options: Any) -> None:
         self.reader = InMemoryMetricReader()
-        self.metrics = Telling(self.reader)
-        self.app = sessions(Server(), store=store, metrics=self.metrics, **{"tracked": True, **options})
+        metrics = SessionMetrics(MeterProvider([self.reader], shutdown_on_exit=False))
+        self.app = sessions(Server(), store=store, metrics=metrics, **{"tracked": True, **options})
         self.client = Client(self.app)
         self.running = self.app.services.around(lambda _: nullcontext(), None)
 
@@ -264,7 +252,7 @@ class Counting:
         """Wait until it reports this number, or nothing."""
         with anyio.fail_after(DEADLINE):
             while (self.gauge() or []) != [*expected]:
-                await self.metrics.told.wait()
+                await checkpoint()
 
 
 class TestTheGaugeOfLiveSessions:

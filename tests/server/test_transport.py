@@ -247,10 +247,7 @@ OWN: Header = (b"mcp-session-id", b"the-servers-own")
     ],
 )
 async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options: dict[str, Any], led: bool) -> None:
-    """Not to a server that speaks the modern era alone, nor to one whose own transport sessions we leave alone.
-
-    A session that the question began there is ended.
-    """
+    """Not to a server of the modern era alone, nor to one whose own sessions we leave alone; it ends what it began."""
     app = Answering(*answer)
     client = Client(sessions(app, era="auto", **options))
     assert [await is_led(client, NODE) for _ in range(2)] == [led, led]
