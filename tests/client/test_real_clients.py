@@ -24,23 +24,33 @@ each_era = pytest.mark.parametrize("cell", COVERING[::2], ids=str)
 
 @covering
 async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cell: Cell) -> None:
-    """The program says nothing of sessions, and its state goes from call to call; nothing stays behind."""
+    """The program says nothing of sessions, and its state goes from call to call; nothing stays behind.
+
+    Version and method are in the headers of the modern era, and the id, where no transport session has its place.
+    """
     async with served(cell) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
             assert [await client.tool("count") for _ in range(3)] == ["1", "2", "3"]
-            held = sessions.current
-            assert held is not None
+            held = sessions.open("")
             assert held.expires_at is not None
             used = held.id
             with sessions.use(await sessions.fork()) as fork:
                 assert await client.tool("count") == "4"
             assert fork is not None
             ids = {used, fork.id}
-        assert set(server.carried("tools/call")) == ids
+        assert {*server.carried("tools/call")} == {*server.carried("sessions/delete")} == ids
         assert len(server.sent("sessions/create")) == 1
-        assert {*server.carried("sessions/delete")} == ids
         assert not held.created
+        versions = {headers["mcp-protocol-version"] for headers, _ in server.seen[3:]}
+        assert versions == {"2026-07-28" if cell.modern else "2025-11-25"}
+        for headers, message in server.seen:
+            if message.get("method", "").startswith("sessions/"):
+                assert headers.get("mcp-method") == (message["method"] if cell.modern else None)
+        for method in ("tools/call", "sessions/delete"):
+            named = {*server.mirrored(method)}
+            assert named == ids if cell.modern else len(named) == 1
+            assert (None in named) is not (cell.modern or cell.stateful)
 
 
 @covering
@@ -50,8 +60,7 @@ async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Ce
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
             await client.tool("count")
-            assert sessions.current is not None
-            await client.delete({"sessionId": str(sessions.current.id)})
+            await client.delete({"sessionId": str(sessions.open("").id)})
             with pytest.raises(Exception, match="Session not found") as refusal:
                 await client.tool("count")
             assert getattr(refusal.value, "error").code == -32043  # noqa: B009
@@ -72,27 +81,6 @@ async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
         assert "experimental" not in str(call)
         assert server.carried("tools/call") == [None]
         assert not server.sent("sessions/create") + server.sent("sessions/delete")
-
-
-@covering
-async def test_requests_are_what_the_era_asks_for(cell: Cell) -> None:
-    """Version and method in the headers and the envelope; the id is mirrored where no transport session holds it."""
-    async with served(cell) as server:
-        sessions = server.sessions()
-        async with peer(cell, sessions) as client:
-            await client.tool("whoami")
-            held = sessions.current
-            assert held is not None
-            used = held.id
-        versions = {headers["mcp-protocol-version"] for headers, _ in server.seen[3:]}
-        assert versions == {"2026-07-28" if cell.modern else "2025-11-25"}
-        for headers, message in server.seen:
-            if message.get("method", "").startswith("sessions/"):
-                assert headers.get("mcp-method") == (message["method"] if cell.modern else None)
-        expected = used if cell.modern else server.mirrored("tools/call")[0]
-        assert server.mirrored("sessions/delete") == [expected]
-        assert server.mirrored("tools/call") == [expected]
-        assert (expected is not None) is (cell.modern or cell.stateful)
 
 
 @needs("mcp>=2")
