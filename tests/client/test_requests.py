@@ -232,9 +232,9 @@ async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
     """
     server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
     async with talk(server, greet=False) as (sessions, caller):
-        with sessions.use(sessions.new()) as held:
+        held = sessions.new()
+        with sessions.use(held):
             assert (await caller.ask("tools/call"))["error"]["code"] == LOST
-            assert held is not None
             assert not held.ended
             for _ in range(2):
                 await caller.ask("tools/call")

@@ -189,10 +189,10 @@ async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
     """One with a name begins anew; one without is done."""
     server = Server({"tools/call": losing("id-1", "id-2")})
     async with talk(server) as (sessions, caller):
-        with sessions.use(sessions.new()) as held:
+        held = sessions.new()
+        with sessions.use(held):
             lost = await caller.ask("tools/call")
             assert lost["error"] == {"code": LOST, "message": "no", "data": {"reason": "ended"}}
-            assert held is not None
             assert held.ended
             with pytest.raises(SessionNotFound, match="create another"):
                 await caller.ask("tools/call")
@@ -365,9 +365,9 @@ async def test_sessions_are_connected_once_at_a_time() -> None:
         assert repr(sessions) == "<ClientSessions, connected>"
         with pytest.raises(ClientError, match="connected already"):
             await sessions.__aenter__()
-        with sessions.use(sessions.new()) as unnamed:
+        unnamed = sessions.new()
+        with sessions.use(unnamed):
             await caller.ask("tools/call")
-    assert unnamed is not None
     assert unnamed.ended
     with pytest.raises(NoAnswer, match="not connected"):
         await sessions.delete(sessions.open(""))
