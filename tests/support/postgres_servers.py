@@ -7,24 +7,21 @@ cannot be installed, the test is skipped, or fails where `CI` is set.
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import environments
 import psycopg
-from environments import go_without
 from programs import free_port
-from redis_servers import Certificates, wait_for
-
-import debian
+from redis_servers import make_certificate, until_exit, wait_for
 
 HOST = "127.0.0.1"
 USER: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
@@ -34,10 +31,7 @@ DOES_NO_HARM: dict[str, Any] = {"fsync": "off", "full_page_writes": "off", "sync
 @cache
 def program(name: str) -> str:
     """Return one of the server's programs, installed if need be."""
-    try:
-        return str(debian.install("postgres").resolve().with_name(name))
-    except debian.NotInstalled as missing:
-        go_without("PostgreSQL", str(missing))
+    return str(environments.program("postgres").resolve().with_name(name))
 
 
 class Server:
@@ -54,22 +48,19 @@ class Server:
     def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
         self.folder = folder
         self._runtime = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
-        self.port = free_port() if tls else 0
+        self.url = f"postgresql://postgres@/postgres?host={folder}"  # over the socket
         if tls:
-            self.certificates = Certificates(folder)
-            pem = folder / "server.pem"
+            self.port = free_port()
+            self.authority, pem = make_certificate(folder), folder / "server.pem"
             files = {"ssl_cert_file": pem, "ssl_key_file": pem}
             self._runtime |= {"listen_addresses": HOST, "port": self.port, "ssl": "on", **files}
+            self.url += f"&port={self.port}"
         for path in (folder, *folder.iterdir()):
             path.chmod(0o700)
             shutil.chown(path, USER.get("user", os.geteuid()))
-        initdb = [program("initdb"), *"-U postgres --auth=trust --no-sync -E UTF8 -D".split(), str(folder / "data")]
+        words = "-U postgres --auth=trust --no-sync -E UTF8".split()
+        initdb = [program("initdb"), "-D", str(folder / "data"), *words]
         subprocess.run(initdb, cwd=folder, stdout=subprocess.DEVNULL, check=True, **USER)
-
-    @property
-    def url(self) -> str:
-        """The URL over the socket."""
-        return f"postgresql://postgres@/postgres?host={self.folder}" + (f"&port={self.port}" if self.port else "")
 
     def start(self, **options: object) -> None:
         """Start the server, on the files that it has, and wait until it answers."""
@@ -119,9 +110,9 @@ class Server:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        main = self._process.pid
-        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        for pid in (main, *map(int, children)):
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        for pid in (own, *map(int, children)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -141,7 +132,4 @@ def serving(*, tls: bool = False, **options: object) -> Iterator[Server]:
 @cache
 def shared() -> Server:
     """Return the server of the whole run; keep to a schema of your own."""
-    stack = ExitStack()
-    server = stack.enter_context(serving(max_connections=400, **DOES_NO_HARM))
-    atexit.register(stack.close)
-    return server
+    return until_exit(serving(max_connections=400, **DOES_NO_HARM))

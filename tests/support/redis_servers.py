@@ -14,21 +14,19 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import redis
-from environments import go_without
+from environments import program
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-import debian
-from mcp_sessions._errors import StoreUnavailable
-
+T = TypeVar("T")
 HOST = "127.0.0.1"
 PATIENCE = 20  # seconds for a server to come up
 PROGRAM = "MCP_SESSIONS_REDIS_SERVER"
@@ -36,15 +34,6 @@ PROGRAM = "MCP_SESSIONS_REDIS_SERVER"
 
 class DidNotStart(Exception):
     """The program ended at once, as it does where another took its port."""
-
-
-@cache
-def program() -> str:
-    """Return the server's program, installed if need be."""
-    try:
-        return str(debian.install(os.environ.get(PROGRAM) or "redis-server"))
-    except debian.NotInstalled as missing:
-        go_without("Redis", str(missing))
 
 
 class Server:
@@ -57,19 +46,23 @@ class Server:
         options: Its configuration, by the names in `redis.conf`, with underscores.
     """
 
+    _process: subprocess.Popen[bytes]
+
     def __init__(self, folder: Path, *, tls: bool = False, file: Path | None = None, **options: object) -> None:
-        self.folder = folder
-        self.port = _free_port()
+        self.folder, self.port = folder, _free_port()
         self._file = [] if file is None else [str(file), "--sentinel"]
-        self._runtime = {"bind": HOST, "save": "", "loglevel": "warning", **options}
-        self.certificates = Certificates(folder) if tls else None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._options = {"port": self.port, "dir": folder, "bind": HOST, "save": "", "loglevel": "warning", **options}
+        self._authority = make_certificate(folder) if tls else None
+        if tls:
+            pem = folder / "server.pem"
+            self._options |= {"port": 0, "tls_port": self.port, "tls_auth_clients": "no"}
+            self._options |= {"tls_cert_file": pem, "tls_key_file": pem, "tls_ca_cert_file": self._authority}
 
     @property
     def url(self) -> str:
         """The URL for a client without a password."""
-        if self.certificates is not None:
-            return f"rediss://{HOST}:{self.port}?ssl_ca_certs={self.certificates.authority}"
+        if self._authority is not None:
+            return f"rediss://{HOST}:{self.port}?ssl_ca_certs={self._authority}"
         return f"redis://{HOST}:{self.port}"
 
     @property
@@ -78,42 +71,26 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it answers and has read its files."""
-        command = [program(), *self._file, *self._arguments()]
+        command = [str(program(os.environ.get(PROGRAM) or "redis-server")), *self._file]
+        for name, value in self._options.items():
+            command += ["--" + name.replace("_", "-"), *str(value).split(" ")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        wait_for(lambda: self._ended() or self._answers())
-        if self._ended():
-            raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
-
-    def _arguments(self) -> Iterator[str]:
-        ports: dict[str, object] = {"port": self.port}
-        if self.certificates is not None:
-            ports = {"port": 0, "tls_port": self.port, **self.certificates.options}
-        for name, value in {**ports, "dir": self.folder, **self._runtime}.items():
-            yield from ("--" + name.replace("_", "-"), *str(value).split(" "))
-
-    def _ended(self) -> bool:
-        assert self._process is not None
-        return self._process.poll() is not None
+        wait_for(self._answers)
 
     def _answers(self) -> bool:
+        if self._process.poll() is not None:
+            raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
         try:
             self.command("PING")
-        except redis.AuthenticationError:
-            return True
-        except redis.RedisError:
-            return False
+        except redis.RedisError as error:
+            return isinstance(error, redis.AuthenticationError)
         return True
 
     def command(self, *words: Any, user: str | None = None, password: str | None = None) -> Any:
         """Run a command over a new connection and return its raw result."""
-        options: dict[str, Any] = {
-            "username": user,
-            "password": password,
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        with redis.Redis.from_url(self.url, **options) as client:
+        options: dict[str, Any] = {"username": user, "password": password, "protocol": 2}
+        with redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), **options) as client:
             client.response_callbacks.clear()
             return client.execute_command(*words)
 
@@ -131,26 +108,21 @@ class Server:
 
     def stop(self) -> None:
         """Freeze the server: connections stay open without an answer."""
-        self._signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
 
     def cont(self) -> None:
         """Resume a frozen server."""
-        self._signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def kill9(self) -> None:
         """Kill the server before it can write anything."""
-        self._signal(signal.SIGKILL)
-        assert self._process is not None
+        self._process.kill()
         self._process.wait()
 
     def restart(self, **options: object) -> None:
         """Start the server again with its files, and with changed options."""
-        self._runtime.update(options)
+        self._options.update(options)
         self.start()
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
 
 
 @contextmanager
@@ -162,10 +134,14 @@ def serving(*, tls: bool = False, cluster: bool = False, **options: object) -> I
         cluster: Whether it is a cluster of one node, which refuses commands that cross slots.
         options: Its configuration, by the names in `redis.conf`, with underscores.
     """
-    if cluster:
-        options = {"cluster_enabled": "yes", **options}
+    given: dict[str, Any] = {**({"cluster_enabled": "yes"} if cluster else {}), **options}
     with tempfile.TemporaryDirectory(prefix="mcp-sessions-redis-") as folder:
-        server = _started(Path(folder), tls=tls, **options)
+        server = Server(Path(folder), tls=tls, **given)
+        try:
+            server.start()
+        except DidNotStart:  # another process may have taken the port first
+            server = Server(Path(folder), tls=tls, **given)
+            server.start()
         try:
             if cluster:
                 server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -175,20 +151,9 @@ def serving(*, tls: bool = False, cluster: bool = False, **options: object) -> I
             server.kill9()
 
 
-def _started(folder: Path, **options: Any) -> Server:
-    server = Server(folder, **options)
-    try:
-        server.start()
-    except DidNotStart:  # another process may have taken the port first
-        server = Server(folder, **options)
-        server.start()
-    return server
-
-
 def _free_port() -> int:
     """Return a port that is free now; a cluster's node also needs the one 10,000 above it."""
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
+    with socket.create_server((HOST, 0)) as taken:
         port: int = taken.getsockname()[1]
     return port if port < 55_000 else port - 20_000
 
@@ -204,24 +169,6 @@ def wait_for(happens: Callable[[], object]) -> None:
 async def until(happens: Callable[[], object]) -> None:
     """Wait as `wait_for`, while others run."""
     await anyio.to_thread.run_sync(wait_for, happens)
-
-
-async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask until the store answers."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return await ask()
-        except StoreUnavailable:  # pragma: no cover  # where it was too early
-            assert time.monotonic() < deadline, "the store did not come back"
-            await anyio.sleep(0.1)
-
-
-def offset(server: Server) -> int:
-    """Return how much of what was changed a primary has made, or a replica has heard of."""
-    text = server.command("INFO", "replication")
-    name = b"master_repl_offset:" if b"role:master" in text else b"slave_repl_offset:"
-    return int(text.partition(name)[2].partition(b"\r")[0])
 
 
 @contextmanager
@@ -242,38 +189,29 @@ def watching(primary: Server) -> Iterator[Server]:
 @cache
 def shared() -> Server:
     """Return the server of the whole run; keep to a prefix of your own."""
-    return _until_exit(serving())
+    return until_exit(serving())
 
 
 @cache
 def shared_cluster() -> Server:
     """Return the one-node cluster of the whole run; keep to a prefix of your own."""
-    return _until_exit(serving(cluster=True))
+    return until_exit(serving(cluster=True))
 
 
-def _until_exit(server: AbstractContextManager[Server]) -> Server:
+def until_exit(server: AbstractContextManager[T]) -> T:
+    """Enter a context for the whole run."""
     stack = ExitStack()
-    entered = stack.enter_context(server)
     atexit.register(stack.close)
-    return entered
+    return stack.enter_context(server)
 
 
-class Certificates:
-    """This machine's certificate, which is its own authority."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority, file = folder / "ca.pem", folder / "server.pem"
-        extensions = f"subjectAltName=IP:{HOST}", "keyUsage=critical,keyCertSign,digitalSignature"
-        command = [str(debian.install("openssl")), "req", "-x509", "-nodes"]
-        command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        command += ["-days", "1", "-subj", "/CN=tests"]
-        command += [word for extension in extensions for word in ("-addext", extension)]
-        command += ["-keyout", str(file), "-out", str(self.authority)]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-        file.write_bytes(self.authority.read_bytes() + file.read_bytes())
-        self.options: dict[str, object] = {
-            "tls_cert_file": file,
-            "tls_key_file": file,
-            "tls_ca_cert_file": self.authority,
-            "tls_auth_clients": "no",
-        }
+def make_certificate(folder: Path) -> Path:
+    """Make this machine's certificate, `server.pem` with its key, and return it alone: it is its own authority."""
+    authority, file = folder / "ca.pem", folder / "server.pem"
+    extensions = f"subjectAltName=IP:{HOST}", "keyUsage=critical,keyCertSign,digitalSignature"
+    command = [str(program("openssl")), *"req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split()]
+    command += ["-days", "1", "-subj", "/CN=tests", "-keyout", str(file), "-out", str(authority)]
+    command += [word for extension in extensions for word in ("-addext", extension)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    file.write_bytes(authority.read_bytes() + file.read_bytes())
+    return authority
