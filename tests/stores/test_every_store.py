@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,7 +24,7 @@ from mcp_sessions._errors import PrincipalDataTooLarge, StoreUnavailable
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import PostgresStore, RedisStore
 from mcp_sessions.stores._base import SessionStatus, Store, StoreUsage
-from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, register, revoke, session
+from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, at_once, register, revoke, session
 from mcp_sessions.testing._store_contract import shelf
 
 SHARED = pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
@@ -90,6 +92,22 @@ async def test_a_revocation_without_an_answer_knows_itself_again(
             with pytest.raises(StoreUnavailable):
                 await revoke(store, session(one))
     assert [await revoke(store, session(one)) for one in "abb"] == [False, True, False]
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+@pytest.mark.parametrize(("seconds", "told"), [(-120, ["120 s behind"]), (120, ["120 s ahead of"]), (1, [])])
+async def test_a_clock_that_differs_from_the_server_s_is_reported_once(
+    kind: str, seconds: int, told: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a worker accepts what has expired, or refuses what lives."""
+    store: Any = STORES[kind](lambda: time.time() + seconds, tmp_path)
+    if kind == "redis":
+        await store.open()
+    await at_once([partial(store.status, session())] * 4)
+    warned = [text.partition(";")[0] for text in caplog.messages if "synchronize the clocks" in text]
+    assert [re.findall(r"\d+ s \w+(?: of)?", text)[0] for text in warned] == told
+    assert all(f"that of {store.location}" in text for text in warned)
     await store.close()
 
 

@@ -58,10 +58,11 @@ async def test_sqlite_is_a_file_of_one_machine(tmp_path: Path) -> None:
         f"rediss://:{PASSWORD}@localhost",
         f"unix://:{PASSWORD}@/run/redis.sock",
         f"redis+cluster://user:{PASSWORD}@localhost:6379",
+        f"postgres://me:{PASSWORD}@host:99/db",
     ],
 )
-async def test_redis_is_a_url_of_many_machines(url: str, anyio_backend: str) -> None:
-    """In any of its forms, and within a timeout; nothing is connected to yet. Its driver knows asyncio alone."""
+async def test_a_url_is_of_many_machines(url: str, anyio_backend: str) -> None:
+    """In any of its forms, and within a timeout; nothing is connected to yet. Redis's driver knows asyncio alone."""
     store = make(url)
     assert isinstance(store, TimeoutStore)
     assert store.scope is StoreScope.NETWORK
@@ -101,6 +102,7 @@ OTHERS = ("", "memory", "mysql://user:{}@host/db", "REDIS://:{}@host", " redis:/
         *((f"sqlite:{path}", "takes a plain path, as in 'sqlite:/var/") for path in ("", "//", "///a.db", ":memory:")),
         *((text.format(PASSWORD), FORMS) for text in OTHERS),
         ("memory:two", "nothing after the colon"),
+        (f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", "not a valid PostgreSQL URL"),
         (Own(revoke=None, add=True), r"a Own, which lacks add, revoke; see mcp_sessions\.stores\.Store"),
         (Own(revoke=None, scope="everywhere"), "lacks revoke, scope;"),
         *((store, "lacks add, claim_ended, close, compare_and_swap, copy, count") for store in (5, object(), 1.5)),

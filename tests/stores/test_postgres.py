@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
@@ -30,9 +29,9 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _sql as sql_store
 from mcp_sessions.stores import _sql_text as sql
-from mcp_sessions.stores import make
-from mcp_sessions.stores._base import Durability, Record, SessionStatus
+from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._postgres_pool import CAUSES
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, namespace, revoke, session
@@ -74,17 +73,6 @@ async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
         await one.close()
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
-def test_a_url_that_cannot_be_read_is_refused_and_not_repeated() -> None:
-    """Nor does a store's `repr` say more than the place; both spellings of the scheme name it."""
-    with pytest.raises(ConfigurationError, match="not a valid PostgreSQL URL") as caught:
-        make(f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", clock=Clock(), timeout=1)
-    assert PASSWORD not in str(caught.value)
-    assert repr(PostgresStore(f"postgres://me:{PASSWORD}@host:99/db")) == "<PostgresStore host:99/db>"
-
-
 # --- tables --------------------------------------------------------------------------------------
 
 
@@ -95,17 +83,6 @@ async def test_many_workers_make_the_tables_together(make_store: Make, caplog: p
         await at_once([one.open for one in stores])
     assert [await one.status(session()) for one in stores] == [SessionStatus.LIVE] * 8
     assert sum(text.startswith("created the session store's tables") for text in caplog.messages) == 1
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(-120, ["120 s behind"]), (120, ["120 s ahead of"]), (1, [])])
-async def test_a_clock_that_differs_from_the_server_s_is_reported(
-    make_store: Make, caplog: pytest.LogCaptureFixture, seconds: int, told: list[str]
-) -> None:
-    """Once: such a worker accepts what has expired, or refuses what lives."""
-    store = make_store(clock=lambda: time.time() + seconds, connections=2)
-    await at_once([partial(store.status, session())] * 4)
-    warned = [text for text in caplog.messages if "synchronize the clocks" in text]
-    assert [re.sub(r".* (\d+ s \w+( of)?) that of PostgreSQL at .*", r"\1", text) for text in warned] == told
 
 
 async def test_the_time_that_tables_take_to_be_made_is_not_a_difference_of_clocks(
@@ -197,13 +174,12 @@ async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> N
     """With its defaults, which are durable; whoever starts in the same second refuses what was ended."""
     ended = [session(f"{n}") for n in range(30)]
     with serving() as server:
-        store = make_store(server, durability="refuse", timeout=60)
-        assert all(await at_once([partial(revoke, store, one) for one in ended]))
+        stores = make_store(server, durability="refuse", timeout=60), make_store(server, timeout=60)
+        assert all(await at_once([partial(revoke, stores[0], one) for one in ended]))
         server.kill9()
         server.start()
-        fresh = make_store(server, timeout=60)
-        assert await fresh.statuses(ended) == [SessionStatus.ENDED] * 30
-        for one in (store, fresh):  # while there is a server for what still waits for it
+        assert await stores[1].statuses(ended) == [SessionStatus.ENDED] * 30
+        for one in stores:  # while there is a server for what still waits for it
             await one.close()
 
 
@@ -231,8 +207,7 @@ async def test_a_change_whose_reply_was_lost_is_not_made_twice(
     """A sum is then unknown; a revocation, made again, still knows that it was this call that ended the session."""
     store = make_store()
     await store.open()
-
-    real, losing = postgres._execute, list[int]()
+    real, losing = postgres._execute, [1]
     store._swept_at = START  # so that no sweep loses it instead
 
     def lose(connection: Any, *statements: Any) -> Any:
@@ -244,9 +219,7 @@ async def test_a_change_whose_reply_was_lost_is_not_made_twice(
         return result
 
     monkeypatch.setattr(postgres, "_execute", lose)
-    losing.append(1)
-    assert await revoke(store, session()) is True
-    assert await revoke(store, session()) is False
+    assert [await revoke(store, session()) for _ in range(2)] == [True, False]
     losing.append(1)
     with refused("store_unreachable"):
         await store.add(namespace(session("b")), "n", 1)
@@ -266,18 +239,6 @@ async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> Non
         for connection in held:
             connection.close()
         await store.close()
-
-
-async def test_an_outage_is_named() -> None:
-    """In plain words, without those of the driver."""
-    store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db", timeout=0.2)
-    with pytest.raises(StoreUnavailable) as caught:
-        await store.status(session())
-    assert (caught.value.reason, caught.value.cause) == (
-        "store_unreachable",
-        "no connection: is it running, and is the host in the URL right?",
-    )
-    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -365,51 +326,33 @@ async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCa
     assert f"session store unavailable (store_tls): {where}: TLS: the certificate" in caplog.text
 
 
-@pytest.mark.parametrize("what", ["database=nowhere", "user=mallory"])
-async def test_who_may_not_use_the_database_learns_the_remedy(what: str, schema: str) -> None:
-    """At start; a request gets an answer that it may try again."""
-    option = what.replace("database", "dbname")
+async def test_a_server_that_may_forget_is_named(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, unless that is ignored, or it is refused. That commits wait for the disk is set where it is not."""
+    for durability, logged in (("ignore", 0), ("warn", 1)):
+        store = make_store(durability=durability)
+        await at_once([partial(store.status, session())] * 5)
+        assert sum(text.startswith("PostgreSQL runs with fsync or") for text in caplog.messages) == logged
+        shown = store._pool.submit(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
+        assert shown.result() == ("on",)
+    with pytest.raises(ConfigurationError, match="PostgreSQL runs with fsync"):
+        await make_store(durability="refuse").open()
+
+
+@pytest.mark.parametrize("role", ["without a schema", "unknown", "in a database that is not there"])
+async def test_who_may_not_make_the_tables_learns_the_remedy(role: str, schema: str) -> None:
+    """At start, with the statement that lets it; a request gets an answer that it may try again."""
     server = postgres_servers.shared()
+    server.execute(f"CREATE ROLE {schema} LOGIN")
+    option = {"without a schema": f"user={schema}", "unknown": "user=mallory"}.get(role, "dbname=nowhere")
     store = PostgresStore(f"{server.url}&{option}", schema=schema, durability="ignore")
     with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
         await store.open()
-    with refused("store_no_database" if "database" in what else "store_forbidden"):
+    with refused("store_no_database" if "dbname" in option else "store_forbidden"):
         await store.status(session())
+    server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
+    if role == "without a schema":
+        await store.open()
     await store.close()
-
-
-async def test_a_user_with_a_schema_of_its_own_needs_no_more(schema: str) -> None:
-    """One that may not make it is refused at start, with the statement that lets it."""
-    server = postgres_servers.shared()
-    server.execute(f"CREATE ROLE {schema} LOGIN")
-    for is_granted in (False, True):
-        store = PostgresStore(f"{server.url}&user={schema}", schema=schema, durability="ignore")
-        if is_granted:
-            server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
-            await store.open()
-        else:
-            with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
-                await store.open()
-        await store.close()
-
-
-@pytest.mark.parametrize(
-    ("durability", "logged"), [("warn", ["PostgreSQL runs with fsync or"]), ("ignore", []), ("refuse", None)]
-)
-async def test_a_server_that_may_forget_is_named(
-    durability: Durability, logged: list[str] | None, make_store: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, or it is refused. That commits wait for the disk is set where it is not."""
-    store = make_store(durability=durability)
-    if logged is None:
-        with pytest.raises(ConfigurationError, match="PostgreSQL runs with fsync"):
-            await store.open()
-        return
-    await store.open()
-    await at_once([partial(store.status, session())] * 5)
-    assert [one.getMessage()[:29] for one in caplog.records if "fsync" in one.getMessage()] == logged
-    shown = store._pool.submit(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
-    assert shown.result() == ("on",)
 
 
 async def test_a_standby_is_not_asked(make_store: Make, harmed: Server) -> None:
@@ -432,10 +375,12 @@ async def test_a_standby_is_not_asked(make_store: Make, harmed: Server) -> None:
         (psycopg.errors.DiskFull(), "store_full_disk", StoreFull),
         (psycopg.errors.DivisionByZero(), "store_error", StoreUnavailable),
         (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting", StoreUnavailable),
+        (psycopg.OperationalError("connection refused"), "store_unreachable", StoreUnavailable),
     ],
 )
 def test_a_fault_has_a_cause(error: Exception, reason: str, kind: type[StoreUnavailable]) -> None:
-    """By its code, or by the words of those that come before a connection."""
+    """By its code, or by the words of those that come before a connection; the driver's own words stay in it."""
     with pytest.raises(StoreUnavailable) as caught, postgres._named_faults():
         raise error
     assert (type(caught.value), caught.value.reason) == (kind, reason)
+    assert caught.value.cause == CAUSES.get(reason, "an error of the server")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from clients import Clock
-from redis_servers import HOST, Server, serving, shared, wait_for
+from redis_servers import HOST, Server, serving, wait_for
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
@@ -323,15 +323,3 @@ def test_a_server_that_leaves_something_out_is_one_that_may_not_be_asked() -> No
     assert ServerInfo.parse(text) == ServerInfo("a:b", keeps=True, evicts=False, is_replica=False, is_loading=False)
     for missing in ("run_id", "aof_enabled", "maxmemory", "maxmemory_policy", "role", "loading"):
         assert ServerInfo.parse(text.replace(f"\n{missing}:", "\n#")) is None
-
-
-@pytest.mark.parametrize(("ahead", "expected"), [(0, []), (120, ["120 s ahead of"]), (-120, ["120 s behind"])])
-async def test_a_clock_that_differs_from_that_of_redis_is_named_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture, ahead: int, expected: list[str]
-) -> None:
-    """A worker behind accepts sessions that have expired elsewhere, and one ahead refuses live ones."""
-    async with opened(shared(), Clock(time.time() + ahead), durability="ignore") as store:
-        await asyncio.gather(*(store.status(claims(str(number), clock)) for number in range(5)))
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) == len(expected)
-    assert all(f"this worker's clock is {what} that of {store.location}" in found[0] for what in expected)
