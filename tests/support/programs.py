@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from socket import socket
 from subprocess import DEVNULL, STDOUT
 from typing import Final
 
 import anyio
+import httpx
 from anyio.abc import Process
 from environments import program
 
@@ -29,6 +32,28 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def answering(command: Sequence[str | Path], url: str, folder: Path, **environment: str) -> Iterator[None]:
+    """Run a program within the block, once it answers by HTTP, whatever it says."""
+    deadline, log = time.monotonic() + 240, folder / "log"
+    with log.open("wb") as output, httpx.Client(timeout=240) as client:
+        process = subprocess.Popen(
+            [*map(str, command)], env={**os.environ, **environment}, cwd=folder, stdout=output, stderr=STDOUT
+        )
+        try:
+            while True:
+                with suppress(httpx.TransportError):
+                    client.get(url)
+                    break
+                runs = process.poll() is None and time.monotonic() < deadline
+                assert runs, f"{command[0]} did not start:\n{log.read_text('utf-8', 'replace')[-4000:]}"
+                time.sleep(0.2)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
 class Program:

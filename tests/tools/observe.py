@@ -14,14 +14,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_server
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -29,6 +26,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("", "support")]  # as pytest finds the tests' modules
 
 import anyio
+from programs import answering, free_port
 
 PAGE: Final = (ROOT / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS: Final = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -142,41 +140,6 @@ def installed(name: str, *packages: str) -> Path:
     subprocess.run([sys.executable, "-m", "venv", programs.parent], check=True)
     subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", *packages], check=True)
     return programs
-
-
-def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
-
-
-@contextmanager
-def running(command: list[str], health: str, folder: str, environment: dict[str, str]) -> Iterator[None]:
-    """Run a program that answers within the block; its output is shown where it never does."""
-    deadline, log = time.monotonic() + PATIENCE, Path(folder, "log")
-    with log.open("wb") as output:
-        variables = {**os.environ, **environment}
-        process = subprocess.Popen(command, env=variables, cwd=folder, stdout=output, stderr=output)
-    try:
-        while not answers(health):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{command[0]} did not start:\n{log.read_text('utf-8', 'replace')[-4000:]}")
-            time.sleep(0.2)
-        yield
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def answers(url: str) -> bool:
-    """Whether a server answers there, whatever the answer."""
-    try:
-        urlopen(url, timeout=PATIENCE).close()
-    except HTTPError:
-        return True
-    except (URLError, OSError):
-        return False
-    return True
 
 
 def ask(url: str, message: object = None) -> Any:
@@ -336,7 +299,7 @@ def observe(name: str) -> None:
         program, *arguments = tool.program.split()
         settings = {variable: values.get(value, value) for variable, value in tool.environment.items()}
         url = f"http://127.0.0.1:{port}"
-        with running([str(programs / program), *map(filled, arguments)], url + tool.health, folder, settings):
+        with answering([programs / program, *map(filled, arguments)], url + tool.health, Path(folder), **settings):
             shown = visited(url, tool.headers)
             deadline = time.monotonic() + PATIENCE
             while (found := tool.ask(url)) != {session: sorted(turns) for session, turns in shown.items()}:

@@ -78,7 +78,7 @@ def _wrapped(app: ASGIApp, *, bridge: bool) -> ASGIApp:
 def seen(client: str, factory: str, cache: Path) -> dict[str, bool]:
     """Return which of its features a client has with a server."""
     application = f"frameworks.features:{factory}"
-    with trial.uvicorn("--factory", application, PYTHONPATH=":".join(sys.path)) as url:
+    with trial.uvicorn("--factory", application, folder=cache, PYTHONPATH=":".join(sys.path)) as url:
         command = [*trial.node_command(cache, "features"), client, url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=trial.DEADLINE, check=True)
     lines = (line.split() for line in done.stdout.splitlines())

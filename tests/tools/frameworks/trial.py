@@ -15,20 +15,17 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from socket import create_server
 from tempfile import TemporaryDirectory
 from typing import Final
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 import pages
+from programs import answering, free_port
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = pages.ROOT
@@ -127,30 +124,12 @@ def served(folder: Path, options: str) -> Iterator[str]:
 
 
 @contextmanager
-def uvicorn(*arguments: str, folder: Path | None = None, **environment: str) -> Iterator[str]:
-    """Serve an application within the block, and yield the URL of its endpoint; what it logs is not shown."""
-    with create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def uvicorn(*arguments: str, folder: Path, **environment: str) -> Iterator[str]:
+    """Serve an application within the block, and yield the URL of its endpoint."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "uvicorn", *arguments, "--port", str(port)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, stdout=quiet, stderr=quiet) as server:
-        try:
-            await_answer(f"http://127.0.0.1:{port}/")
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            server.terminate()
-
-
-def await_answer(url: str) -> None:
-    """Wait until a server answers, whatever it says."""
-    for _ in range(5 * DEADLINE):
-        try:
-            urlopen(url)
-        except HTTPError:
-            return
-        except URLError:
-            time.sleep(0.2)
-    raise TimeoutError(url)
+    with answering(command, url, folder, **environment):
+        yield f"{url}/mcp"
 
 
 def tried(client: Client, url: str, folder: Path, *, number: int) -> tuple[str, str]:
