@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import pytest
 from apps import Server, sessions
 from clients import DEADLINE, INITIALIZE, Answer, Client, Exchange, RealClient, lifespan
 from failing import Failing
+from programs import free_port
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -287,11 +287,7 @@ def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def port() -> int:
-    """A port that is free."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-        return number
+    return free_port()
 
 
 @asynccontextmanager

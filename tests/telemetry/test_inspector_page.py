@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,9 +12,10 @@ import pytest
 from anyio import to_thread
 from apps import Server, sessions
 from browser import Browser, browsing
-from clients import Client, call, http
+from clients import Client, call, credentials, http
+from programs import free_port
 
-from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions import Session
 
 HOSTILE = "<img src=x onerror=document.title=1>"
 ALL = "[...document.querySelectorAll(arguments[0])]"
@@ -25,67 +24,41 @@ TEXT = "return document.querySelector(arguments[0]).innerText"
 ESCAPE, ENTER = "\ue00c", "\ue007"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as browser:
-        yield browser
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the page sees no difference
+async def test_what_a_person_sees_and_does() -> None:
+    """Sessions, calls that run, refusals; clients' words as text; one session picked, and ended from the keyboard."""
+    release, address = anyio.Event(), f"127.0.0.1:{free_port()}"
 
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """One is enough, since the page sees no difference; `test_inspector` runs on both."""
-    return "asyncio"
-
-
-@pytest.fixture
-def address() -> str:
-    """A free port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
-class People:
-    """Clients of one application, whose tool `wait` runs until it is released."""
-
-    def __init__(self, address: str) -> None:
-        self.release = anyio.Event()
-        self.app: MCPSessionMiddleware = sessions(
-            Server(wait=self._wait, fail=self._fail), inspector=address, clock=time.time
-        )
-        self.client = Client(self.app)
-
-    async def _wait(self, session: Session | None, arguments: dict[str, Any]) -> str:
-        await self.release.wait()
+    async def wait(session: Session | None, arguments: dict[str, Any]) -> str:
+        await release.wait()
         return "done"
 
-    async def _fail(self, session: Session | None, arguments: dict[str, Any]) -> str:
+    async def fail(session: Session | None, arguments: dict[str, Any]) -> str:
         raise LookupError
 
-    async def create(self, name: str) -> dict[str, str]:
+    app = sessions(Server(wait=wait, fail=fail), inspector=address, clock=time.time)
+    client = Client(app)
+
+    async def create(name: str) -> tuple[dict[str, str], str]:
         named = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": name, "version": "1"}}}
-        return {"sessionId": (await self.client.send("sessions/create", named)).result["session"]["sessionId"]}
+        held = credentials((await client.send("sessions/create", named)).result["session"])
+        return held, (await client.tool(session=held)).result["content"]
 
-
-async def test_what_a_person_sees_and_does(browser: Browser, address: str) -> None:
-    """Sessions, calls that run, refusals; clients' words as text; one session picked, and ended from the keyboard."""
-    people = People(address)
-    people.app.services.started()
-    held, other = await people.create(HOSTILE), await people.create("shop")
-    ref = (await people.client.tool(session=held)).result["content"]
-    kept = (await people.client.tool(session=other)).result["content"]
-    with pytest.raises(LookupError):
-        await people.client.tool("fail", session=other)
-    await call(people.app, http(), b"[")
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(people.client.tool, "wait", session=held))
-        await to_thread.run_sync(look, browser, address, ref, kept)
-        people.release.set()
-    await to_thread.run_sync(end, browser, ref, kept)
-    assert (await people.client.tool(session=held)).error["code"] == -32043
-    assert (await people.client.tool(session=other)).result["content"] == kept
-    await people.app.services.stopping()
-    await to_thread.run_sync(browser.until, "return !document.querySelector('#state.open')")
+    with browsing() as browser:
+        app.services.started()
+        (held, ref), (other, kept) = await create(HOSTILE), await create("shop")
+        with pytest.raises(LookupError):
+            await client.tool("fail", session=other)
+        await call(app, http(), b"[")
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(client.tool, "wait", session=held))
+            await to_thread.run_sync(look, browser, address, ref, kept)
+            release.set()
+        await to_thread.run_sync(end, browser, ref, kept)
+        assert (await client.tool(session=held)).error["code"] == -32043
+        assert (await client.tool(session=other)).result["content"] == kept
+        await app.services.stopping()
+        await to_thread.run_sync(browser.until, "return !document.querySelector('#state.open')")
 
 
 def look(browser: Browser, address: str, ref: str, kept: str) -> None:
