@@ -148,7 +148,7 @@ MUTANTS: Final = {
         "telemetry/_attributes.py",
         "server_id is None or server_ref(server_id) not in self._sessions",
         "server_id is None",
-        "telemetry/test_belonging.py",
+        "telemetry/test_sessions.py",
     ),
     "recheck": Mutant(
         RESPONSE, "return self.recheck_at <= self.ctx.runtime.clock()", "return False", f"{ANSWER_TESTS} {LIVE}"

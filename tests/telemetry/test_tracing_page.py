@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -125,39 +124,23 @@ PLAIN = "SessionSpanProcessor()"
 SPANS = {"sessions/create", "session start", "tools/call tool", "in the tool"}
 
 
-@dataclass(frozen=True)
 class Recipe:
     """What the page says of one tool."""
 
-    name: str
-    text: str
-
-    @property
-    def endpoint(self) -> str:
-        """Where it is sent to."""
-        return str(re.findall(r"`(https?://[^`]+)`", self.text)[0])
-
-    @property
-    def headers(self) -> str:
-        return "".join(re.findall(r"headers\s+`([^`]+)`", self.text))
-
-    @property
-    def code(self) -> str:
-        others = re.findall(r"`(SessionSpanProcessor\(.+?\))`", self.text)
-        return str(TRACES).replace(PLAIN, others[0] if others else PLAIN)
-
-    @property
-    def groups(self) -> str:
-        return "".join(re.findall(r'aliases=\["(.+?)"\]', self.text)) or "session.id"
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.endpoint = urlsplit(re.findall(r"`(https?://[^`]+)`", text)[0]).path
+        self.headers = "".join(re.findall(r"headers\s+`([^`]+)`", text))
+        self.groups = "".join(re.findall(r'aliases=\["(.+?)"\]', text)) or "session.id"
+        self.is_one_trace = 'trace="session"' in text
+        self.code = TRACES.replace(PLAIN, (re.findall(r"`(SessionSpanProcessor\(.+?\))`", text) or [PLAIN])[0])
 
     def at(self, url: str) -> dict[str, object]:
         """What the program below is given, with a receiver in place of the tool."""
-        path = urlsplit(self.endpoint).path
+        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": url + self.endpoint, "OTEL_EXPORTER_OTLP_HEADERS": self.headers}
         patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
-        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": url + path, "OTEL_EXPORTER_OTLP_HEADERS": self.headers}
-        environment = {**SHARED, **patient, **sent}
-        options = {"trace": "session"} if 'trace="session"' in self.text else {}
-        return {"visit": "visit", "code": self.code, "environment": environment, "options": options}
+        options = {"trace": "session"} if self.is_one_trace else {}
+        return {"visit": "visit", "code": self.code, "environment": {**SHARED, **patient, **sent}, "options": options}
 
 
 FOUND = [Recipe(*one) for one in re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\n\n)", PAGE, re.MULTILINE | re.DOTALL)]
@@ -244,7 +227,7 @@ def test_each_sessions_spans_are_sent_where_the_tool_takes_them_and_grouped_as_i
 ) -> None:
     """Where the recipe has it so, a session is one trace, but for its creation, which is of its caller's."""
     sent = received[recipe.name]
-    assert sent.paths == {urlsplit(recipe.endpoint).path + "/v1/traces"}
+    assert sent.paths == {f"{recipe.endpoint}/v1/traces"}
     for name, _, value in (one.partition("=") for one in recipe.headers.split(",") if one):
         assert sent.headers[name] == unquote(value)
     groups = {span.attributes[recipe.groups] for span in sent.spans}
@@ -253,7 +236,7 @@ def test_each_sessions_spans_are_sent_where_the_tool_takes_them_and_grouped_as_i
         names = [span.name for span in sent.spans if span.attributes[recipe.groups] == group]
         assert sorted(names) == sorted([*SPANS, "tools/call tool", "in the tool"])
     traces = {span.trace for span in sent.spans if span.name != "sessions/create"}
-    assert len(traces) == (2 if 'trace="session"' in recipe.text else 6)
+    assert len(traces) == (2 if recipe.is_one_trace else 6)
     ((service, _),) = {(one.resource["service.name"], one.resource["service.instance.id"]) for one in sent.spans}
     assert service == "shop"
 
