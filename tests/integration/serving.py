@@ -6,11 +6,11 @@ Server and client share an event loop, so a test holds a call open with an event
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from socket import socket
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -67,8 +67,12 @@ class Peer:
 
     call: Callable[..., Awaitable[Any]]  # its `call_tool`
     session: Any  # the SDK session under it, which sends any request
-    capabilities: Any
     progress: str  # the name of its argument for a progress callback
+
+    @property
+    def capabilities(self) -> Any:
+        older = getattr(self.session, "get_server_capabilities", None)
+        return self.session.server_capabilities if older is None else older()
 
     async def create(self) -> dict[str, str]:
         """Create a session, by the client's own means for methods that it does not know."""
@@ -99,38 +103,18 @@ class Peer:
 
 
 @asynccontextmanager
-async def _sdk2(cell: Cell, to: Any) -> AsyncIterator[Peer]:
-    async with import_module("mcp").Client(to, mode="auto" if cell.modern else "legacy") as client:
-        yield Peer(client.call_tool, client.session, client.server_capabilities, "progress_callback")
-
-
-@asynccontextmanager
-async def _sdk1(cell: Cell, to: Any) -> AsyncIterator[Peer]:
-    connect = import_module("mcp.client.streamable_http").streamable_http_client
-    streams = connect(to) if isinstance(to, str) else to
-    async with streams as (read, write, _), import_module("mcp").ClientSession(read, write) as session:
-        capabilities = (await session.initialize()).capabilities
-        yield Peer(session.call_tool, session, capabilities, "progress_callback")
-
-
-@asynccontextmanager
-async def _fastmcp4(cell: Cell, to: Any) -> AsyncIterator[Peer]:
-    async with import_module("fastmcp").Client(to, mode="auto" if cell.modern else "legacy") as client:
-        yield Peer(client.call_tool, client.session, client.session.server_capabilities, "progress_handler")
-
-
-@asynccontextmanager
-async def _fastmcp3(cell: Cell, to: Any) -> AsyncIterator[Peer]:
-    async with import_module("fastmcp").Client(to) as client:
-        yield Peer(client.call_tool, client.session, client.initialize_result.capabilities, "progress_handler")
-
-
-_PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4": _fastmcp4}
-
-
-@asynccontextmanager
 async def peer(cell: Cell, to: Any) -> AsyncIterator[Peer]:
     """Connect a framework's own client; a test that hangs fails."""
-    with anyio.fail_after(DEADLINE):
-        async with _PEERS[cell.framework](cell, to) as connected:
-            yield connected
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(DEADLINE))
+        if cell.framework == "sdk1":
+            connect = import_module("mcp.client.streamable_http").streamable_http_client
+            read, write, _ = await stack.enter_async_context(connect(to) if isinstance(to, str) else to)
+            session = await stack.enter_async_context(import_module("mcp").ClientSession(read, write))
+            await session.initialize()
+            yield Peer(session.call_tool, session, "progress_callback")
+        else:
+            package, progress = ("mcp", "callback") if cell.framework == "sdk2" else ("fastmcp", "handler")
+            era = {} if cell.framework == "fastmcp3" else {"mode": "auto" if cell.modern else "legacy"}
+            client = await stack.enter_async_context(import_module(package).Client(to, **era))
+            yield Peer(client.call_tool, client.session, f"progress_{progress}")
