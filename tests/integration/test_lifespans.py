@@ -10,20 +10,19 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, Answer, Incoming, RealClient, call, http, lifespan, started
+from clients import SECRET, RealClient, call, http, lifespan, started
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
-from starlette.types import Message
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores import Ended, MemoryStore
 
-from .servers import FRAMEWORKS, SDK, Cell, http_app, made, server_class
-from .test_starlette import StreamableHTTPASGIApp
+from .servers import FRAMEWORKS, SDK, Cell, http_app, made, server_class, whoami
+from .test_starlette import known
 
 
 @asynccontextmanager
@@ -104,7 +103,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
 ) -> None:
     """The application's own start-up fails, and without one every request does."""
     monkeypatch.setattr(startup_checks, "workers", lambda: 2)
-    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
+    app = add_sessions(make(known()))
     message = await started(app)
     assert message["type"] == "lifespan.startup.failed"
     assert "2 worker processes" in message["message"]
@@ -140,44 +139,32 @@ class Store(MemoryStore):
     async def close(self) -> None:
         self.steps.append("close")
 
-    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, **asked: Any) -> list[Ended]:
         self.swept.set()
         return []
 
 
-@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
-async def test_the_store_lives_as_long_as_the_application(
-    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that a middleware makes."""
     store = Store()
     monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
-    answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+    return store
 
-    async def receive() -> Message:
-        if incoming.messages:
-            return await incoming()
-        await store.swept.wait()
-        assert store.steps == ["open"]
-        return {"type": "lifespan.shutdown"}
 
+@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
+async def test_the_store_lives_as_long_as_the_application(make: Callable[[Route], Any], store: Store) -> None:
+    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
     with anyio.fail_after(5):
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, answer)
-    assert [message["type"] for message in answer.messages] == [
-        "lifespan.startup.complete",
-        "lifespan.shutdown.complete",
-    ]
+        async with lifespan(add_sessions(make(known()), keys=SECRET, tracked=True)):
+            await store.swept.wait()
+            assert store.steps == ["open"]
     assert store.steps == ["open", "close"]
 
 
-async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(store: Store) -> None:
     """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
-    store = Store()
-    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-    inner = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
+    inner = add_sessions(Starlette(routes=[known()]), keys=SECRET)
     async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
         async with inner.router.lifespan_context(inner):
             """The other place."""
@@ -192,15 +179,11 @@ async def count(number: int) -> str:
     return str(number)
 
 
-async def one() -> str:
-    return "1"
-
-
 def serving_resources(framework: str, *resources: str) -> Any:
     """A server with templates, which coerce a number, and with fixed resources."""
     mcp = server_class(framework)("s")
     for uri in resources:
-        mcp.resource(uri)(count if "{" in uri else one)
+        mcp.resource(uri)(count if "{" in uri else whoami)
     return http_app(mcp, Cell(framework, json=True))
 
 
