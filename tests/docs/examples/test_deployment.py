@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from configparser import ConfigParser
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from clients import INITIALIZE, LEGACY, SECRET
 from environments import program
 from example_servers import EXAMPLES, fresh
 from mcp import Client
+from pages import DOCS
 from programs import Nginx, Program, free_port
 from redis_servers import serving as serving_redis
 
@@ -27,21 +28,16 @@ from integration.serving import serving
 
 RECIPE = EXAMPLES / "deployment"
 BIN = Path(sys.executable).parent
-MAIN = """\
-daemon off;
-worker_processes 1;
-pid nginx.pid;
-error_log stderr notice;
-events { worker_connections 256; }
-http {
-    access_log off;
-    client_body_temp_path body;
-    proxy_temp_path proxy;
-    fastcgi_temp_path fastcgi;
-    uwsgi_temp_path uwsgi;
-    scgi_temp_path scgi;
-    include site.conf;
+UNIT = (RECIPE / "mcp-server@.service").read_text("utf-8")
+COMMANDS = {  # that of the unit, and what the page offers instead
+    "uvicorn": re.findall(r"^ExecStart=(.+)$", UNIT, re.MULTILINE)[0],
+    "gunicorn": re.findall(r"`(\S+/gunicorn [^`]+)`", (DOCS / "deployment.md").read_text("utf-8"))[0],
 }
+TEMPORARY = "".join(f"{name}_temp_path {name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+MAIN = f"""
+daemon off; worker_processes 1; pid nginx.pid; error_log stderr notice;
+events {{ worker_connections 256; }}
+http {{ access_log off; {TEMPORARY} include site.conf; }}
 """  # what surrounds a site, for a folder that anyone may write to
 
 
@@ -50,21 +46,6 @@ def anyio_backend(monkeypatch: pytest.MonkeyPatch) -> str:
     """Uvicorn runs on asyncio alone; a worker that is killed cannot save what it covered."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     return "asyncio"
-
-
-def service() -> str:
-    """Return the command that systemd starts."""
-    unit = ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]  # the way to keep the case
-    unit.read(RECIPE / "mcp-server@.service", "utf-8")
-    return unit["Service"]["ExecStart"]
-
-
-def gunicorn() -> str:
-    """Return the command that the page offers instead."""
-    page = (EXAMPLES.parent / "docs" / "deployment.md").read_text("utf-8")
-    (command,) = re.findall(r"`(\S+/gunicorn [^`]+)`", page)
-    return str(command)
 
 
 class Server(Program):
@@ -92,7 +73,7 @@ def nginx_before(*servers: Server) -> Nginx:
     return Nginx(folder, MAIN, port)
 
 
-@pytest.mark.parametrize("command", [service(), gunicorn()], ids=["uvicorn", "gunicorn"])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 async def test_servers_of_the_recipe_serve_and_tell_their_health(tmp_path: Path, command: str) -> None:
     """A client counts through nginx and two workers; without the store the server is alive and not ready."""
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
@@ -117,17 +98,10 @@ async def test_servers_of_the_recipe_serve_and_tell_their_health(tmp_path: Path,
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     """`systemd-analyze verify` finds nothing to say, with a program that exists."""
     unit = tmp_path / "mcp-server@8000.service"
-    text = (RECIPE / "mcp-server@.service").read_text("utf-8")
-    unit.write_text(
-        text.replace("/opt/mcp-server/.venv/bin", str(BIN)).replace("User=mcp-server", "User=root"), "utf-8"
-    )
-    done = subprocess.run(
-        [program("systemd-analyze"), "verify", "--man=no", unit],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    text = UNIT.replace("/opt/mcp-server/.venv/bin", str(BIN)).replace("User=mcp-server", "User=root")
+    unit.write_text(text, "utf-8")
+    command = [str(program("systemd-analyze")), "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     said = [line for line in done.stderr.splitlines() if "mcp-server" in line]
     assert (done.returncode, said) == (0, [])
 
@@ -135,12 +109,9 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 def test_the_container_runs_what_systemd_runs() -> None:
     """The command of the container is the unit's, for one worker that listens outside."""
     last = (RECIPE / "Containerfile").read_text("utf-8").splitlines()[-1]
-    words = [word for word in last.removeprefix("CMD ").strip("[]").replace('"', "").split(", ") if word]
-    assert [word for word in words if word not in {"--host", "0.0.0.0"}] == [
-        word.replace("%i", "8000")
-        for word in shlex.split(service().partition("bin/")[2])
-        if word not in {"--workers", "2"}
-    ]
+    started = COMMANDS["uvicorn"].partition("bin/")[2].replace("%i", "8000").replace("--workers 2 ", "")
+    words = json.loads(last.removeprefix("CMD "))
+    assert " ".join(words).replace("--host 0.0.0.0 ", "") == started
 
 
 SYSTEMCTL = """#!/bin/sh
@@ -177,15 +148,13 @@ async def call_until(stopped: anyio.Event, url: str, answers: list[httpx.Respons
                 answer = await http.post(url, json=message, headers=session)
                 answers.append(answer)
                 assert answer.status_code == 200, answer.text
-                assert answer.json().get("result", {}).get("structuredContent") == {"result": ["x"] * number}, (
-                    answer.text
-                )
+                assert answer.json()["result"]["structuredContent"] == {"result": ["x"] * number}, answer.text
 
 
 @pytest.mark.nightly
 async def test_a_rolling_restart_loses_no_call(tmp_path: Path) -> None:
     """Two servers are replaced by the page's script while 20 clients call; every call is answered, and counts once."""
-    servers = [Server(tmp_path, service(), f"sqlite:{tmp_path / 'sessions.db'}") for _ in range(2)]
+    servers = [Server(tmp_path, COMMANDS["uvicorn"], f"sqlite:{tmp_path / 'sessions.db'}") for _ in range(2)]
     ports = [str(server.port) for server in servers]
     nginx = nginx_before(*servers)
     command = shlex.join(servers[0].command).replace(ports[0], "$port")
@@ -231,9 +200,8 @@ async def test_a_session_of_routing_stays_on_its_instance(tmp_path: Path, monkey
         instances: set[str] = set()
         while len(instances) < 2:  # each session is on one of two
             async with Client(nginx.url, mode="legacy") as client:
-                calls: list[Any] = [
-                    (await client.call_tool("look_up", {"prefix": "s"})).structured_content for _ in range(3)
-                ]
+                answers = [await client.call_tool("look_up", {"prefix": "s"}) for _ in range(3)]
+            calls: list[Any] = [answer.structured_content for answer in answers]
             assert [call["found"] for call in calls] == ["cold", "warm", "warm"]
             assert {tuple(call["words"]) for call in calls} == {("scarf", "shirt", "shoe", "sock")}
             instances |= {call["instance"] for call in calls}
