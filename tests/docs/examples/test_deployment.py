@@ -100,7 +100,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "mcp-server@8000.service"
     text = UNIT.replace("/opt/mcp-server/.venv/bin", str(BIN)).replace("User=mcp-server", "User=root")
     unit.write_text(text, "utf-8")
-    command = [program("systemd-analyze"), "verify", "--man=no", str(unit)]
+    command = [str(program("systemd-analyze")), "verify", "--man=no", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     said = [line for line in done.stderr.splitlines() if "mcp-server" in line]
     assert (done.returncode, said) == (0, [])
