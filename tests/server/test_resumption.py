@@ -233,6 +233,7 @@ class TestACallThatIsCancelled:
         [
             ("session", {"requestId": 1}, True),
             ("transport", {"requestId": 1}, True),
+            ("another transport", {"requestId": 1}, False),
             ("nothing", {"requestId": 1}, False),  # it could be any client's
             *(("session", params, False) for params in ({"requestId": 2}, {"requestId": "1"}, {})),
         ],
@@ -241,12 +242,13 @@ class TestACallThatIsCancelled:
         self, named: str, params: dict[str, Any], is_settled: bool
     ) -> None:
         broken = Broken()
-        headers = [TRANSPORT] if named == "transport" else []
+        headers = [TRANSPORT] if "transport" in named else []
         session = await broken.client.create()
 
         async def cancel() -> None:
             carried = session if named == "session" else None
-            await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
+            own = [(b"mcp-session-id", b"another")] if named == "another transport" else headers
+            await broken.client.send("notifications/cancelled", params, *own, id=None, session=carried)
             await broken.client.delete(session)
 
         assert (b"error" not in await self.answered(broken, cancel, *headers, session=session)) is is_settled
@@ -262,20 +264,20 @@ class TestACallThatIsCancelled:
 CLAIMS = claims()
 
 
-class TestEvents:
-    def test_memory_is_bounded(self) -> None:
-        events, origin, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
-        for request, number in ((origin, "0"), (other, "0"), (origin, "1"), (origin, "2")):
-            events.remember(number, request)
-        assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
-        assert [events.is_known(number) for number in "012"] == [False, True, True]
+def test_what_is_remembered_of_events_is_bounded_in_number() -> None:
+    events, origin, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
+    for request, number in ((origin, "0"), (other, "0"), (origin, "1"), (origin, "2")):
+        events.remember(number, request)
+    assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
+    assert [events.is_known(number) for number in "012"] == [False, True, True]
 
-    def test_so_are_the_bytes_of_its_ids(self) -> None:
-        """A client may write an id as long as a body."""
-        events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
-        for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short)):
-            events.remember(event_id, request)
-        assert [events.request_of(None, event_id) for event_id in "012"] == [None, long, short]
-        events.remember("1", short)
-        events.remember("3", long)
-        assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]
+
+def test_what_is_remembered_of_events_is_bounded_in_bytes() -> None:
+    """A client may write an id as long as a body."""
+    events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
+    for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short)):
+        events.remember(event_id, request)
+    assert [events.request_of(None, event_id) for event_id in "012"] == [None, long, short]
+    events.remember("1", short)
+    events.remember("3", long)
+    assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]
