@@ -24,10 +24,7 @@ each_era = pytest.mark.parametrize("cell", COVERING[::2], ids=str)
 
 @covering
 async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cell: Cell) -> None:
-    """The program says nothing of sessions, and its state goes from call to call; nothing stays behind.
-
-    Version and method are in the headers of the modern era, and the id, where no transport session has its place.
-    """
+    """The program says nothing of sessions, and nothing stays behind; headers are those that the era asks for."""
     async with served(cell) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
@@ -88,10 +85,7 @@ async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
     ("conversations", "calls"), [(20, 4), pytest.param(50, 20, marks=pytest.mark.nightly)], ids=["80", "1,000"]
 )
 async def test_of_the_calls_in_many_conversations_none_crosses(conversations: int, calls: int) -> None:
-    """With the newest client in the newest era, on a server that costs little and answers in this process.
-
-    Each conversation sees its own session alone, and counts.
-    """
+    """With the newest client and era, in one process: each conversation sees its own session alone, and counts."""
     seen: Counter[tuple[int, str]] = Counter()
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
     async with in_process() as sessions, peer(newest, sessions) as client:

@@ -35,10 +35,7 @@ async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: b
 
 @eras
 async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) -> None:
-    """No session metadata, as the draft demands, and no empty `params`; what the program tells is sent along.
-
-    So is who the client is, as in its handshake: a server that keeps nothing of that has nowhere else to learn it from.
-    """
+    """No session, as the draft demands, and no empty `params`; what the program tells, and its name, go along."""
     server, info = Server(), {"name": "kitchen", "version": "2"}
     async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("tools/call")
@@ -136,10 +133,7 @@ async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
 
 @pytest.mark.skipif(not HEADERS, reason="needs mcp>=2; the streams of mcp 1 carry no headers")
 async def test_headers_stand_beside_what_is_ours() -> None:
-    """Version and method as the message says; the id is mirrored in the modern era, whose transports hold none.
-
-    Each envelope says that the client knows sessions, so that no transport session is made for it.
-    """
+    """As the message says, its id, too; each envelope says that the client knows sessions, so it is given none."""
     server = Server()
     async with talk(server) as (_, caller):
         await caller.ask("tools/call")
@@ -226,10 +220,7 @@ async def test_a_first_request_that_fails_changes_nothing() -> None:
 
 
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
-    """The request that needed it goes without a session, which has not begun then and is not lost; the next asks anew.
-
-    An error about a session is one of a server behind the server.
-    """
+    """The request goes without a session, which was not sent and so cannot be lost; the next request asks anew."""
     server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
     async with talk(server, greet=False) as (sessions, caller):
         held = sessions.new()

@@ -122,10 +122,7 @@ def test_what_was_written_is_read_by_the_next_request(values: dict[str, Any]) ->
 
 
 def test_too_much_is_refused_where_it_is_written() -> None:
-    """The application gets the error at the assignment, with size and limit, and the old value stands.
-
-    Growth by `append` passes no assignment, so it is measured when the response leaves.
-    """
+    """With size and limit, and the old value stands; growth by `append` is measured when the response leaves."""
     state = state_of()
     state["a"] = [1]
     with pytest.raises(
