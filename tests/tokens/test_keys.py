@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, PublicFormat
@@ -16,20 +18,13 @@ from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
 
 
-@given(st.binary(min_size=1, max_size=70))
-def test_base64url_reads_back_what_it_wrote(data: bytes) -> None:
+@given(st.binary(min_size=1, max_size=70), st.text("AQgwBZaz09-_=+/ \n", max_size=9))
+@example(b"a", "AAB")
+@example(b"a", "AA==")
+def test_base64url_has_one_text_for_each_data(data: bytes, text: str) -> None:
     assert from_base64url(base64url(data)) == data
-
-
-@given(st.text("AQgwBZaz09-_=+/ \n", max_size=9))
-@example("AAB")
-@example("AA==")
-def test_only_the_canonical_text_is_read(text: str) -> None:
-    try:
-        data = from_base64url(text)
-    except ValueError:
-        return
-    assert base64url(data) == text
+    with suppress(ValueError):
+        assert base64url(from_base64url(text)) == text
 
 
 ROWS = st.lists(st.none() | st.text("-:0123a\ud800😀", max_size=4), max_size=4)
