@@ -170,19 +170,6 @@ async def test_a_restart_of_the_server_costs_no_request(make_store: Make, harmed
     assert await store.status(session("one")) is SessionStatus.ENDED
 
 
-async def test_a_killed_server_keeps_what_it_acknowledged(make_store: Make) -> None:
-    """With its defaults, which are durable; whoever starts in the same second refuses what was ended."""
-    ended = [session(f"{n}") for n in range(30)]
-    with serving() as server:
-        stores = make_store(server, durability="refuse", timeout=60), make_store(server, timeout=60)
-        assert all(await at_once([partial(revoke, stores[0], one) for one in ended]))
-        server.kill9()
-        server.start()
-        assert await stores[1].statuses(ended) == [SessionStatus.ENDED] * 30
-        for one in stores:  # while there is a server for what still waits for it
-            await one.close()
-
-
 async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
     """A sweep looks for what has expired, and deletes what still has."""
     store, place = make_store(timeout=10), namespace(session())
@@ -227,11 +214,11 @@ async def test_a_change_whose_reply_was_lost_is_not_made_twice(
 
 
 async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> None:
-    """Forty calls, of which the server lets few connect, are all answered."""
-    with serving(**DOES_NO_HARM, max_connections=8, superuser_reserved_connections=2) as server:
+    """Forty calls, of which the server lets few connect, are all answered. With its defaults it is durable."""
+    with serving(max_connections=8, superuser_reserved_connections=2) as server:
         server.execute("CREATE ROLE guest LOGIN")
         server.execute("CREATE SCHEMA guests AUTHORIZATION guest")
-        store = PostgresStore(f"{server.url}&user=guest", schema="guests", durability="ignore", timeout=20)
+        store = PostgresStore(f"{server.url}&user=guest", schema="guests", durability="refuse", timeout=20)
         await at_once([partial(revoke, store, session(f"{n}")) for n in range(40)])
         held = [psycopg.connect(server.url) for _ in range(2)]  # as many as are reserved for it
         found = await at_once([partial(store.status, session(f"{n}")) for n in range(40)])
@@ -241,10 +228,7 @@ async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> Non
         await store.close()
 
 
-@pytest.mark.parametrize(
-    ("ends", "returns", "tracked"),
-    [("stop", "start", False), ("kill9", "start", True), ("pause", "resume", True)],
-)
+@pytest.mark.parametrize(("ends", "returns", "tracked"), [("stop", "start", False), ("pause", "resume", True)])
 async def test_an_outage_is_answered_in_time_and_forgotten_at_once(
     make_store: Make, harmed: Server, ends: str, returns: str, tracked: bool
 ) -> None:
