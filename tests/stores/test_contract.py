@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from runpy import run_path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 import redis_servers
-from every_store import STORES
+from every_store import STORES, memory_folder
 
 from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions._session.claims import AUDIENCE, Claims
@@ -31,7 +30,6 @@ from mcp_sessions.testing._store_contract import SharedStoreContract, StoreContr
 
 Make = Callable[[], Store]
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_store.py"
-MEMORY_DISK = Path("/dev/shm")  # where a commit waits for no disk, which is not a part of the contract
 STEPS = 400
 LEASE = 50
 MAX_BYTES = 40
@@ -277,7 +275,7 @@ class TestSQLite(AnswersAsTheModel, SharedStoreContract):
 
     @pytest.fixture
     def tmp_path(self) -> Iterator[Path]:
-        with TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None) as folder:
+        with memory_folder() as folder:
             yield Path(folder)
 
 

@@ -79,6 +79,11 @@ def test_an_object_with_every_method_is_a_store() -> None:
     assert isinstance(make("memory:"), MemoryStore)
 
 
+# A database that is not a number would silently be the first.
+NO_REDIS = (
+    *("redis://:{}@host:port", "redis://:{}@host/abc", "redis+cluster://:{}@host/1"),
+    *("redis+sentinel://:{}@host:26379", "redis+sentinel://:{}@:26379/name"),
+)
 FORMS = "does not name a store; use 'memory:'.*'sqlite:PATH'.*'redis://.*'rediss://'.*cluster://'.*'postgresql://"
 OTHERS = ("memory", "mysql://user:{}@host/db", "REDIS://:{}@host", " redis://:{}@host", "redis:/:{}@host")
 
@@ -89,6 +94,7 @@ OTHERS = ("memory", "mysql://user:{}@host/db", "REDIS://:{}@host", " redis://:{}
         # Three slashes mean a relative path to some and an absolute one to others.
         *((f"sqlite:{path}", "takes a plain path, as in 'sqlite:/var/") for path in ("", "//", "///a.db", ":memory:")),
         *((text.format(PASSWORD), FORMS) for text in OTHERS),
+        *((text.format(PASSWORD), "is not a valid Redis URL") for text in NO_REDIS),
         ("memory:two", "nothing after the colon"),
         (f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", "not a valid PostgreSQL URL"),
         (Own(revoke=None, add=True), r"a Own, which lacks add, revoke; see mcp_sessions\.stores\.Store"),
@@ -103,6 +109,7 @@ def test_what_is_not_a_store_is_refused_and_not_repeated(store: object, remedy: 
     with pytest.raises(ConfigurationError, match=remedy) as caught:
         make(store)
     assert PASSWORD not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 SQLITE = partial(SQLiteStore, "sessions.db")

@@ -129,26 +129,6 @@ def test_a_second_event_loop_is_refused() -> None:
         asyncio.run(store.open())
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"http://:{PASSWORD}@host",
-        f"redis://:{PASSWORD}@host:port",
-        f"redis://:{PASSWORD}@host/abc",
-        f"redis+cluster://:{PASSWORD}@host/1",
-        f"redis+sentinel://:{PASSWORD}@host:26379",
-        f"redis+sentinel://:{PASSWORD}@:26379/name",
-        None,
-    ],
-)
-def test_what_is_not_a_redis_url_is_refused_and_not_repeated(url: Any) -> None:
-    """A URL may hold a password; a database that is not a number would silently be the first."""
-    with pytest.raises(ConfigurationError, match="is not a valid Redis URL") as caught:
-        RedisStore(url)
-    assert PASSWORD not in str(caught.value)
-    assert caught.value.__suppress_context__
-
-
 def test_a_client_that_would_change_what_is_read_is_refused() -> None:
     """Text in place of bytes, or a replica's past in place of the present."""
     for client in (Redis(decode_responses=True), "redis+cluster://localhost?decode_responses=True"):

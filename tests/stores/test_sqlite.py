@@ -24,6 +24,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from anyio.abc import TaskGroup
+from every_store import memory_folder
 
 from mcp_sessions._errors import DataGone, MCPSessionsError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
@@ -39,8 +40,9 @@ PATIENCE = 120  # seconds until a test fails that would wait for ever
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "sessions.db"
+def path() -> Iterator[Path]:
+    with memory_folder() as folder:
+        yield Path(folder, "sessions.db")
 
 
 @pytest.fixture

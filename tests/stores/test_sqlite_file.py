@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 from clients import START, Clock
+from every_store import memory_folder
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import SQLiteStore
@@ -54,11 +55,12 @@ class Case:
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
-    made = Case(tmp_path)
-    yield made
-    for file in made.opened:
-        file.close()
+def case() -> Iterator[Case]:
+    with memory_folder() as folder:
+        made = Case(Path(folder))
+        yield made
+        for file in made.opened:
+            file.close()
 
 
 def add(name: str, *, size: int = 0) -> Callable[[sqlite3.Connection], None]:

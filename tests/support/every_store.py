@@ -5,11 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import postgres_servers
 import redis_servers
 
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
+
+MEMORY_DISK = Path("/dev/shm")
+
+
+def memory_folder() -> TemporaryDirectory[str]:
+    """Return a folder in which a commit waits for no disk, where there is such a place."""
+    return TemporaryDirectory(dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
 
 
 def name(folder: Path) -> str:
