@@ -98,25 +98,21 @@ def say(what: str, of: object) -> None:
 # --- the stores ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def sqlite() -> Iterator[Place]:
-    with tempfile.TemporaryDirectory(prefix="mcp-sessions-crash-") as folder:
-        yield f"sqlite:{folder}/sessions.db", None
+STORES: Final = ("sqlite", "redis", "postgres")
 
 
 @contextmanager
-def redis() -> Iterator[Place]:
-    with redis_servers.serving(appendonly="yes", appendfsync="always") as server:
-        yield server.url, server
-
-
-@contextmanager
-def postgres() -> Iterator[Place]:
-    with postgres_servers.serving() as server:
-        yield server.url, server
-
-
-STORES: Final = {"sqlite": sqlite, "redis": redis, "postgres": postgres}
+def place(store: str) -> Iterator[Place]:
+    """Make a store's place within the block."""
+    if store == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="mcp-sessions-crash-") as folder:
+            yield f"sqlite:{folder}/sessions.db", None
+    elif store == "redis":
+        with redis_servers.serving(appendonly="yes", appendfsync="always") as redis:
+            yield redis.url, redis
+    else:
+        with postgres_servers.serving() as postgres:
+            yield postgres.url, postgres
 
 
 # --- the trial -----------------------------------------------------------------------------------
@@ -214,8 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     problems = []
     for name in options.store or STORES:
-        with STORES[name]() as place:
-            trial = Trial(place, random.Random()).run(options.cycles)
+        with place(name) as made:
+            trial = Trial(made, random.Random()).run(options.cycles)
         print(name, *(f"  {number:>7,}  {what}" for what, number in trial.counts.items()), *trial.problems, sep="\n")
         problems += trial.problems
     return int(bool(problems))

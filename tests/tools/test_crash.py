@@ -20,7 +20,7 @@ from mcp_sessions.stores._base import Record, SessionStatus
 
 def test_nothing_that_was_acknowledged_is_lost() -> None:
     """The worker is killed; `make nightly` kills those of all stores, and the stores' servers, 200 times."""
-    with crash.sqlite() as place:
+    with crash.place("sqlite") as place:
         trial = crash.Trial(place, Random(1)).run(2)
     assert trial.problems == []
     assert trial.counts["kills of the worker"] == 2
