@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,20 +23,11 @@ def spans() -> Iterator[list[ReadableSpan]]:
 
 
 @pytest.fixture(autouse=True)
-def own_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what a test makes the process's provider."""
-    monkeypatch.setattr(trace, "get_tracer_provider", trace.get_tracer_provider)
-
-
-@pytest.fixture(autouse=True)
 def own_aliases() -> Iterator[None]:
     """Forget the aliases of a test's own processors."""
     process_wide()
-    before = dict(process_aliases)
-    process_aliases.clear()
-    yield
-    process_aliases.clear()
-    process_aliases.update(before)
+    with patch.dict(process_aliases, clear=True):
+        yield
 
 
 class Meter:

@@ -7,8 +7,8 @@ stays unset, and it has no `error.type`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -29,18 +29,12 @@ from opentelemetry import context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    StatusCode,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
 
 from integration.servers import CELLS, FRAMEWORKS, Cell, bare, http_app, server_class
 from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions.telemetry._attributes import KnownNames
+from mcp_sessions.telemetry._context import as_parent, attached
 from mcp_sessions.telemetry._frameworks import SCOPE_KEY, wrap_handlers
 from mcp_sessions.telemetry._outcome import RequestTelemetry
 
@@ -115,11 +109,8 @@ async def test_a_server_of_fastmcp_whose_telemetry_is_off_makes_none(monkeypatch
     assert not await makes_its_own(bare(CELL_OF["fastmcp4"]))
 
 
-@contextmanager
-def current(number: int) -> Iterator[None]:
-    token = context.attach(set_span_in_context(NonRecordingSpan(SpanContext(1, number, is_remote=False))))
-    yield
-    context.detach(token)
+def below(number: int) -> context.Context:
+    return as_parent(SpanContext(1, number, is_remote=False))
 
 
 @needs("mcp<2")
@@ -130,7 +121,7 @@ async def test_a_handler_of_sdk_1_runs_in_the_context_of_its_message() -> None:
         return get_current_span().get_span_context().span_id
 
     async def ask(_: object) -> Any:
-        with current(0xB):
+        with attached(below(0xB)):
             return await made.request_handlers[int](None)
 
     made = small_server()
@@ -139,11 +130,10 @@ async def test_a_handler_of_sdk_1_runs_in_the_context_of_its_message() -> None:
     handlers = dict(made.request_handlers)
     assert wrap_handlers([made])
     assert made.request_handlers == handlers  # once is enough
-    with current(0xA):
-        sent = parse(b'{"jsonrpc":"2.0","method":"ping"}')
-        message = RequestTelemetry(message=sent, target=None, known=KnownNames(), context=context.get_current())
+    sent = parse(b'{"jsonrpc":"2.0","method":"ping"}')
+    message = RequestTelemetry(message=sent, target=None, known=KnownNames(), context=below(0xA))
     variable = import_module("mcp.server.lowlevel.server").request_ctx
-    with current(0xC):
+    with attached(below(0xC)):
         assert await made.request_handlers[int](None) == 0xC  # called in its own process, or through another wrapper
         token = variable.set(SimpleNamespace(request=SimpleNamespace(scope={SCOPE_KEY: message})))
         assert [await made.request_handlers[kind](None) for kind in (int, str)] == [0xA, 0xB]

@@ -243,13 +243,15 @@ class Idle(NoOpTracerProvider):
     [(DEFAULT_OFF, [False, False]), (SessionSampler(0), [False, True]), (None, [False, False])],
     ids=["not sampled", "by session", "no spans"],
 )
-async def test_a_span_that_is_not_recorded_hides_nothing(sampler: Sampler | None, recorded: list[bool]) -> None:
+async def test_a_span_that_is_not_recorded_hides_nothing(
+    sampler: Sampler | None, recorded: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sampler knows the session before the span does. Its decision is current and in the token, for what is below.
 
     Without spans the token carries nothing, not even the trace context of a caller: that one is not the session's.
     """
     provider: Any = Idle() if sampler is None else TracerProvider(sampler=sampler, shutdown_on_exit=False)
-    trace.get_tracer_provider = lambda: provider
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     seen: list[Any] = []
 
     async def look(session: Session | None, arguments: dict[str, Any]) -> None:
