@@ -186,8 +186,10 @@ def _completing(mcp: Any, framework: str) -> tuple[Any, Callable[[str], Any]]:
     return decorator, lambda value: completion(values=[value])
 
 
-def _fill(mcp: Any, hall: Hall, framework: str) -> None:
-    """Put the small server's tools, resource, prompt and completion on a framework's server."""
+def bare(cell: Cell, hall: Hall | None = None, **options: Any) -> Any:
+    """Return the small server as the framework makes it: tools, a resource, a prompt and a completion."""
+    mcp, hall = server_class(cell.framework)("small"), hall or Hall()
+    completion, completed = _completing(mcp, cell.framework)
 
     def whoami_sync() -> str:
         return ref()
@@ -204,23 +206,15 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
         await ctx.report_progress(3, 3)
         return ref()
 
-    completion, completed = _completing(mcp, framework)
-
     async def complete(about: Any, argument: Any, context: Any) -> Any:
         return completed(ref())
 
-    progress.__annotations__ = {"ctx": context_class(framework), "return": str}
+    progress.__annotations__ = {"ctx": context_class(cell.framework), "return": str}
     for tool in (whoami, whoami_sync, hold, count, tally, leave, progress):
         mcp.tool()(tool)
     mcp.resource("session://me")(whoami)
     mcp.prompt(name="who")(whoami)
     completion(complete)
-
-
-def bare(cell: Cell, hall: Hall | None = None, **options: Any) -> Any:
-    """Return the small server as the framework makes it."""
-    mcp = server_class(cell.framework)("small")
-    _fill(mcp, hall or Hall(), cell.framework)
     return http_app(mcp, cell, **options)
 
 

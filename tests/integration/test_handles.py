@@ -116,28 +116,24 @@ def test_a_wrong_option_fails_at_construction(options: dict[str, Any], remedy: s
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 
-def substituted(text: str) -> Iterator[str]:
-    return (text[:at] + other + text[at + 1 :] for at in range(len(text)) for other in PRINTABLE if other != text[at])
+SLIPS: dict[str, Callable[[str], Iterator[str]]] = {
+    "another character": lambda text: (
+        text[:at] + other + text[at + 1 :] for at in range(len(text)) for other in PRINTABLE if other != text[at]
+    ),
+    "a character too few": lambda text: (text[:at] + text[at + 1 :] for at in range(len(text))),
+    "a character too many": lambda text: (
+        text[:at] + more + text[at:] for at in range(len(text) + 1) for more in PRINTABLE
+    ),
+    "two that are swapped": lambda text: (
+        text[:at] + text[at + 1] + text[at] + text[at + 2 :] for at in range(len(text) - 1) if text[at] != text[at + 1]
+    ),
+}
 
 
-def shortened(text: str) -> Iterator[str]:
-    return (text[:at] + text[at + 1 :] for at in range(len(text)))
-
-
-def lengthened(text: str) -> Iterator[str]:
-    return (text[:at] + more + text[at:] for at in range(len(text) + 1) for more in PRINTABLE)
-
-
-def transposed(text: str) -> Iterator[str]:
-    pairs = (at for at in range(len(text) - 1) if text[at] != text[at + 1])
-    return (text[:at] + text[at + 1] + text[at] + text[at + 2 :] for at in pairs)
-
-
-@pytest.mark.parametrize("misquote", [substituted, shortened, lengthened, transposed])
+@pytest.mark.parametrize("misquote", SLIPS.values(), ids=SLIPS)
 def test_every_slip_of_one_character_is_found_out(misquote: Callable[[str], Iterator[str]]) -> None:
     """Each of them, at every place, with every printable character; and no error repeats what was sent."""
     others = {other: refusal(other) for other in misquote(PINNED)}
-    assert PINNED not in others
     assert len(others) >= 50
     assert {error.reason for error in others.values()} <= {"malformed", "unknown"}
     assert not any(ID[:8] in str(error) or PINNED[-8:] in str(error) for error in others.values())

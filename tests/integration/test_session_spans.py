@@ -36,7 +36,7 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .servers import COVERING, KEYS, Cell, Hall, Running, http_app, ref, running, server_class
+from .servers import COVERING, KEYS, Cell, Hall, Running, made, ref, running
 
 HEADER: Final = "x-errand"
 """The request header that names an errand to the instrumentation around the server."""
@@ -76,9 +76,7 @@ def bare(cell: Cell, hall: Hall) -> Any:
     async def run(name: str) -> str:
         return await errand(hall, name)
 
-    mcp = server_class(cell.framework)("errands")
-    mcp.tool(name="errand")(run)
-    return http_app(mcp, cell)
+    return made(cell, run)
 
 
 def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:
@@ -125,7 +123,7 @@ async def run_all(server: Running, sessions: dict[str, dict[str, str] | None], *
     refs: dict[str, str] = {}
 
     async def run(name: str, held: dict[str, str] | None) -> None:
-        params: dict[str, Any] = {"name": "errand", "arguments": {"name": name}}
+        params: dict[str, Any] = {"name": "run", "arguments": {"name": name}}
         if traceparent:
             params["_meta"] = {"traceparent": f"00-{trace_of(name):032x}-{1:016x}-01"}
         refs[name] = (await client.having(**{HEADER: name}).send("tools/call", params, session=held)).text
@@ -223,7 +221,7 @@ async def test_a_session_can_be_one_trace(
         client = await server.connected()
         held = await client.create()
         server.hall.open()
-        params = {"name": "errand", "arguments": {"name": "one"}, "_meta": META if traceparent else {}}
+        params = {"name": "run", "arguments": {"name": "one"}, "_meta": META if traceparent else {}}
         session = (await client.send("tools/call", params, session=held)).text
         await client.delete(held)
     around = [span for span in spans if place is outside and maker(span) == ASGI]
