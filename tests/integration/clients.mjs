@@ -80,9 +80,9 @@ async function visit(which) {
   await connect();
   for (const [step, ...args] of JSON.parse(steps)) {
     try {
-      results.push({ result: await STEPS[step](...args) });
+      results.push(await STEPS[step](...args));
     } catch (error) {
-      results.push({ error: error.message });
+      results.push(`failed: ${error.message}`);
     }
   }
   await Promise.allSettled(underWay);

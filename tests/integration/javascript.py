@@ -102,17 +102,10 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """A step that failed, with the client's message."""
-
-    why: str
-
-
-@dataclass(frozen=True)
 class Visit:
     """What one client saw."""
 
-    results: list[Any]  # of each step
+    results: list[Any]  # of each step, or the client's message after "failed: "
     exchanges: list[Exchange]  # in the order in which answers began
     troubles: list[str]  # other errors that the client reported
 
@@ -139,10 +132,6 @@ async def visits(
     # Passed by `--eval`: a program in a file looks for packages where it lies, this one where it runs.
     printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", *arguments)
     return [
-        Visit(
-            results=[Failed(step["error"]) if "error" in step else step["result"] for step in seen["results"]],
-            exchanges=[Exchange(*exchange) for exchange in seen["exchanges"]],
-            troubles=seen["troubles"],
-        )
+        Visit(seen["results"], [Exchange(*exchange) for exchange in seen["exchanges"]], seen["troubles"])
         for seen in json.loads(printed)
     ]

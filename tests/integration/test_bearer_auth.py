@@ -55,8 +55,16 @@ def name(value: Any) -> str:
 every_cell = pytest.mark.parametrize(("place", "cell"), PLACED, ids=name)
 
 RULES: Final = {"prompts/get": ["secret"]}
-NO_TOKEN: Final = {"authorization": ""}
-BAD_TOKENS: Final = [NO_TOKEN, bearer("made-up"), bearer("late"), {"authorization": "Basic YW5uOmFubg=="}]
+KEPT_OUT: Final[dict[str, list[tuple[dict[str, str], int]]]] = {
+    "by its token": [
+        ({"authorization": ""}, 401),
+        (bearer("made-up"), 401),
+        (bearer("late"), 401),
+        ({"authorization": "Basic YW5uOmFubg=="}, 401),
+    ],
+    "by its host or origin": [({"host": "evil.example"}, 421), ({"origin": "https://evil.example"}, 403)],
+    "by its transport session": [({"mcp_session_id": "0123456789abcdef0123456789abcdef"}, 404)],
+}
 
 
 async def everything_of_ours(client: RealClient, held: dict[str, str], **headers: str) -> list[Answer]:
@@ -74,18 +82,24 @@ async def everything_of_ours(client: RealClient, held: dict[str, str], **headers
     ]
 
 
-@every_cell
-async def test_without_a_good_token_nothing_can_be_done_with_a_session(place: Place, cell: Cell) -> None:
-    """No token, a made-up one and a late one give 401 on every request, so that a client renews it and keeps its id."""
-    async with running(cell, place, require=RULES) as server:
-        client = await server.connected(**bearer("ann"))
+@pytest.mark.parametrize(
+    ("how", "place", "cell"),
+    [(how, *placed) for how in KEPT_OUT for placed in PLACED if placed[1].stateful or "transport" not in how],
+    ids=name,
+)
+async def test_whom_the_server_keeps_out_can_do_nothing_with_a_session(how: str, place: Place, cell: Cell) -> None:
+    """It gets the server's own answer to every request, so that a client renews its token and keeps its session id."""
+    authenticated = how != "by its host or origin"
+    async with running(cell, place, authenticated=authenticated, require=RULES) as server:
+        client = await server.connected(**(bearer("ann") if authenticated else {}))
         held = await client.create()
-        replies = [reply for bad in BAD_TOKENS for reply in await everything_of_ours(client, held, **bad)]
-        ref = await client.call("whoami", held)
-    assert {reply.status for reply in replies} == {401}
-    assert all(b"www-authenticate" in reply.headers for reply in replies)
-    assert not any(b"ession" in reply.body for reply in replies)
-    assert ref != "nobody"
+        for headers, status in KEPT_OUT[how]:
+            own = await client.having(**headers).tool()
+            assert own.status == status
+            for reply in await everything_of_ours(client, held, **headers):
+                assert (reply.status, reply.body) == (own.status, own.body)
+                assert (b"www-authenticate" in reply.headers) is (status == 401)
+        assert await client.call("whoami", held) != "nobody"
 
 
 @every_cell
@@ -114,34 +128,6 @@ async def test_with_a_good_token_the_answers_are_ours(place: Place, cell: Cell) 
     assert codes[:-1] == [None, None, None, -32043, -31044, -32602, -32602]
     # A stateful server refuses a DELETE that names no transport session of its own; else the refusal is ours.
     assert replies[-1].status in {400, 404}
-
-
-@every_cell
-@pytest.mark.parametrize(("name", "value"), [("host", "evil.example"), ("origin", "https://evil.example")])
-async def test_host_and_origin_are_judged_before_we_answer(place: Place, cell: Cell, name: str, value: str) -> None:
-    """The official SDK's and FastMCP's own checks: what they keep out gets their answer, and changes nothing."""
-    async with running(cell, place, authenticated=False, require=RULES) as server:
-        client = await server.connected()
-        held = await client.create()
-        own = await client.having(**{name: value}).tool()
-        replies = await everything_of_ours(client, held, **{name: value})
-        ref = await client.call("whoami", held)
-    assert own.status == {"host": 421, "origin": 403}[name]
-    assert {(reply.status, reply.body) for reply in replies} == {(own.status, own.body)}
-    assert ref != "nobody"
-
-
-@pytest.mark.parametrize(("place", "cell"), [placed for placed in PLACED if placed[1].stateful], ids=name)
-async def test_an_unknown_transport_session_is_the_servers_to_refuse(place: Place, cell: Cell) -> None:
-    """A stateful server's 404 for an `Mcp-Session-Id` that it did not mint comes through, so that clients reconnect."""
-    async with running(cell, place, require=RULES) as server:
-        client = await server.connected(**bearer("ann"))
-        held = await client.create()
-        replies = await everything_of_ours(client, held, mcp_session_id="0123456789abcdef0123456789abcdef")
-        ref = await client.call("whoami", held)
-    assert {reply.status for reply in replies} == {404}
-    assert not any(b"result" in reply.body for reply in replies)
-    assert ref != "nobody"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
