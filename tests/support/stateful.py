@@ -23,9 +23,7 @@ class Stateful:
     """The server."""
 
     sse: bool = False  # answer with event streams
-    fails: bool = False  # `initialize` fails with HTTP status 200
     deletes: int = 200  # the status of answers to DELETE
-    guard: int | None = None  # a status that refuses every request
     names: str = "servers-"  # the prefix of its ids
     seen: list[Seen] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -46,10 +44,13 @@ class Stateful:
         body = b"" if scope["method"] == "GET" else await read(receive)
         self.seen.append(Seen(scope, body))
         own, message = self.ids[-1], json.loads(body or b"{}")
-        if self.guard is not None:
-            await self._send(send, None, self.guard, {"error": "not you"})
-        elif own is None:
-            await self._nameless(send, message)
+        if own is None:
+            own = f"{self.names}{len(self.counts) + 1}"  # which begins, whether it may or not
+            self.counts[own] = 0
+            if message.get("method") == "initialize":
+                await self._reply(send, own, message, {"capabilities": {}})
+            else:
+                await self._send(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
         elif own not in self.counts:
             await self._send(send, None, 404, {"error": {"code": -32600, "message": "Session not found"}})
         elif scope["method"] == "GET":
@@ -62,20 +63,9 @@ class Stateful:
             await self._send(send, own, 202, None)
         elif message["method"] == "tools/call":
             self.counts[own] += 1
-            await self._reply(send, own, message, {"result": {"content": self.counts[own]}})
+            await self._reply(send, own, message, {"content": self.counts[own]})
         else:
-            await self._reply(send, own, message, {"result": {}})
-
-    async def _nameless(self, send: Send, message: dict[str, Any]) -> None:
-        """Begin a transport session for a request without an id, whether it may or not."""
-        own = f"{self.names}{len(self.counts) + 1}"
-        self.counts[own] = 0
-        if message.get("method") != "initialize":
-            await self._send(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
-        elif self.fails:
-            await self._reply(send, own, message, {"error": {"code": -32602, "message": "no"}})
-        else:
-            await self._reply(send, own, message, {"result": {"capabilities": {}}})
+            await self._reply(send, own, message, {})
 
     async def _listen(self, send: Send, own: str) -> None:
         note = b'id: 7\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
@@ -84,8 +74,8 @@ class Stateful:
         self.listening.set()
         await anyio.sleep_forever()
 
-    async def _reply(self, send: Send, own: str, message: dict[str, Any], members: dict[str, Any]) -> None:
-        answer = {"jsonrpc": "2.0", "id": message["id"], **members}
+    async def _reply(self, send: Send, own: str, message: dict[str, Any], result: dict[str, Any]) -> None:
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
         if not self.sse:
             await self._send(send, own, 200, answer)
             return
