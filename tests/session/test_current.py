@@ -27,7 +27,7 @@ def ref() -> str:
 
 
 async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:
-    """Nested servers each see their own session, and the outer one is back afterwards."""
+    """Nested servers each see their own session, or none, and the outer one is back afterwards."""
 
     async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
         return ref()
@@ -35,13 +35,14 @@ async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:
     inner = Client(sessions(Server(look=look)))
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
-        before = ref()
+        before, alone = ref(), (await inner.tool("look")).result["content"]
         within = (await inner.tool("look", session=await inner.create())).result["content"]
-        return [before, within, ref()]
+        return [before, alone, within, ref()]
 
     outer = Client(sessions(Server(look=tool)))
-    before, within, after = (await outer.tool("look", session=await outer.create())).result["content"]
+    before, alone, within, after = (await outer.tool("look", session=await outer.create())).result["content"]
     assert before == after != within
+    assert alone == "nobody"
 
 
 async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
