@@ -136,12 +136,17 @@ async def test_data_that_is_over_is_no_longer_counted(kind: str, tmp_path: Path)
 
 @SHARED
 async def test_a_store_says_what_fills_it(kind: str, tmp_path: Path) -> None:
-    """How many sessions are recorded, what data takes, and the most of one principal."""
+    """How many sessions are recorded, what data takes, and the most of one principal; a purged one takes nothing."""
     store: Any = STORES[kind](Clock(), tmp_path)
-    for jti, subject in (("a", ALICE), ("b", ALICE), ("c", BOB)):
-        await register(store, session(jti, subject=subject))
-        await store.write(shelf(jti, subject, None), "k", b"x" * 300)
+    made = [session(jti, subject=subject) for jti, subject in (("a", ALICE), ("b", ALICE), ("c", BOB))]
+    await register(store, *made)
+    for one in made:
+        await store.write(Namespace(one.ref, LATER, 10_000, one.subject), "k", b"x" * 300)
     assert await store.usage() == StoreUsage(3, 2, 3 * 501, 2 * 501)
+    for one in made:
+        await revoke(store, one)
+    await store.purge(*(one.ref for one in made))
+    assert await store.usage() == StoreUsage(0, 0, 0, 0)
     await store.close()
 
 

@@ -206,16 +206,6 @@ async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock)
     await store.close()
 
 
-async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteStore, path: Path) -> None:
-    """No other row of any table speaks of it."""
-    await store.register(Record.of(session()))
-    await store.write(Namespace(session().ref, LATER, 1000), "k", b"1")
-    await revoke(store, session())
-    await store.purge(session().ref)
-    assert [rows(path, table) for table in ("sessions", "items")] == [1, 0]
-    assert await store.usage() == (0, 0, 0, 0)
-
-
 async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore, other: sqlite3.Connection) -> None:
     """A table that lost a row is not a leave to let every session in."""
     await store.open()
@@ -226,26 +216,20 @@ async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore
 # --- threads -------------------------------------------------------------------------------------
 
 
-def threads_now() -> set[threading.Thread]:
-    """The threads of all stores."""
-    return {thread for thread in threading.enumerate() if thread.name.startswith("mcp-sessions-sqlite")}
-
-
-async def gone(threads: set[threading.Thread]) -> None:
-    """Wait until threads have ended."""
-    for thread in threads:
-        await anyio.to_thread.run_sync(thread.join, PATIENCE)
-        assert not thread.is_alive()
-
-
-async def test_a_store_has_one_thread(path: Path, clock: Clock) -> None:
-    """However many ask at once, and it ends with the store."""
-    store, before = SQLiteStore(path, clock=clock), threads_now()
+@pytest.mark.parametrize("ends", ["closed", "let go"])
+async def test_a_store_has_one_thread_which_ends_with_it(path: Path, clock: Clock, ends: str) -> None:
+    """However many ask at once. Its connections are closed there, so the log goes."""
+    store, before = SQLiteStore(path, clock=clock), set(threading.enumerate())
     await at_once([partial(store.count, audience=AUDIENCE), *(partial(revoke, store, session(name)) for name in "abc")])
-    threads = threads_now() - before
-    assert len(threads) == 1
-    await store.close()
-    await gone(threads)
+    started = set(threading.enumerate()) - before
+    (thread,) = (one for one in started if one.name.startswith("mcp-sessions-sqlite"))
+    if ends == "closed":
+        await store.close()
+    del store
+    gc.collect()
+    await anyio.to_thread.run_sync(thread.join, PATIENCE)
+    assert not thread.is_alive()
+    assert not await anyio.Path(f"{path}-wal").exists()
 
 
 class Looked(deque[Any]):
@@ -294,18 +278,6 @@ def test_one_store_serves_several_event_loops(path: Path, anyio_backend: str) ->
     assert anyio.run(revoke, store, session(), backend=anyio_backend) is True
     assert work.ended.is_set()
     anyio.run(store.close, backend=anyio_backend)
-
-
-async def test_a_store_that_nothing_holds_lets_its_threads_end(path: Path, clock: Clock) -> None:
-    """Also where it was not closed; its connections are closed there, so the log goes."""
-    before = threads_now()
-    store = SQLiteStore(path, clock=clock)
-    await store.open()
-    threads = threads_now() - before
-    del store
-    gc.collect()
-    await gone(threads)
-    assert not await anyio.Path(f"{path}-wal").exists()
 
 
 async def test_what_a_fork_inherits_is_not_touched(
