@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from mcp_sessions._errors import PrincipalDataTooLarge, StoreUnavailable
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import PostgresStore, RedisStore
 from mcp_sessions.stores._base import SessionStatus, Store, StoreUsage
-from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, at_once, register, revoke, session
+from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, START, at_once, namespace, register, revoke, session
 from mcp_sessions.testing._store_contract import shelf
 
 SHARED = pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
@@ -148,6 +149,33 @@ async def test_a_store_says_what_fills_it(kind: str, tmp_path: Path) -> None:
     await store.purge(*(one.ref for one in made))
     assert await store.usage() == StoreUsage(0, 0, 0, 0)
     await store.close()
+
+
+def rows(kind: str, folder: Path, table: str) -> int:
+    if kind == "postgres":
+        ((count,),) = postgres_servers.shared().execute(f"SELECT count(*) FROM {name(folder)}.{table}")
+    else:
+        with closing(sqlite3.connect(folder / "sessions.db")) as connection:
+            ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
+    return int(count)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_is_over_is_deleted_by_and_by(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a minute, in small steps, after some change. A recorded session's data stays until it is purged."""
+    monkeypatch.setattr("mcp_sessions.stores._sql.SWEPT_ROWS", 2)
+    store = STORES[kind](clock := Clock(), tmp_path)
+    await register(store, session("recorded"))
+    for one in ("gone", "recorded"):
+        await store.write(namespace(session(one)), "k", b"1")
+    for n in range(5):
+        await revoke(store, session(f"revoked-{n}"))
+    for until in (LATER, LATER + 1):
+        await store.revoke_before(START, audience=f"{until}", subject=None, expires_at=until)
+    clock.now = LATER + 60
+    await revoke(store, session("later", expires_at=LATER + DAY))
+    await store.close()
+    assert [rows(kind, tmp_path, table) for table in ("sessions", "cutoffs", "items")] == [2, 1, 1]
 
 
 # --- round trips: on a network, users notice nothing else of a store -----------------------------

@@ -25,16 +25,14 @@ from postgres_servers import DOES_NO_HARM, Server, serving
 from reasons import refused
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _postgres as postgres
-from mcp_sessions.stores import _sql as sql_store
 from mcp_sessions.stores import _sql_text as sql
-from mcp_sessions.stores._base import Record, SessionStatus
+from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._postgres_pool import CAUSES
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, namespace, revoke, session
+from mcp_sessions.testing._contract import DAY, START, Clock, at_once, namespace, revoke, session
 
 PASSWORD = "a-password-of-the-store"
 Make = Callable[..., PostgresStore]
@@ -125,25 +123,6 @@ async def test_tables_of_another_version_are_refused_with_the_remedy(
     with refused("store_misconfigured"):
         await TimeoutStore(working, seconds=10).status(session())
     assert "give another schema" in caplog.text
-
-
-async def test_what_is_over_is_deleted_by_and_by(
-    make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once a minute, in small steps, after some change. A recorded session's data stays until it is purged."""
-    monkeypatch.setattr(sql_store, "SWEPT_ROWS", 2)
-    store = make_store()
-    for name in ("gone", "recorded"):
-        await store.write(namespace(session(name)), "k", b"1")
-    await store.register(Record.of(session("recorded")))
-    for n in range(5):
-        await revoke(store, session(f"revoked-{n}"))
-    await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
-    clock.now = LATER + 60
-    await revoke(store, session("later", expires_at=LATER + DAY))
-    await store.close()
-    for table, count in (("sessions", 2), ("cutoffs", 0), ("items", 1)):
-        assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.{table}") == [(count,)]
 
 
 # --- faults --------------------------------------------------------------------------------------

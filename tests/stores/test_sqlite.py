@@ -28,7 +28,6 @@ from every_store import memory_folder
 
 from mcp_sessions._errors import DataGone, MCPSessionsError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores._base import Forgotten, Record, SessionStatus
@@ -57,12 +56,6 @@ def other(path: Path) -> Iterator[sqlite3.Connection]:
     """Another program's connection to the file."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
         yield connection
-
-
-def rows(path: Path, table: str = "sessions") -> int:
-    with closing(sqlite3.connect(path)) as connection:
-        counted: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        return counted
 
 
 async def outcome(call: Callable[[], Awaitable[Any]]) -> Any:
@@ -187,22 +180,8 @@ async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None
     await revoke(store, session())
     await store.close()
     await store.open()
-    assert rows(path) == 1
-    await store.close()
-
-
-async def test_what_is_over_is_swept_in_the_background(path: Path, clock: Clock) -> None:
-    """A change a minute begins it; what is not over stays."""
-    store, over, still = SQLiteStore(path, clock=clock), START + 40, START + 41
-    for n in range(6):
-        until = over if n % 2 else still
-        await store.write(Namespace(f"o{n}", until, 1000, ""), "k", b"1")
-        await store.revoke_before(0, audience="a", subject=f"s{n}", expires_at=until)
-    clock.now = over + 60
-    await revoke(store, session())
-    await store._run(lambda: None)  # when what was asked for before is done
-    assert [rows(path, table) for table in ("sessions", "items", "cutoffs")] == [4, 3, 3]
-    assert (await store.usage()).data == 3 * 202
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
     await store.close()
 
 
