@@ -10,11 +10,11 @@ import logging
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import pytest
-from clients import MODERN, OFFERED, SESSION_KEY, RealClient, lifespan
+from clients import MODERN, OFFERED, SESSION_KEY
 from starlette.types import ASGIApp
 
 from .event_store import KEPT, with_events
@@ -41,36 +41,34 @@ async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
         assert await client.tool("count", second) == "2"
 
 
-WITHOUT_SESSION: Final[list[tuple[str, dict[str, Any]]]] = [
-    ("tools/call", {"name": "whoami", "arguments": {}}),
-    ("tools/call", {"name": "nothing", "arguments": {}}),
-    ("tools/list", {}),
-    ("resources/read", {"uri": "session://me"}),
-    ("prompts/get", {"name": "who"}),
-    ("nothing/at-all", {}),
-]
-
-
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_without_a_session_a_client_gets_the_servers_own_bytes(cell: Cell) -> None:
     """Its capabilities alone have ours beside them."""
-    hello, through = await without_session(cell, wrapped(cell))
-    own_hello, own = await without_session(cell, bare(cell))
+    hello, through = await without_session(cell, wrapped)
+    own_hello, own = await without_session(cell, bare)
     assert through == own
     own_hello["capabilities"]["sessions"] = {}
     own_hello["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
     assert hello == own_hello
 
 
-async def without_session(cell: Cell, app: Any) -> tuple[dict[str, Any], list[tuple[int, dict[bytes, bytes], bytes]]]:
+async def without_session(cell: Cell, make: Any) -> tuple[dict[str, Any], list[tuple[int, dict[bytes, bytes], bytes]]]:
     """Send the requests of a client that knows nothing of sessions; the handshake's result, and what came back."""
-    async with lifespan(app):
-        client = RealClient(app, modern=cell.modern)
+    async with running(cell, make) as server:
+        client = server.client()
         hello = (await client.connect()).result
-        answers = [(await client.send(*asked)).whole for asked in WITHOUT_SESSION]
-    for _, headers, _ in answers:
+        answers = [
+            await client.tool("whoami"),
+            await client.tool("nothing"),
+            await client.send("tools/list"),
+            await client.send("resources/read", {"uri": "session://me"}),
+            await client.send("prompts/get", {"name": "who"}),
+            await client.send("nothing/at-all"),
+        ]
+    whole = [answer.whole for answer in answers]
+    for _, headers, _ in whole:
         headers.pop(b"mcp-session-id", None)  # the server's own, new in every connection
-    return hello, answers
+    return hello, whole
 
 
 # --- calls under way -----------------------------------------------------------------------------
