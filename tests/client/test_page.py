@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from environments import needs
+from pages import DOCS, blocks, run
 
 from integration.servers import CELLS
 from mcp_sessions import client
@@ -16,16 +17,14 @@ from mcp_sessions.client import _storage as storage
 
 from .peers import served
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-SHOWN = [shown.splitlines() for shown in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)]
-COUNTED, CONVERSATIONS, KEPT, FORKED = SHOWN
+PAGE = (DOCS / "client.md").read_text("utf-8")
+COUNTED, CONVERSATIONS, KEPT, FORKED = (shown.splitlines() for shown in blocks(PAGE, "text"))
 NEW_SDK, OLD_SDK = needs("mcp>=2"), needs("mcp<2")
 CASES = [
     pytest.param(block, shown, marks=mark, id=str(number))
     for number, (block, shown, mark) in enumerate(
         zip(
-            BLOCKS,
+            blocks(PAGE),
             (COUNTED, COUNTED, CONVERSATIONS, KEPT, FORKED),
             (NEW_SDK, OLD_SDK, NEW_SDK, NEW_SDK, NEW_SDK),
             strict=True,
@@ -41,9 +40,7 @@ async def test_what_the_page_shows_is_printed(
     """Each block as a program, with a real server; conversations may come in any order."""
     monkeypatch.chdir(tmp_path)
     async with served(CELLS[-1]) as server:
-        program = block.replace("http://127.0.0.1:8000/mcp", server.url)
-        code = compile(program, "client.md", "exec", dont_inherit=True)
-        await anyio.to_thread.run_sync(exec, code, {"__name__": "page"})
+        await anyio.to_thread.run_sync(run, block.replace("http://127.0.0.1:8000/mcp", server.url))
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(shown)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pytest
@@ -17,6 +15,7 @@ from fastapi import Depends, FastAPI, Request
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends as FastMCPDepends
 from key_value.aio.stores.memory import MemoryStore
+from pages import DOCS, blocks, run
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
@@ -32,8 +31,8 @@ from .servers import ERAS, FASTMCP, FRAMEWORKS, KEYS, Cell, bearer, connected, h
 
 # --- the page ------------------------------------------------------------------------------------
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
-DEPENDING, RESOLVING, FOR_FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (DOCS / "integrations.md").read_text("utf-8")
+DEPENDING, RESOLVING, FOR_FASTMCP = blocks(PAGE)
 
 
 @pytest.fixture
@@ -42,9 +41,7 @@ def app_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ASGIApp]:
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
     def app_of(block: str) -> ASGIApp:
-        names: dict[str, Any] = {}
-        exec(compile(block, "integrations.md", "exec", dont_inherit=True), names)  # the page's own code
-        app: ASGIApp = names["app"]
+        app: ASGIApp = run(block)["app"]
         return app
 
     return app_of

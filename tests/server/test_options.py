@@ -6,13 +6,13 @@ import inspect
 import re
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from apps import SHORT, Server, sessions
 from clients import SECRET, START, Client
 from environments import needs
+from pages import DOCS, blocks, run
 from redis_servers import PROGRAM
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -46,7 +46,7 @@ from mcp_sessions._server.options import (
 )
 
 HOUR, DAY = 3600, 24 * 3600
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text("utf-8")
+PAGE = (DOCS / "settings.md").read_text("utf-8")
 PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 
@@ -313,13 +313,11 @@ def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
 
 
 @needs("mcp>=2")
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL), ids="12")
+@pytest.mark.parametrize("block", blocks(PAGE), ids="12")
 async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_ADMISSION", "own")
-    names: dict[str, Any] = {}
-    exec(compile(block, "settings.md", "exec", dont_inherit=True), names)  # the page's own code
-    refused = await Client(names["app"], query_string=b"").tool(session={"sessionId": "nobody's"})
+    refused = await Client(run(block)["app"], query_string=b"").tool(session={"sessionId": "nobody's"})
     assert refused.error["code"] == -32043
 
 
