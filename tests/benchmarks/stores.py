@@ -35,22 +35,16 @@ def _sqlite() -> Iterator[str]:
 
 
 @contextmanager
-def _redis() -> Iterator[str]:
-    with redis_servers.serving(appendonly="yes") as server:
-        yield server.url
-
-
-@contextmanager
-def _postgres() -> Iterator[str]:
-    with postgres_servers.serving() as server:
-        yield server.url
+def _url(server: AbstractContextManager[Any]) -> Iterator[str]:
+    with server as started:
+        yield started.url
 
 
 STORES: Final[dict[str, Callable[[], AbstractContextManager[str]]]] = {
     "memory:": lambda: nullcontext("memory:"),
     "sqlite:": _sqlite,
-    "redis://": _redis,
-    "postgresql://": _postgres,
+    "redis://": lambda: _url(redis_servers.serving(appendonly="yes")),
+    "postgresql://": lambda: _url(postgres_servers.serving()),
 }
 FRESH: Final = {"redis://": "?freshness=5", "postgresql://": "&freshness=5"}
 """What is also measured with a status that may be so old, in seconds."""
