@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import redis_servers
 from apps import Server, reply, sessions
-from clients import INITIALIZE, START, Client
+from clients import INITIALIZE, START, Client, Header
 from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation import asgi
 from opentelemetry.instrumentation.redis import RedisInstrumentor
@@ -125,31 +125,31 @@ async def test_names_are_those_that_exist(
 # --- parents and links -----------------------------------------------------------------------------
 
 
+UNREADABLE: list[dict[str, Any]] = [
+    {},
+    {"traceparent": "odd"},
+    {"traceparent": 7},
+    {"traceparent": "\ud800"},
+    {"baggage": "a=b"},
+]
+
+
 @pytest.mark.parametrize("mode", ["request", "session"])
 @pytest.mark.parametrize(
-    ("meta", "in_header", "is_within", "caller", "transport"),
+    ("meta", "headers", "is_within", "caller", "transport"),
     [
-        ({}, False, False, None, None),
-        (META, False, False, "meta", None),
-        ({}, True, False, None, "header"),
-        (META, True, False, "meta", "header"),
-        (META, True, True, "meta", "around"),  # which the header led to
-        *(
-            (unreadable, False, True, None, "around")
-            for unreadable in (
-                {},
-                {"traceparent": "odd"},
-                {"traceparent": 7},
-                {"traceparent": "\ud800"},
-                {"baggage": "a=b"},
-            )
-        ),
+        ({}, [], False, None, None),
+        (META, [], False, "meta", None),
+        ({}, [HEADER], False, None, "header"),
+        (META, [HEADER], False, "meta", "header"),
+        (META, [HEADER], True, "meta", "http"),  # the span around, which the header led to
+        *((unreadable, [], True, None, "http") for unreadable in UNREADABLE),
     ],
 )
 async def test_of_the_contexts_of_a_message_one_is_the_parent_and_the_others_are_linked(
     *,
     meta: dict[str, Any],
-    in_header: bool,
+    headers: list[Header],
     is_within: bool,
     caller: str | None,
     transport: str | None,
@@ -165,21 +165,18 @@ async def test_of_the_contexts_of_a_message_one_is_the_parent_and_the_others_are
     held = await client.create()
     with around() if is_within else nullcontext():
         before = context.get_current()
-        await client.send("tools/call", {"name": "look", "_meta": meta}, *[HEADER] * in_header, session=held)
+        await client.send("tools/call", {"name": "look", "_meta": meta}, *headers, session=held)
         assert context.get_current() == before
-    ids = {CALLER: "meta", HTTP: "header"}
-    ids |= {
-        span.context.trace_id: {"http": "around", "session start": "start"}[span.name]
-        for span in spans
-        if span.context is not None and span.name in {"http", "session start"}
-    }
-    call = named(spans, "tools/call look")
-    links = {str((link.attributes or {})["mcp_sessions.link"]): ids[link.context.trace_id] for link in call.links}
-    caller_and_transport = {role: one for role, one in (("caller", caller), ("transport", transport)) if one}
-    in_request = {"start": "start", **({"transport": transport} if caller and transport else {})}
-    parent = "start" if mode == "session" else caller or transport
-    expected = caller_and_transport if mode == "session" else in_request
-    assert (call.parent and ids[call.parent.trace_id], links) == (parent, expected)
+    call, names = named(spans, "tools/call look"), {CALLER: "meta", HTTP: "header"}
+    outer = [span for span in spans if span.name in {"http", "session start"}]
+    names |= {span.context.trace_id: span.name for span in outer if span.context}
+    links = {str((link.attributes or {})["mcp_sessions.link"]): names[link.context.trace_id] for link in call.links}
+    parent = "session start" if mode == "session" else caller or transport
+    linked = {"caller": caller, "transport": transport}
+    if mode == "request":
+        linked = {"start": "session start", "transport": caller and transport}
+    assert (call.parent and names[call.parent.trace_id]) == parent
+    assert links == {role: name for role, name in linked.items() if name}
     assert call.context is not None
     assert dict(call.context.trace_state) == ({"a": "b"} if parent == "meta" else {})
     assert named(spans, "inner").parent == call.context

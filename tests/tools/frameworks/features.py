@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,20 +60,16 @@ def bare(*, stateless_http: bool = False) -> ASGIApp:
     return server.everything(stateless_http=stateless_http, sleep=sleep, cancelled=count)
 
 
-def stateful() -> ASGIApp:
-    return _wrapped(bare(), bridge=True)
-
-
-def stateless() -> ASGIApp:
-    return _wrapped(bare(stateless_http=True), bridge=False)
-
-
-def _wrapped(app: ASGIApp, *, bridge: bool) -> ASGIApp:
-    transport = mcp_sessions.TransportSessions(bridge=bridge)
-    wire = mcp_sessions.Wire(era="auto")
+def wrapped(*, stateless: bool) -> ASGIApp:
     return mcp_sessions.MCPSessionMiddleware(
-        app, keys="clients and their features: a key", transport=transport, wire=wire
+        bare(stateless_http=stateless),
+        keys="clients and their features: a key",
+        transport=mcp_sessions.TransportSessions(bridge=not stateless),
+        wire=mcp_sessions.Wire(era="auto"),
     )
+
+
+stateful, stateless = partial(wrapped, stateless=False), partial(wrapped, stateless=True)
 
 
 def seen(client: str, factory: str, cache: Path) -> dict[str, bool]:
