@@ -193,12 +193,12 @@ async def test_every_span_names_the_session_of_its_request(
     for name in ERRANDS if has_transport else (FIRST, SECOND, AGAIN):
         assert MAKERS | FRAMEWORK.get(cell.framework, set()) <= found[name].keys()
         assert set().union(*found[name].values()) == {(refs[name],) * 3}, name
-        without = set().union(*found[NONE].values())
-        if cell.stateful and not cell.modern:  # the server's own session
-            assert {str(named[0])[:4] for named in without} == {"srv_"}
-            assert len(without) == len(set(*without)) == 1
-        else:
-            assert has_transport or not any(named[0] or named[2] for named in without)  # FastMCP names one of its own
+    without = set().union(*found[NONE].values())
+    if cell.stateful and not cell.modern:  # the server's own session
+        assert {str(named[0])[:4] for named in without} == {"srv_"}
+        assert len(without) == len(set(*without)) == 1
+    else:
+        assert has_transport or not any(named[0] or named[2] for named in without)  # FastMCP names one of its own
 
 
 # --- a session as one trace ------------------------------------------------------------------------
