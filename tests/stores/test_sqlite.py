@@ -211,6 +211,25 @@ async def test_a_store_has_one_thread_which_ends_with_it(path: Path, clock: Cloc
     assert not await anyio.Path(f"{path}-wal").exists()
 
 
+async def test_a_store_does_not_wait_for_the_file_of_another(
+    path: Path, other: sqlite3.Connection, clock: Clock
+) -> None:
+    """One process may have several, such as two servers with a file each."""
+    waits, free = (SQLiteStore(at, busy_timeout=20, clock=clock) for at in (path, path.with_name("free.db")))
+    for each in (waits, free):
+        await each.open()
+    other.execute("BEGIN IMMEDIATE")
+    async with anyio.create_task_group() as group:
+        group.start_soon(revoke, waits, session())
+        for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(10):
+            assert await revoke(free, session()) is True
+        other.execute("ROLLBACK")
+    for each in (waits, free):
+        await each.close()
+
+
 class Looked(deque[Any]):
     """Changes that wait. Who looks at the first one, in the event loop, is held up until the thread is through."""
 
