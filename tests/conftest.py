@@ -5,6 +5,7 @@ Hypothesis draws the same examples in every run and has no deadline; randomness 
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -12,6 +13,9 @@ from clients import Clock
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["leaks"]
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # programs that tests start are not measured, which would take twice as long
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
 settings.register_profile(
     "suite", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]

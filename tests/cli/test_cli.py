@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -341,8 +340,9 @@ def test_help_and_the_version_are_no_errors(run: Run) -> None:
     assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}\n")
 
 
-def test_the_package_is_the_command() -> None:
-    """`python -m mcp_sessions`, in a process of its own."""
-    command = [sys.executable, "-m", "mcp_sessions", "inspect"]
-    ended = subprocess.run(command, input=token(), capture_output=True, text=True, check=True)
-    assert (ended.stderr, ended.stdout.startswith("NOT VERIFIED")) == ("", True)
+def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `python -m mcp_sessions`."""
+    monkeypatch.setattr("sys.argv", ["mcp-sessions", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("mcp_sessions", run_name="__main__")
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}\n")

@@ -7,10 +7,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from apps import Server, sessions
+from apps import Server, reply, sessions
 from clients import Answer, Header
 from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
+from starlette.types import Scope, Send
 
 from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._errors import DataGone
@@ -99,6 +100,20 @@ class TestCreating:
         for named in (None, session):
             assert (await client.say("session/create", {"capabilities": {}}, sessionId=named)).status == 401
 
+    async def test_with_the_id_of_a_session_it_replaces_the_capabilities(self, server: Server) -> None:
+        """A client goes on with its session, under the same id."""
+        client = first(server)
+        session = await client.create(roots={})
+        params = {"capabilities": {"elicitation": {}}, "sessionId": session}
+        again = await client.say("sessions/create", params, (b"mcp-session-id", session.encode()))
+        assert again.result["sessionId"] == session
+        assert said(await client.tool("capabilities", session)) == {"elicitation": {}}
+
+    async def test_an_initialize_that_states_no_capabilities_states_empty_ones(self, server: Server) -> None:
+        """Clients may state them in `sessions/create` alone; servers of today require them here."""
+        await first(server).say("initialize", SERVES)
+        assert server.last.json["params"]["capabilities"] == {}
+
     async def test_capabilities_count_for_what_their_principal_may_keep(self) -> None:
         options: dict[str, Any] = {"limits.anonymous_data_bytes": 300}
         client = first(Server(), **options)
@@ -137,6 +152,17 @@ async def test_capabilities_are_kept_and_bounded(server: Server) -> None:
     assert said(await client.tool("capabilities", session)) == {"sampling": {}}
     unstated = (await client.say("initialize", SERVES)).json["sessionId"]
     assert said(await client.tool("capabilities", unstated)) is None
+
+
+@pytest.mark.parametrize("result", ["null", "[1]"])
+async def test_an_answer_that_can_hold_no_field_is_the_server_s_own(result: str) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"result":%b}' % result.encode()
+
+    async def odd(scope: Scope, send: Send) -> bool:
+        await reply(send, body)
+        return True
+
+    assert (await second(Server(guard=odd)).initialize()).body == body
 
 
 class TestOnAStatefulServer:
@@ -182,6 +208,13 @@ class TestOnAStatefulServer:
         sent = ["initialize", "ping", *["notifications/initialized"] * confirms, "tools/call", "tools/call"]
         assert server.methods == sent
         assert {seen.headers[b"mcp-session-id"] for seen in server.seen[1:]} == {OWN.encode()}
+
+    async def test_one_that_the_client_sends_is_sent_once(self, server: Server) -> None:
+        client = second(Stateful(server))
+        session = (await client.initialize()).json["sessionId"]
+        await client.say("notifications/initialized", None, BESIDE, sessionId=session, mirrored=False, id=None)
+        await client.tool("whoami", session, BESIDE, mirrored=False)
+        assert server.methods == ["initialize", "notifications/initialized", "tools/call"]
 
 
 class TestInFrontOfABridge:

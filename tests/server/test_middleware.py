@@ -49,6 +49,26 @@ async def test_a_session_header_of_ours_without_a_body_stands_alone(method: str,
     assert [seen.headers for seen in server.seen] == [{}] * ((method, admission) == ("DELETE", "ask"))
 
 
+@pytest.mark.parametrize("body", [b"{}", b"[1]"])
+async def test_beside_the_endpoint_what_is_no_message_passes(body: bytes) -> None:
+    """Unless a header names a session, since nothing says what is done in it."""
+    client = Client(sessions(Server(), path=None))
+    token = (await client.create())["sessionId"].encode()
+    for named, status in ([], 202), ([(b"mcp-session-id", token)], 400):
+        headers = [(b"content-type", b"application/json"), *named]
+        assert (await call(client.app, http(path="/other", headers=headers), body)).status == status
+
+
+async def test_a_websocket_passes() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    await call(sessions(app), {"type": "websocket", "path": "/mcp", "headers": []})
+    assert seen == ["websocket"]
+
+
 @given(st.text("/am", max_size=8), st.text("/am", max_size=6))
 def test_the_path_is_the_one_that_routing_takes(path: str, root: str) -> None:
     """A router that saw another path than we do would serve what no policy has judged."""

@@ -195,6 +195,15 @@ async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore
 # --- threads -------------------------------------------------------------------------------------
 
 
+async def test_without_opentelemetry_there_is_nothing_to_suppress(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not imported for that."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.context", raising=False)
+    assert await revoke(store, session()) is True
+    assert "opentelemetry.context" not in sys.modules
+
+
 @pytest.mark.parametrize("ends", ["closed", "let go"])
 async def test_a_store_has_one_thread_which_ends_with_it(path: Path, clock: Clock, ends: str) -> None:
     """However many ask at once. Its connections are closed there, so the log goes."""
