@@ -154,15 +154,37 @@ async def test_capabilities_are_kept_and_bounded(server: Server) -> None:
     assert said(await client.tool("capabilities", unstated)) is None
 
 
-@pytest.mark.parametrize("result", ["null", "[1]"])
-async def test_an_answer_that_can_hold_no_field_is_the_server_s_own(result: str) -> None:
-    body = b'{"jsonrpc":"2.0","id":1,"result":%b}' % result.encode()
+@pytest.mark.parametrize("rest", ['"result":null', '"result":[1]', '"error":{"code":1,"message":"no"}'])
+async def test_an_answer_that_can_hold_no_field_is_the_server_s_own(rest: str) -> None:
+    """Whether it answers an `initialize` or a call in a session."""
+    is_odd, body = False, b'{"jsonrpc":"2.0","id":1,%b}' % rest.encode()
 
     async def odd(scope: Scope, send: Send) -> bool:
-        await reply(send, body)
-        return True
+        if is_odd:
+            await reply(send, body)
+        return is_odd
 
-    assert (await second(Server(guard=odd)).initialize()).body == body
+    client = second(Server(guard=odd))
+    session = (await client.initialize()).json["sessionId"]
+    is_odd = True
+    assert (await client.tool("whoami", session)).body == body
+    assert (await client.initialize()).body == body
+
+
+async def test_an_answer_of_a_session_is_not_kept_for_others() -> None:
+    """Caches of clients know no sessions, so the server's hints become private and stale."""
+    hinted = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"ttlMs":9,"cacheScope":"public"}}'
+
+    async def hints(scope: Scope, send: Send) -> bool:
+        if is_hinting:
+            await reply(send, hinted)
+        return is_hinting
+
+    is_hinting = False
+    client = first(Server(guard=hints))
+    session = await client.create()
+    is_hinting = True
+    assert (await client.tool("whoami", session)).result == {"content": [], "ttlMs": 0, "cacheScope": "private"}
 
 
 class TestOnAStatefulServer:
