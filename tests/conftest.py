@@ -3,8 +3,6 @@
 Hypothesis draws the same examples in every run and has no deadline; randomness is for `make fuzz`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -6,8 +6,6 @@ are missing, and says so; they are never started as services, since each test st
     python tests/debian.py [PROGRAM ...]        # all of them if none is named
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

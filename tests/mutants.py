@@ -5,8 +5,6 @@
 the two lists equal, and each old text to one place.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

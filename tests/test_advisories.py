@@ -5,8 +5,6 @@ published; where only an identifier was found it says so, and the test takes the
 bring us.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import json

@@ -1,7 +1,5 @@
 """The architecture: which package may import which, what is pure, and how large files and the whole may be."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from graphlib import TopologicalSorter

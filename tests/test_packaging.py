@@ -3,8 +3,6 @@
 The wheel is installed by this machine's pip, which is slow, so it is done once, and in one environment.
 """
 
-from __future__ import annotations
-
 import email
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The public names and their members, on which users rely."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The types that users see, in the eyes of mypy and pyright: the package is complete, and its options are checked."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

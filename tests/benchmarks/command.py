@@ -4,8 +4,6 @@ Every section prints its table as soon as it is done. Times belong to a machine 
 instruction counts with their budgets, and fails above them.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial

@@ -9,8 +9,6 @@ and as a pass-through that serves the same request, since reading the body in th
 cost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

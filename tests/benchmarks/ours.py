@@ -3,8 +3,6 @@
 Nothing here imports OpenTelemetry's SDK, since instructions are counted in a process without it.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The middleware around the trivial application and real servers, beside what others put there as they document it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final

@@ -4,8 +4,6 @@ Times are wall time, since a store on a network is waited for; SQLite is a file 
 PostgreSQL are servers of their own on it.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 import tracemalloc

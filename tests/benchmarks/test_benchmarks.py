@@ -1,7 +1,5 @@
 """The benchmarks run, each row does what it is measured for, and the gate fails above a budget. No time is judged."""
 
-from __future__ import annotations
-
 import pytest
 from environments import require
 

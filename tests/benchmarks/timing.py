@@ -5,8 +5,6 @@ in another order each time, and what one adds to another is taken inside the rou
 pyperf is not used here, because it runs its benchmarks one after the other, in processes of their own.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

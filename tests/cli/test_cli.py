@@ -1,7 +1,5 @@
 """The command line: what it does and prints, what it never prints, and its exit codes."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import runpy

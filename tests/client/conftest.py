@@ -1,7 +1,5 @@
 """What the frameworks leave behind is theirs: it must fail no test here, and no test elsewhere either."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The frameworks' own clients with sessions, over real HTTP, and a log of what they sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -3,8 +3,6 @@
 The messages are the SDK's own, in the form of the SDK that is installed. Runs on any event loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context

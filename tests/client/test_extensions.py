@@ -1,7 +1,5 @@
 """Forks and lists from the client's side, and the trace context of its own requests."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`docs/client.md` says what is so: its code runs and prints what it shows, and its figures are the code's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The frameworks' own clients hold sessions, with one line more than without; and what that line takes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What becomes of each message: the session that it goes in, and what its answer changes."""
 
-from __future__ import annotations
-
 from itertools import chain, repeat
 from typing import Any
 

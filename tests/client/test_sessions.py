@@ -1,7 +1,5 @@
 """The session that a call goes in, how sessions begin and end, and how a connection is entered and left."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar

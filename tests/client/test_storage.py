@@ -1,7 +1,5 @@
 """What is kept of the sessions between connections: every storage returns what it was given, by server."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat

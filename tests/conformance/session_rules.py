@@ -4,8 +4,6 @@ Checks run in their order, in each era, and share the sessions that earlier ones
 Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `tests/tools/conformance` runs the official suite, which does not know sessions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`docs/handles.md` is right: its code runs, its errors are those raised, and its figures are computed."""
 
-from __future__ import annotations
-
 import pytest
 from environments import require
 

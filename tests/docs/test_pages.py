@@ -6,8 +6,6 @@ app is at the address that the block calls), `prints` (its output) and `seen` (a
 each session). `<!-- client: ... -->` is for `python -m tests.tools.frameworks`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

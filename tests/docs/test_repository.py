@@ -1,7 +1,5 @@
 """The repository's public face works: workflows, the README on the package index, and what pages list and show."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

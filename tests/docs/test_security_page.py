@@ -1,7 +1,5 @@
 """`docs/security.md` is right: it names what proves each defence, its defaults are the code's, its commands work."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Fixtures of the integration tests, and a filter for what the frameworks leave unclosed."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An event store for either SDK, and servers that keep their events in it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ gets from Debian, the tests are skipped, and fail where `CI` is set. To move to 
 `npm/package.json` and run `npm install --package-lock-only` there.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -4,8 +4,6 @@ A cell is one framework in one mode; an unknown major version is an error. Frame
 environment has them all. Where bearer tokens are asked for, Ann and Bob use the same client, and Ann also another.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 Server and client share an event loop, so a test holds a call open with an event and never sleeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass

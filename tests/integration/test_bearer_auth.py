@@ -1,7 +1,5 @@
 """A session is never authentication, and belongs to the one who made it: with real servers and real bearer tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

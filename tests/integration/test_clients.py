@@ -3,8 +3,6 @@
 Calls that wait are made by those clients, which wait for ever unless the end of a stream answers them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from contextlib import AsyncExitStack

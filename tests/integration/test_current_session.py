@@ -1,7 +1,5 @@
 """`current_session()` in every kind of handler of every framework in every mode."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Handles as types of tool arguments: with real servers of every framework, and real tokens."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess
@@ -41,7 +39,7 @@ async def create(kind: str) -> str:
     return HANDLES.mint(kind)
 
 
-async def short(basket: HandleOf["basket"]) -> str:  # noqa: F821, UP037  # a word, which is no name and no annotation
+async def short(basket: HandleOf["basket"]) -> str:  # noqa: F821  # a word, which is no name and no annotation
     """The id, by the short form."""
     return shown(basket)
 

@@ -1,7 +1,5 @@
 """`Handles` mints handles that their owner alone can use, and a misquoted one is refused in words to act on."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Sessions in each framework's own style, as `docs/integrations.md` shows them, whose code runs here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,7 +1,5 @@
 """The official TypeScript clients, unchanged and with the example `sessions.ts`, and the MCP Inspector."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Awaitable, Callable

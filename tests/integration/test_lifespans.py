@@ -1,7 +1,5 @@
 """The start of an application: what lives as long as it, one lifespan of several, and what keeps it from starting."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

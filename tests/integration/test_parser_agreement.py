@@ -5,8 +5,6 @@ A body must not run a tool past the policy, or in a session that the server does
 for the reason that the corpus states, or answered as the bare server does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

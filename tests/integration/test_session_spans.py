@@ -5,8 +5,6 @@ instrumentation. In each cell, errands of two sessions and of none run at the sa
 context in `_meta`. An errand's span has its name, and those of what it does are below that one.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Unchanged clients in their default settings get a session each: by the transport header, the bridge or a cookie."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module

@@ -1,7 +1,5 @@
 """How a request names its session, and the decision table, read line by line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """What holds in every dialect: one suite, run by all of them, and then what holds between each two."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from itertools import permutations

@@ -1,7 +1,5 @@
 """The strict reader: what it accepts, every parser reads alike; what it refuses, it names."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

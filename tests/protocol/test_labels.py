@@ -1,7 +1,5 @@
 """What clients call their conversations (`correlate=`) and themselves: labels, made safe to show, never sessions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

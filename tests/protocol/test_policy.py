@@ -1,7 +1,5 @@
 """`require=`: which messages need a session, in each of its forms."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The writer: what it adds is there, what it was not asked to touch keeps its bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The event stream splitter: what goes in comes out, and single events can be rewritten on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Answers of our own: the question to the server before one, what admits, and what a caller is told."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

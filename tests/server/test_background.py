@@ -1,7 +1,5 @@
 """What runs beside requests: work that outlives them, the sweeper, and the gauge of how many sessions live."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The cookie dialect: who gets one, what it is good for, how each odd one is answered, and when its session begins."""
 
-from __future__ import annotations
-
 import json
 from http.cookies import SimpleCookie
 from typing import Any

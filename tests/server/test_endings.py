@@ -1,7 +1,5 @@
 """The end of a session: in one order, by one worker, and to its end, which open streams find here and elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace

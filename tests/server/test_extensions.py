@@ -1,7 +1,5 @@
 """`sessions/fork` and `sessions/list`: what a fork begins with and what refuses it, and who is shown which sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SEP-1364 on the wire, sentence by sentence: both alternatives, their field, and the header that mirrors it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

@@ -1,7 +1,5 @@
 """Every limit: one under and at it pass, one over does not. A body is bounded in bytes and time, and so is memory."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

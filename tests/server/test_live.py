@@ -1,7 +1,5 @@
 """The life of a session: made and filled, idle, ended; while its store is away; and what it may not change."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """The log: lines that join with traces, warnings of what may indicate an attack, and why a handler has no session."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """The shell: session headers, the path, the application's start and stop, and the `send` that it gets."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Every option, in code and in the environment: a wrong one fails at construction and says what to write instead."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import FrozenInstanceError, fields

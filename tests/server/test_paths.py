@@ -4,8 +4,6 @@ Each application is called twice with the same odd paths, bare and through the m
 tool, a policy must have refused it; no path is expected to be read in one way or another.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial

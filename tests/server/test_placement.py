@@ -1,7 +1,5 @@
 """A middleware outside of the application's authentication does not serve, nor does one in front of another."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

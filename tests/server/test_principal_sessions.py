@@ -1,7 +1,5 @@
 """Sessions of a principal: an authenticated caller's, whose client names none."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Who a request is authenticated as, for every shape of user that servers leave on the scope."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from functools import partial

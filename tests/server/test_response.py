@@ -1,7 +1,5 @@
 """The response on its way out: what is held, what passes at once, and what is never touched."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace

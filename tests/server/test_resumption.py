@@ -1,7 +1,5 @@
 """A broken stream that is taken up again: what it still holds is for a live session alone."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The operator's view: who has sessions, and ending them from outside the requests they serve."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any

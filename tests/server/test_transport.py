@@ -1,7 +1,5 @@
 """Transport sessions: the bridge, where clients see our ids and the server its own, and who is led to have one."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """How many worker processes there are, and what they may not be given."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

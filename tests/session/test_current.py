@@ -1,7 +1,5 @@
 """`current_session()` finds the session of the request that is being handled, in every framework."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`session.data`: what it keeps, what it refuses, and that parallel changes lose nothing."""
 
-from __future__ import annotations
-
 import functools
 import math
 from contextlib import suppress

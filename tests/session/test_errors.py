@@ -1,7 +1,5 @@
 """Every refusal reaches the client as the one table says, and the documentation agrees."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What an application can do with a session and its state, what it cannot do by accident, and what identifies it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

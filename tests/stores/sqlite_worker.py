@@ -5,8 +5,6 @@ python sqlite_worker.py fork PATH     uses one store in children, while its thre
 python sqlite_worker.py fill FOLDER   fills the disk, and prints what was refused and what was kept
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import threading

@@ -4,8 +4,6 @@ What the contract leaves open is open here: within the resolution a session may 
 forgotten at once or later.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Beside the contract: losses, lost answers, who fills a store, and how often a request waits for one on a network."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import time

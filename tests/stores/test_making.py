@@ -1,7 +1,5 @@
 """What `store=` may be, what becomes of it, and what is said of everything else."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """The store of one process: bounded everywhere, and it forgets what is over, and nothing else, ever."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 That it keeps the contract is shown in `test_contract.py`. Its calls run on threads: one event loop shows them.
 """
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -4,8 +4,6 @@
 server here is a real one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

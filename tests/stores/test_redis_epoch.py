@@ -3,8 +3,6 @@
 Every fault is a real one, on a server that is killed, emptied or set up badly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

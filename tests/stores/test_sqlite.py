@@ -1,7 +1,5 @@
 """The store of one machine: what it takes, what it survives, and what it never does while others wait."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -1,7 +1,5 @@
 """A SQLite file, where it may lie, and its faults, made for real: each is told by its cause, and ends with it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Calls of a store end in time, whatever goes wrong inside is one kind of error, and `freshness=` saves questions."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

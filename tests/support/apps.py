@@ -1,7 +1,5 @@
 """Small ASGI servers for tests, which answer as MCP servers do and keep the requests that reached them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields

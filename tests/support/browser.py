@@ -3,8 +3,6 @@
 Where it cannot be installed, the test is skipped, or fails where `CI` is set.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ The suite runs in several environments (see `noxfile.py`). A test names its requ
 `require`. Requirements are read from metadata instead of tried imports: a broken install must fail, not skip.
 """
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import distributions
 from pathlib import Path

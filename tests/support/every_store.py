@@ -1,7 +1,5 @@
 """A store of each kind, for what must be true of all: one that was made for the same folder finds what was kept."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A store in memory of which some methods fail, or something happens before."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

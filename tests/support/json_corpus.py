@@ -4,8 +4,6 @@ The classes are those of RFC 8259 (grammar, encodings, numbers, duplicate names)
 messages have differed: changed case, NUL after a name, members in other places, odd ids.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ we read must be what the standard library reads, and what a parser that folds ca
 must be refused.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

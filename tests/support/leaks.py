@@ -4,8 +4,6 @@ It wraps the few places in which credentials are made, and keeps the secret part
 state's sealed bytes, a key's material.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import warnings

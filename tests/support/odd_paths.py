@@ -1,7 +1,5 @@
 """Odd paths, and applications that have the endpoint at one: none may run the tool unjudged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A receiver of OTLP over HTTP, as in observability tools: it decodes what an exporter sends, and keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Pages of the documentation: their blocks and tables, and the parts that a command writes between two comments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ with `serving`. PostgreSQL does not run as root, who starts it as the package's 
 cannot be installed, the test is skipped, or fails where `CI` is set.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

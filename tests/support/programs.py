@@ -4,8 +4,6 @@ A program is ready when its log says so, and is ended by the signal that lets it
 part of the error if it never gets ready.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Expecting a refusal by its reason, which distinguishes those of one class."""
 
-from __future__ import annotations
-
 import pytest
 
 from mcp_sessions._errors import Refusal

@@ -4,8 +4,6 @@ A process has one global tracer provider for its whole life, and the frameworks'
 here at the first use. Tests that only start spans themselves make a provider of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

@@ -5,8 +5,6 @@
 cannot be installed, the test is skipped, or fails where `CI` is set.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """Every refusal that can reach a client, each with a request that meets it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A proxy in front of a store's server, which counts round trips."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """A raw client of SEP-1364, and a small server with transport sessions of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from apps import Server

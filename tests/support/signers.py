@@ -1,7 +1,5 @@
 """Secrets and keys of tests, the same ones on every run."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519

@@ -1,7 +1,5 @@
 """An open session that no token was minted for, to test sessions without one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each transport session counts its tool calls. The server keeps the requests that reached it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

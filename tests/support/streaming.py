@@ -1,7 +1,5 @@
 """A server whose answers are event streams that wait, and that resumes broken ones (`Last-Event-ID`)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

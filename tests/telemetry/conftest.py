@@ -1,7 +1,5 @@
 """Fixtures of the tests of telemetry."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch

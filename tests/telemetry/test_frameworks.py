@@ -5,8 +5,6 @@ the table are theirs. Left out: `client.port`, which names no client behind a pr
 stays unset, and it has no `error.type`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """`Inspector`: the page shows a worker and the store to who opens it, and ends a session; nobody else does."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """The inspector's page in a real Chromium: what is seen, what a person does, what a client's name does not."""
 
-from __future__ import annotations
-
 import re
 import time
 from functools import partial

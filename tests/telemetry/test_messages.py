@@ -1,7 +1,5 @@
 """A message's span says what is asked and how it ended, and nothing in which a client could hide a credential."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The span around a request, of an HTTP instrumentation, says what the request was, as tools show it for the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

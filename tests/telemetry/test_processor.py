@@ -3,8 +3,6 @@
 `SessionSampler` records whole sessions, and the same ones on every worker.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A message has one span, where the wrapped server makes none; it hangs where it belongs, and nothing of ours below."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import nullcontext
 from pathlib import Path

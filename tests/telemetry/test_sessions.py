@@ -1,7 +1,5 @@
 """Sessions on spans: their start and end, what hooks do, who sends requests, the server's own, and without tracing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`mcp_sessions.testing`: tools are tested with a session that no server gave."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import timedelta

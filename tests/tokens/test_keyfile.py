@@ -1,7 +1,5 @@
 """Where keys come from, when they are read again, and what the error says when they cannot be."""
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

@@ -1,7 +1,5 @@
 """One secret gives every key, nothing public ever signs, and nothing shows material."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -1,7 +1,5 @@
 """A sealed state, and the wrapped server's sealed transport id, open for their own session alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

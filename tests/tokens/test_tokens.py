@@ -1,7 +1,5 @@
 """What verifies, what does not and why, and that only our own errors are raised."""
 
-from __future__ import annotations
-
 import json
 import string
 from typing import Any

@@ -4,8 +4,6 @@ Written from RFC 7515, RFC 7519 and the package's documentation, and sharing no 
 hand, base64url is checked by encoding again, and JSON is read by `json`.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import re

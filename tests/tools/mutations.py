@@ -4,8 +4,6 @@
 `make fuzz` many others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Final

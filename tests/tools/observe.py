@@ -5,8 +5,6 @@ clients call a server that traces as `docs/tracing.md` shows, and asks the tool 
 their sessions with the right requests in each, and what the page asks it. It ends with an error where it does not.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

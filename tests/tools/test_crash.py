@@ -1,7 +1,5 @@
 """Two kills of a worker, and what a Redis of several servers keeps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from random import Random

@@ -4,8 +4,6 @@ The oracle derives its keys by hand and deciphers with the streaming interface o
 OpenSSL's on both sides, and everything around it is written twice.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import urlsafe_b64decode
 from random import Random

@@ -1,7 +1,5 @@
 """Mutants of session ids: half only damaged, half changed inside and signed again with a key that is valid."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from base64 import urlsafe_b64decode

@@ -1,7 +1,5 @@
 """Spellings of resource URIs: a rule on one must hold for each that the servers' templates take for the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

@@ -4,8 +4,6 @@ Import it before any module of `examples/`: it makes them importable by name, an
 SDK is older than the examples need.
 """
 
-from __future__ import annotations
-
 import importlib
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """A replica with a tool that works and one that fails, with metrics on `/metrics/`, and its sessions in a store."""
 
-from __future__ import annotations
-
 import os
 
 from mcp.server import MCPServer

@@ -1,7 +1,5 @@
 """Several servers behind nginx: the deployment recipe, whose files are valid, and the example `routing`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

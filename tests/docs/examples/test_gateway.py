@@ -1,7 +1,5 @@
 """The example `gateway`: sessions for a server of the official TypeScript SDK, in a process of Node's."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable

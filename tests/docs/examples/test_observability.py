@@ -1,7 +1,5 @@
 """The dashboard and the alert rules: valid, and a real Prometheus that scrapes a server answers what they ask."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

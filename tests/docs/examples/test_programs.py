@@ -1,7 +1,5 @@
 """The examples that are programs print what they should, against servers on a network."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The example servers do what their first lines say, for a client of either era."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

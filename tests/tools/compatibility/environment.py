@@ -5,8 +5,6 @@ of servers of any environment and prints what works, one line of JSON each: what
 error. The arguments of both choose among the frameworks of the environment.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping

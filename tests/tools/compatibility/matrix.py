@@ -3,8 +3,6 @@
 Each environment hosts and visits in processes of its own, since no two have the same SDK.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The page shows what every client can do on every server."""
 
-from __future__ import annotations
-
 import pages
 from environments import require
 

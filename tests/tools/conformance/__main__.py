@@ -4,8 +4,6 @@ The suite is an npm package of a fixed version with a Node of its own, checked b
 server bare, within the middleware, with a session in every request, and behind the bridge.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 The suite fixes their names and some of their texts; everything else is as short as possible.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A question of the newer era is a result of its own (`input_required`); the clien
 The state in between travels with the client, sealed by the SDK.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final

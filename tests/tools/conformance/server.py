@@ -4,8 +4,6 @@ Its results are in `content`, its questions to the client in `questions`. It kee
 that the suite finds streams to resume.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ every feature, and writes the table into the page of clients. A question to the 
 in either era's way. A server that keeps transport sessions is wrapped with the bridge.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial

@@ -5,8 +5,6 @@ have a session of its own; with sessions of a principal one runs alone, as a use
 client, the packages that it needs and its setting: `<!-- client: LangChain | langchain-mcp-adapters | default -->`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A note of how calls name their session, and in which protocol version, for a server of several workers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
