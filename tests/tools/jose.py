@@ -1,4 +1,4 @@
-"""The oracle for tokens: joserfc judges the signature, the standard library all the rest.
+"""The oracles for session ids and states: joserfc and OpenSSL do the mathematics, the standard library all the rest.
 
 Written from RFC 7515, RFC 7519 and the package's documentation, and sharing no code with it: keys are derived here by
 hand, base64url is checked by encoding again, and JSON is read by `json`.
@@ -11,61 +11,60 @@ import warnings
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 with warnings.catch_warnings():  # of what its own dependencies have deprecated
     warnings.simplefilter("ignore")
     from joserfc.errors import JoseError
+    from joserfc.jwk import ECKey, OctKey, OKPKey
     from joserfc.jws import JWSRegistry, deserialize_compact
 
 TYP: Final = "mcp-session+jwt"
 LONGEST: Final = 2048
 SKEW: Final = 60
 LAST_SECOND: Final = 253_402_300_799
-
-_REGISTRIES: Final = {name: JWSRegistry(algorithms=[name]) for name in ("HS256", "ES256", "EdDSA")}
-_RANDOM: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
-_TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-
+REGISTRIES: Final = {name: JWSRegistry(algorithms=[name]) for name in ("HS256", "ES256", "EdDSA")}
 Caller = tuple["str | None", "str | None", "str | None"]  # client, issuer, subject
-
-
-def hkdf(secret: bytes, info: str) -> bytes:
-    """32 bytes by RFC 5869 with SHA-256 and no salt."""
-    extracted = hmac.digest(bytes(32), secret, "sha256")
-    return hmac.digest(extracted, info.encode() + b"\x01", "sha256")
 
 
 @dataclass(frozen=True)
 class Known:
-    """A key that the oracle accepts."""
+    """A key that the oracle accepts, by the secret that all others are derived from."""
 
     algorithm: str
-    key: Any  # in joserfc's form
-    hides: bytes  # the key under which it hides principals
+    secret: bytes
+    pem: str = ""  # of an asymmetric key
+
+    def derived(self, use: str) -> bytes:
+        """32 bytes by RFC 5869 with SHA-256 and no salt."""
+        extracted = hmac.digest(bytes(32), self.secret, "sha256")
+        return hmac.digest(extracted, f"mcp-sessions/1/{self.algorithm}/{use}\x01".encode(), "sha256")
+
+    @cached_property
+    def key(self) -> Any:
+        """The key, as joserfc has it."""
+        kind: Any = {"HS256": OctKey, "ES256": ECKey, "EdDSA": OKPKey}[self.algorithm]
+        return kind.import_key(self.pem or self.derived("signing"))
+
+    def signed(self, token: str) -> bool:
+        """Whether the signature is right."""
+        try:
+            deserialize_compact(token, self.key, registry=REGISTRIES[self.algorithm])
+        except (JoseError, ValueError):
+            return False
+        return True
 
     def subject(self, principal: Caller | None) -> str | None:
         """The claim `sub` for a caller."""
         if principal is None:
             return None
-        row = "".join("-" if part is None else f"{len(part)}:{part}" for part in principal)
-        return encode(hmac.digest(self.hides, row.encode(), "sha256")[:16])
-
-
-def accepts(keys: Mapping[str, Known], token: str, *, now: float, principal: Caller | None, **expected: str) -> bool:
-    """Whether a token is a session of this caller's at this time, with these claims as they are expected."""
-    if len(token) > LONGEST:
-        return False
-    parts = [_decode(part) for part in token.split(".")]
-    if len(parts) != 3 or None in parts:
-        return False
-    known = _named(keys, parts[0] or b"")
-    claims = _members(parts[1] or b"")
-    if known is None or not _signed(known, token) or claims is None or not _well_formed(claims):
-        return False
-    said = dict(claims)
-    is_valid = said["iat"] <= now + SKEW and now < said["exp"] and said.get("sub") == known.subject(principal)
-    return is_valid and all(said[name] == value for name, value in expected.items())
+        return encode(hmac.digest(self.derived("principal"), _row(principal), "sha256")[:16])
 
 
 def encode(data: bytes) -> str:
@@ -82,54 +81,53 @@ def _decode(part: str) -> bytes | None:
     return data if part and encode(data) == part else None
 
 
+def _row(parts: tuple[str | None, ...]) -> bytes:
+    """A row of texts, of which no two rows have the same."""
+    return "".join("-" if part is None else f"{len(part)}:{part}" for part in parts).encode()
+
+
+# --- session ids -----------------------------------------------------------------------------------
+
+
+def accepts(keys: Mapping[str, Known], token: str, *, now: float, principal: Caller | None, **expected: str) -> bool:
+    """Whether a token is a session of this caller's at this time, with these claims as they are expected."""
+    parts = [_decode(part) for part in token.split(".")]
+    if len(token) > LONGEST or len(parts) != 3 or None in parts:
+        return False
+    header, claims = _members(parts[0] or b""), _members(parts[1] or b"")
+    if header is None or b"\\" in (parts[0] or b"") or sorted(name for name, _ in header) != ["alg", "kid", "typ"]:
+        return False
+    stated = dict(header)
+    known = keys.get(stated["kid"]) if isinstance(stated["kid"], str) and stated["typ"] == TYP else None
+    if known is None or known.algorithm != stated["alg"] or not known.signed(token):
+        return False
+    if claims is None or not _well_formed(claims):
+        return False
+    said = dict(claims)
+    is_valid = said["iat"] <= now + SKEW and now < said["exp"] and said.get("sub") == known.subject(principal)
+    return is_valid and all(said[name] == value for name, value in expected.items())
+
+
 class _Object(tuple[tuple[str, Any], ...]):
     """The members of an object as they are written, those given twice as well."""
 
     __slots__ = ()
 
 
-def refuse(name: str) -> None:
+def _refuse(name: str) -> None:
     """Read no `NaN`."""
     raise ValueError(name)
-
-
-_read: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=refuse).decode
 
 
 def _members(text: bytes) -> _Object | None:
     """The members of an object that UTF-8 can hold, or None for any other text."""
     try:
-        value = _read(text.decode())
+        value = json.loads(text.decode(), object_pairs_hook=_Object, parse_constant=_refuse)
         if b"\\" in text:
             json.dumps(value, ensure_ascii=False).encode()  # fails on a lone surrogate
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, _Object) else None
-
-
-def _named(keys: Mapping[str, Known], header: bytes) -> Known | None:
-    """The key of a header with exactly three members, written without escapes."""
-    members = _members(header)
-    if members is None or b"\\" in header or sorted(name for name, _ in members) != ["alg", "kid", "typ"]:
-        return None
-    said = dict(members)
-    known = keys.get(said["kid"]) if isinstance(said["kid"], str) and said["typ"] == TYP else None
-    return known if known is not None and known.algorithm == said["alg"] else None
-
-
-def _signed(known: Known, token: str) -> bool:
-    try:
-        deserialize_compact(token, known.key, registry=_REGISTRIES[known.algorithm])
-    except (JoseError, ValueError):
-        return False
-    return True
-
-
-# --- the grammar of claims -----------------------------------------------------------------------
-
-
-def _is_random(value: Any) -> bool:
-    return isinstance(value, str) and _RANDOM.fullmatch(value) is not None and value[-1] in "AQgw"
 
 
 def _is_time(value: Any) -> bool:
@@ -141,24 +139,26 @@ def _is_millisecond(value: Any) -> bool:
     return type(value) in {int, float} and 0 <= value <= LAST_SECOND and round(value * 1000) / 1000 == value
 
 
-def _is_text(least: int, most: int) -> Any:
-    return lambda value: isinstance(value, str) and least <= len(value) <= most
+def _is_text(pattern: str) -> Any:
+    form = re.compile(pattern, re.ASCII | re.DOTALL)
+    return lambda value: isinstance(value, str) and form.fullmatch(value) is not None
 
 
+_is_random: Final = _is_text(r"[A-Za-z0-9_-]{21}[AQgw]")
 REQUIRED: Final[Mapping[str, Any]] = {
-    "iss": _is_text(0, LONGEST),
-    "aud": _is_text(0, LONGEST),
+    "iss": _is_text(".*"),
+    "aud": _is_text(".*"),
     "jti": _is_random,
     "iat": _is_millisecond,
     "exp": _is_time,
-    "knd": lambda value: value in ("session", "transport") and isinstance(value, str),
+    "knd": _is_text("session|transport"),
 }
 OPTIONAL: Final[Mapping[str, Any]] = {
     "sub": _is_random,
-    "tp": lambda value: isinstance(value, str) and _TRACE.fullmatch(value) is not None,
-    "cli": _is_text(0, 64),
-    "up": _is_text(1, LONGEST),
-    "boot": _is_text(1, 64),
+    "tp": _is_text("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
+    "cli": _is_text(".{0,64}"),
+    "up": _is_text(".+"),
+    "boot": _is_text(".{1,64}"),
 }
 GRAMMAR: Final = {**REQUIRED, **OPTIONAL}
 
@@ -168,3 +168,22 @@ def _well_formed(claims: _Object) -> bool:
     return REQUIRED.keys() <= {name for name, _ in claims} and all(
         GRAMMAR[name](value) for name, value in claims if name in GRAMMAR
     )
+
+
+# --- states ----------------------------------------------------------------------------------------
+
+
+def opens(keys: Mapping[str, Known], state: str, bound: tuple[str | None, ...], *, now: float, longest: int) -> bool:
+    """Whether a state is one of this session, principal and audience."""
+    version, kid, text = [*state.split(".", 2), "", ""][:3]
+    sealed = _decode(text)
+    if len(state) > longest or version != "v1" or kid not in keys or sealed is None or len(sealed) < 12 + 8 + 16:
+        return False
+    cipher = Cipher(AES(keys[kid].derived("state")), GCM(sealed[:12], sealed[-16:])).decryptor()
+    cipher.authenticate_additional_data(_row(("mcp-sessions/state", "v1", kid, *bound)))
+    try:
+        plain = cipher.update(sealed[12:-16]) + cipher.finalize()
+        value = json.loads(plain[8:].decode(), parse_constant=_refuse)
+    except (ValueError, InvalidTag, RecursionError):
+        return False
+    return isinstance(value, dict) and int.from_bytes(plain[:8], "big") <= now + SKEW
