@@ -114,6 +114,6 @@ def test_every_page_fits_a_phone(tmp_path: Path) -> None:
     with browsing() as browser:
         browser.resize(390, 844)
         for page in sorted(tmp_path.glob("*.html")):
-            browser.open(page.as_uri())
-            assert browser.run("return document.documentElement.scrollWidth") == 390, page.name
-            assert browser.run(TABLES) == [], page.name
+            browser.get(page.as_uri())
+            assert browser.execute_script("return document.documentElement.scrollWidth") == 390, page.name
+            assert browser.execute_script(TABLES) == [], page.name

@@ -62,7 +62,7 @@ async def test_what_a_person_sees_and_does() -> None:
 def look(browser: Browser, address: str, ref: str, kept: str) -> None:
     """See what there is, at two widths and in two schemes, while a call runs."""
     browser.resize(1280, 860)
-    browser.open(f"http://{address}/")
+    browser.get(f"http://{address}/")
     assert "1 running" in browser.until(FOUND, ".session", ref)
     assert f"{HOSTILE} 1" in browser.until(FOUND, ".session", ref)
     failed = browser.until(FOUND, ".session", "last error: LookupError")
@@ -71,14 +71,14 @@ def look(browser: Browser, address: str, ref: str, kept: str) -> None:
     browser.until(FOUND, ".call.running", "tools/call wait")
     browser.until(FOUND, ".call.failed", "not_json")
     figures = "return ['live', 'running', 'refused'].map(id => document.getElementById(id).innerText).join()"
-    assert browser.run(figures) == "2,1,1"
-    assert browser.run("return [document.title, document.images.length]") == ["Sessions", 0]
-    assert browser.run("return document.querySelector('#state').className") == "open"
-    light = browser.run("return getComputedStyle(document.documentElement).backgroundColor")
+    assert browser.execute_script(figures) == "2,1,1"
+    assert browser.execute_script("return [document.title, document.images.length]") == ["Sessions", 0]
+    assert browser.execute_script("return document.querySelector('#state').className") == "open"
+    light = browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
     browser.prefers("dark")
-    assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") != light
+    assert browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor") != light
     browser.resize(390, 844)
-    assert browser.run("return document.documentElement.scrollWidth") == 390
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
     assert browser.errors() == []
 
 
@@ -91,16 +91,16 @@ def end(browser: Browser, ref: str, kept: str) -> None:
     browser.until("return document.querySelectorAll('.session').length === 2")
     browser.click(f".pick[title$='{ref}']")
     browser.until(FOUND, ".session.chosen", ref)
-    assert browser.run(FOUND, ".call", "shop 1") is None
+    assert browser.execute_script(FOUND, ".call", "shop 1") is None
     browser.click("#pause")
     browser.click("#pause")
     browser.click(f"[aria-label$='{kept}']")
     browser.click(".session:has([aria-label$='" + kept + "']) .keep")
     browser.click(f"[aria-label$='{ref}']")
-    assert browser.run("return document.activeElement.className") == "sure"
+    assert browser.execute_script("return document.activeElement.className") == "sure"
     browser.press(ENTER)
     browser.until(FOUND, "#notice", f"{ref} has ended.")
     browser.until("return document.querySelectorAll('.session').length === 1")
-    assert browser.run(TEXT, ".session .pick") == kept
+    assert browser.execute_script(TEXT, ".session .pick") == kept
     browser.until(FOUND, ".call", "session ended inspector")
     assert browser.errors() == []
