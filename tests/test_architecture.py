@@ -1,4 +1,4 @@
-"""The architecture: which package may import which, what is pure, and how large files and the whole may be."""
+"""The architecture: which package may import which, what is pure, and how long files and functions may be."""
 
 import ast
 from collections.abc import Iterator
@@ -33,11 +33,8 @@ IMPURE = {
 }
 CLOCKS = {"now", "today", "utcnow"}
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
-MAX_FILES = 95
-MAX_LINES = 19_300
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
-MAX_FLOORS = 16
 
 FILES = {path.relative_to(PACKAGE).with_suffix("").parts: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
 Imports = Iterator[tuple[int, tuple[str, ...]]]
@@ -78,30 +75,16 @@ def test_every_package_has_a_row() -> None:
     assert {file[0] for file in FILES} == {*MAY_IMPORT, "__init__", "__main__"}
 
 
-def graph(typed: set[str]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the files that each file imports; in the packages of `typed`, also those that only type checkers read."""
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """In the core, imports for types alone count, too."""
     modules = {file[:-1] if file[-1] == "__init__" else file: file for file in FILES}
     graph = {}
     for file, text in FILES.items():
-        nodes = at_import(ast.parse(text), typing=file[0] in typed)
+        nodes = at_import(ast.parse(text), typing=file[0] in CORE)
         paths = [path for own, path in imports(file, nodes) if own]
         ends = [max((end for end in range(1, len(path) + 1) if path[:end] in modules), default=0) for path in paths]
         graph[file] = {modules[path[:end]] for path, end in zip(paths, ends, strict=True) if end} - {file}
-    return graph
-
-
-def test_no_file_imports_itself_by_way_of_others() -> None:
-    """In the core, imports for types alone count, too."""
-    assert [*TopologicalSorter(graph(CORE)).static_order()]
-
-
-def test_files_stand_on_floors() -> None:
-    """No chain of imports is longer than a reader can follow."""
-    floors: dict[tuple[str, ...], int] = {}
-    below = graph(set())
-    for file in TopologicalSorter(below).static_order():
-        floors[file] = 1 + max((floors[lower] for lower in below[file]), default=0)
-    assert max(floors.values()) <= MAX_FLOORS
+    assert [*TopologicalSorter(graph).static_order()]
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file[0] in PURE], ids="/".join)
@@ -120,12 +103,6 @@ def test_a_file_has_a_docstring_and_a_readable_length(file: tuple[str, ...]) -> 
     assert ast.get_docstring(tree)
     assert FILES[file].count("\n") <= MAX_FILE_LINES
     assert not OPTIONAL & {path[0] for own, path in imports(file, at_import(tree)) if not own}
-
-
-def test_the_package_stays_small() -> None:
-    """What is added takes the place of something else, or these ceilings are raised for a reason."""
-    assert len(FILES) <= MAX_FILES
-    assert sum(text.count("\n") for text in FILES.values()) <= MAX_LINES
 
 
 @pytest.mark.parametrize("file", FILES, ids="/".join)
