@@ -1,89 +1,58 @@
 """The end of a session: in one order, by one worker, and to its end, which open streams find here and elsewhere."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import DEADLINE, START, Clock
+from clients import DEADLINE, Clock, Incoming, RealClient, chunks, http
+from failing import Failing
 from sources import claims
+from starlette.types import Message
+from streaming import Streaming
 
-from mcp_sessions import Claims, Record, SessionDeleted, SessionEvent
+from mcp_sessions import Record, Session, SessionDeleted, SessionEvent
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server import resumption
-from mcp_sessions._server.resumption import StreamRequest, Streams
-from mcp_sessions._session.claims import AUDIENCE, utc
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores import MemoryStore
-from mcp_sessions.stores._base import Ended, SessionStatus
-
-TRACE = f"00-{1:032x}-{2:016x}-01"
-CLAIMS, OTHER = claims(trace=TRACE), claims(jti="b" * 22)
-RECORD = Record(CLAIMS.ref, None, START, CLAIMS.expires_at, seen_at=START)
+from mcp_sessions.stores._base import Ended
 
 
-class OpenStream:
-    """A stream that is open in a process until it is cut."""
+class Worker(RealClient):
+    """A client of one worker, whose sessions each have a browser; what the worker makes and reports is kept."""
 
-    def __init__(self, streams: Streams, claims: Claims, *, ended_by_this_request: bool = False) -> None:
-        session = SimpleNamespace(ended_by_own_request=ended_by_this_request, close=lambda: None)
-        self.request = StreamRequest(claims, b"1", "tools/call", session=session)
-        self.cut = anyio.Event()
-        streams.add(self.request, self.terminate)
-
-    async def terminate(self) -> None:
-        self.cut.set()
-
-
-class Store(MemoryStore):
-    """A store that may be away, and notes which sessions it forgot, and for how many it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(clock=lambda: START)
-        self.away = 0  # how many calls fail
-        self.asked: list[int] = []
-        self.finished: list[str] = []
-
-    def _answer(self) -> None:
-        if self.away > 0:
-            self.away -= 1
-            raise StoreUnavailable
-
-    async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        self._answer()
-        return await super().revoke(record, reason=reason, lease=lease)
-
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        self.asked.append(len(claims))
-        self._answer()
-        return await super().statuses(claims)
-
-    async def purge(self, *refs: str) -> None:
-        self._answer()
-        await super().purge(*refs)
-        self.finished += refs
-
-
-class Worker:
-    """One worker, and what it reports."""
-
-    def __init__(self, on_end: Any = None, store: Store | None = None, *, timeout: float = DEADLINE) -> None:
+    def __init__(self, on_end: Any = None, store: Failing | None = None, server: Any = None, **options: Any) -> None:
+        self.clock = Clock()
+        self.store = store or Failing(clock=self.clock)
         self.facts: list[SessionEvent] = []
-        self.store = store or Store()
-        options = {"store": self.store, "on_end": on_end, "listen": self.facts.append, "clock": Clock(START + 90)}
-        runtime = sessions(Server(), **options)._runtime
-        self.streams, self.data = runtime.streams, runtime.data(CLAIMS.ref, CLAIMS.expires_at)
-        self.terminator = replace(runtime.terminator, pause=0, timeout=timeout)
+        self.made: list[Session] = []
+        timeout = options.pop("timeout", DEADLINE)
+        hooks = {"on_end": on_end, "on_create": self.on_create, "listen": self.facts.append}
+        app = sessions(server or Server(), store=self.store, clock=self.clock, **hooks, **options)
+        self.runtime = app._runtime
+        self.runtime.terminator = replace(self.runtime.terminator, pause=0, timeout=timeout)
+        super().__init__(app)
 
-    async def end(self) -> None:
-        with anyio.fail_after(DEADLINE):
-            await self.terminator.end(CLAIMS, "logout")
+    async def on_create(self, session: Session, params: Any, scope: Any) -> None:
+        self.made.append(session)
+        await session.data.set("browser", 7)
+
+    @property
+    def ends(self) -> list[SessionEvent]:
+        return [fact for fact in self.facts if isinstance(fact, SessionDeleted)]
+
+    async def has_data(self) -> bool:
+        return await self.made[0].data.get("browser") is not None
+
+
+async def away(*_: object) -> None:
+    raise StoreUnavailable
 
 
 async def test_everything_happens_in_its_order() -> None:
@@ -91,43 +60,39 @@ async def test_everything_happens_in_its_order() -> None:
     seen: list[Any] = []
 
     async def on_end(session: EndedSession, reason: str) -> None:
-        seen.append((session.ref, session.created_at, session.expires_at, reason))
-        seen.append((await store.status(CLAIMS), stream.cut.is_set(), await session.data.get("browser")))
-        seen.extend(worker.facts)
+        seen.append((session.ref, session.created_at, (session.expires_at - session.created_at).days, reason))
+        refused = (await worker.tool(session=held)).error["data"]["reason"]
+        seen.append((refused, stream.messages[-1]["more_body"], await session.data.get("browser"), worker.ends))
         # No other worker may run it as long as this one's lease lasts.
-        seen.extend(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10))
+        seen.extend(await worker.store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10))
 
-    worker = Worker(on_end)
-    await worker.store.register(RECORD)
-    store = worker.store
-    await worker.data.set("browser", 7)
-    stream = OpenStream(worker.streams, CLAIMS)
-    await worker.end()
-    assert seen == [
-        (CLAIMS.ref, utc(START), utc(CLAIMS.expires_at), "logout"),
-        (SessionStatus.ENDED, True, 7),
-        SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
-    ]
-    assert await worker.data.get("browser") is None
-    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
-    assert await store.status(CLAIMS) is SessionStatus.ENDED
+    worker = Worker(on_end, server=Streaming(), tracked=True)
+    held = await worker.create()
+    (made,) = worker.made
+    worker.clock.now += 90
+    with anyio.fail_after(DEADLINE):
+        async with worker.under_way("tools/call", session=held) as stream:
+            await stream.next_event()
+            await worker.delete(held)
+            worker.app.app.go.set()  # type: ignore[attr-defined]
+    deleted = SessionDeleted(made.ref, "deleted", 90, made.traceparent)
+    assert seen == [(made.ref, made.created_at, 7, "deleted"), ("ended", False, 7, [deleted])]
+    assert not await worker.has_data()
+    assert await worker.store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
 
 
 @pytest.mark.parametrize("tracked", [True, False])
 async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
-    """Whether sessions are recorded or not; the others end their streams."""
+    """Whether sessions are recorded or not."""
     ran: list[str] = []
-    store = Store()
-    workers = [Worker(lambda session, reason: ran.append(session.ref), store) for _ in range(5)]
-    if tracked:
-        await store.register(RECORD)
-    streams = [OpenStream(worker.streams, CLAIMS) for worker in workers]
-    async with anyio.create_task_group() as group:
-        for worker in workers:
-            group.start_soon(worker.end)
-    assert ran == [CLAIMS.ref]
-    assert all(stream.cut.is_set() for stream in streams)
-    assert sum(len(worker.facts) for worker in workers) == 1
+    one, other = (
+        Worker(lambda session, reason: ran.append(session.ref), store, tracked=tracked) for store in [Failing()] * 2
+    )
+    held = await one.create()
+    one.store.before["revoke"] = lambda *_: other.delete(held)
+    await one.delete(held)
+    assert ran == [one.made[0].ref]
+    assert (len(one.ends), len(other.ends)) == (0, 1)
 
 
 async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
@@ -140,26 +105,35 @@ async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
         ran.append(reason)
 
     worker = Worker(on_end)
+    held = await worker.create()
     async with anyio.create_task_group() as group:
-        group.start_soon(worker.end)
+        group.start_soon(worker.delete, held)
         await inside.wait()
         group.cancel_scope.cancel()
         go.set()
-    assert ran == ["logout"]
-    assert worker.store.finished == [CLAIMS.ref]
+    assert ran == ["deleted"]
+    assert not await worker.has_data()
 
 
-async def test_what_the_store_did_not_take_has_not_ended() -> None:
-    """No stream is cut, no hook runs, and who asked for it learns so."""
-    ran: list[str] = []
-    worker = Worker(lambda session, reason: ran.append(reason))
-    stream = OpenStream(worker.streams, CLAIMS)
-    worker.store.away = 1
-    with pytest.raises(StoreUnavailable):
-        await worker.end()
-    assert (ran, stream.cut.is_set(), worker.facts) == ([], False, [])
-    await worker.end()
-    assert (ran, stream.cut.is_set()) == (["logout"], True)
+async def test_what_the_store_did_not_take_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked for it learns so, and it is tried again, but not for ever: a record that is left expires."""
+    monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
+    ran, tried = list[str](), list[int]()
+
+    def error() -> Exception:
+        tried.append(1)
+        return StoreUnavailable()
+
+    worker = Worker(lambda session, reason: ran.append(reason), Failing("revoke", error=error))
+    held = await worker.create()
+    assert (await worker.delete(held)).status == 503
+    await anyio.wait_all_tasks_blocked()
+    assert (len(tried), ran, worker.ends, await worker.has_data()) == (3, [], [], True)
+    worker.store.failing.clear()
+    worker.store.before["revoke"] = away
+    assert (await worker.delete(held)).status == 503
+    await anyio.wait_all_tasks_blocked()
+    assert (ran, len(worker.ends), await worker.has_data()) == (["deleted"], 1, False)
 
 
 async def fails(session: EndedSession, reason: str) -> None:
@@ -176,12 +150,11 @@ async def test_whatever_the_hook_does_the_session_has_ended(
 ) -> None:
     """Its data is forgotten, before another worker could take over and run the hook a second time."""
     worker = Worker(on_end, timeout=0.05)
-    await worker.data.set("a", 1)
+    held = await worker.create()
     caplog.clear()
-    await worker.end()
-    assert worker.store.finished == [CLAIMS.ref]
-    assert await worker.data.get("a") is None
-    assert caplog.messages == ([] if line is None else [f"on_end of session {CLAIMS.ref} {line}"])
+    await worker.delete(held)
+    assert not await worker.has_data()
+    assert caplog.messages == ([] if line is None else [f"on_end of session {worker.made[0].ref} {line}"])
     assert room.HOOK_TIMEOUT < room.LEASE
 
 
@@ -196,20 +169,21 @@ async def test_a_hook_that_awaits_what_it_has_cancelled_has_run() -> None:
         await task
 
     worker = Worker(on_end)
-    await worker.end()
-    assert worker.store.finished == [CLAIMS.ref]
+    assert (await worker.delete(await worker.create())).status == 200
+    assert not await worker.has_data()
 
 
 async def test_a_hook_is_cancelled_with_its_worker(caplog: pytest.LogCaptureFixture) -> None:
     """Without a word about patience; the next worker runs it."""
     worker = Worker(lambda session, reason: anyio.sleep_forever())
+    worker.store.failing.add("purge")
     caplog.clear()
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:
-            group.start_soon(worker.terminator.finish, Ended(Record.of(CLAIMS), "idle"))
+            group.start_soon(worker.runtime.terminator.finish, Ended(Record.of(claims()), "idle"))
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
-    assert (caplog.messages, worker.store.finished) == ([], [])
+    assert caplog.messages == []
 
 
 async def test_a_store_that_was_away_is_told_later_to_forget(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,65 +192,59 @@ async def test_a_store_that_was_away_is_told_later_to_forget(caplog: pytest.LogC
 
     def on_end(session: EndedSession, reason: str) -> None:
         ran.append(reason)
-        worker.store.away = 3
+        worker.store.before["purge"] = away
 
-    worker = Worker(on_end)
-    await worker.store.register(RECORD)
+    worker = Worker(on_end, tracked=True)
+    held = await worker.create()
     caplog.clear()
-    await worker.end()
-    assert worker.store.finished == []
+    await worker.delete(held)
+    assert caplog.messages == [f"data of ended session {worker.made[0].ref} not deleted yet: store unavailable"]
     await anyio.wait_all_tasks_blocked()
-    assert (ran, worker.store.finished) == (["logout"], [CLAIMS.ref])
-    assert caplog.messages == [f"data of ended session {CLAIMS.ref} not deleted yet: store unavailable"]
+    assert (ran, await worker.has_data()) == (["deleted"], False)
 
 
-async def test_no_change_is_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By then its lease has run out, and another worker has it; a record that is left is freed when it expires."""
-    monkeypatch.setattr(room, "MAX_ATTEMPTS", 2)
-    worker = Worker()
-    ends = partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted")
-    for attempt in (partial(worker.store.purge, CLAIMS.ref), ends):
-        worker.store.away = 3
-        await worker.terminator._retry(attempt)
-        assert (worker.store.away, worker.store.finished) == (1, [])
+async def test_streams_are_cut_side_by_side() -> None:
+    """A client that reads slowly does not keep the others waiting."""
+    worker, cut, waited = Worker(server=Streaming()), anyio.Event(), list[bool]()
+    held = await worker.create()
 
+    async def work(is_slow: bool) -> None:
+        async def send(message: Message) -> None:
+            if not message.get("more_body", True):
+                if is_slow:
+                    await cut.wait()
+                    waited.append(True)
+                cut.set()
 
-async def test_all_streams_of_the_session_are_cut_but_that_of_the_request_that_ends_it() -> None:
-    """Side by side: a client that reads slowly does not keep the others waiting. Also where there are none."""
-    streams = Streams(Store())
-    await streams.end(CLAIMS.ref)
+        body = json.dumps(worker.message("tools/call", session=held)).encode()
+        await worker.app(http(headers=worker.headers("tools/call")), Incoming(*chunks(body)), send)
 
-    class Slow(OpenStream):
-        async def terminate(self) -> None:
-            await one.cut.wait()
-
-    Slow(streams, CLAIMS)
-    one, other = OpenStream(streams, CLAIMS), OpenStream(streams, OTHER)
-    spared = OpenStream(streams, CLAIMS, ended_by_this_request=True)
     with anyio.fail_after(DEADLINE):
-        await streams.end(CLAIMS.ref)
-    assert [stream.cut.is_set() for stream in (one, other, spared)] == [True, False, False]
-    left = {ref: [*of_session.values()] for ref, of_session in streams._open.items()}
-    assert left == {CLAIMS.ref: [spared.request], OTHER.ref: [other.request]}
+        async with anyio.create_task_group() as group:
+            group.start_soon(work, True)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(work, False)
+            await anyio.wait_all_tasks_blocked()
+            await worker.delete(held)
+            worker.app.app.go.set()  # type: ignore[attr-defined]
+    assert waited == [True]
 
 
-async def test_an_end_elsewhere_is_found_by_asking_again_where_the_store_is_away() -> None:
-    """Only the streams of the session are cut, but for one whose request ended it, which is not known here yet."""
-    streams = Streams(store := Store(), interval=0.001)
-    stream, other = OpenStream(streams, CLAIMS), OpenStream(streams, OTHER)
-    spared = OpenStream(streams, CLAIMS, ended_by_this_request=True)
-    await store.revoke(Record.of(CLAIMS), reason="logout", lease=60)
-    store.away = 3
+async def test_an_end_elsewhere_is_found_by_asking_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the store was away, in parts, so that each answer comes in time; no other session's stream is cut."""
+    monkeypatch.setattr(resumption, "BATCH", 1)
+    here, there = (Worker(store=store, server=Streaming()) for store in [Failing()] * 2)
+    here.runtime.streams._interval = 0.001
+    other, held = [await here.create() for _ in range(2)]
     with anyio.fail_after(DEADLINE):
-        await stream.cut.wait()
-    assert (store.asked, other.cut.is_set(), spared.cut.is_set()) == ([2] * 4, False, False)
-
-
-async def test_many_sessions_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each answer has to come within the time that a store is given."""
-    monkeypatch.setattr(resumption, "BATCH", 2)
-    streams = Streams(store := Store(), interval=60)
-    for name in "abcdea":
-        OpenStream(streams, claims(jti=name * 22))
-    await streams._check_once()
-    assert store.asked == [2, 2, 1]
+        async with (
+            here.under_way("tools/call", session=other) as kept,
+            here.under_way("tools/call", session=held) as stream,
+        ):
+            await kept.next_event()
+            await stream.next_event()
+            here.store.before["statuses"] = away
+            await there.delete(held)
+            assert "-32043" in await stream.next_event("error")
+            assert kept.messages[-1]["more_body"]
+            here.app.app.go.set()  # type: ignore[attr-defined]
