@@ -46,7 +46,6 @@ SLOW = (
 # What meets a framework. The rest is the same code on the same libraries, so `legacy` leaves it to `main`.
 FRAMEWORKS = (
     "tests/client",
-    "tests/docs/test_handles_page.py",
     "tests/docs/test_pages.py",
     "tests/integration",
     "tests/session/test_current.py",

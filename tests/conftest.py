@@ -8,9 +8,11 @@ import re
 
 import pytest
 from clients import Clock
+from environments import lacking
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["leaks"]
+collect_ignore_glob = ["docs/examples/test_*.py"] if lacking("mcp>=2") else []
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # programs that tests start are not measured, which would take twice as long
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)

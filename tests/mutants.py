@@ -1,7 +1,7 @@
 """Defences proved by their absence: each entry takes one away, and the tests that it names must notice.
 
 `make mutants` applies every change to a copy of the repository, one at a time, and fails where the tests still pass.
-`python tests/mutants.py NAME ...` runs some. `docs/security.md` names them; `tests/docs/test_security_page.py` holds
+`python tests/mutants.py NAME ...` runs some. `docs/security.md` names them; `tests/docs/test_repository.py` holds
 the two lists equal, and each old text to one place.
 """
 

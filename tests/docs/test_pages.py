@@ -19,14 +19,15 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SECRET, RealClient, lifespan
+from clients import SECRET, Clock, RealClient, lifespan
 from environments import needs
 from otlp import receiving
-from pages import ROOT, run
+from pages import ROOT, rows, run
 from pages import blocks as blocks_of
 
 from integration.serving import serving
-from mcp_sessions import require_session
+from mcp_sessions import Principal, require_session
+from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 from mcp_sessions.testing import session_for_test
 
 PAGES = (
@@ -201,6 +202,67 @@ def test_a_thread_of_ones_own_has_the_session() -> None:
     with session_for_test() as session, ThreadPoolExecutor() as pool:
         names = {"pool": pool, "copy_context": copy_context, "render": lambda: require_session().ref}
         assert eval(call, names).result() == session.ref  # the page's own code
+
+
+# --- handles -----------------------------------------------------------------------------------------
+
+HANDLES = (ROOT / "docs" / "handles.md").read_text("utf-8")
+SDK, FASTMCP, BY_HAND, KEEPING = blocks_of(HANDLES)
+
+
+@needs("mcp>=2")
+async def test_servers_mint_and_verify_handles() -> None:
+    """With the client of each framework, a handle is taken back, and another text is refused with the page's words."""
+    import fastmcp
+    import mcp
+
+    names = run(SDK)
+    async with mcp.Client(names["mcp"]) as client:
+        basket = ((await client.call_tool("create_basket")).structured_content or {})["result"]
+        added = await client.call_tool("add_item", {"basket": basket, "item": "shoes"})
+        refused = await client.call_tool("add_item", {"basket": basket[:-1], "item": "shoes"})
+    assert added.structured_content == {"result": ["shoes"]}
+    assert refused.is_error
+    assert "this basket handle was cut short: copy all 55 characters of it" in refused.content[0].text  # type: ignore[union-attr]
+    names = run(FASTMCP)
+    async with fastmcp.Client(names["mcp"]) as peer:
+        browser = (await peer.call_tool("open_browser")).data
+        closed = await peer.call_tool("close_browser", {"browser": browser})
+        with pytest.raises(fastmcp.exceptions.ToolError, match="those begin with browser_"):
+            await peer.call_tool("close_browser", {"browser": "the first"})
+    assert closed.data == f"closed {names['handles'].verify('browser', browser)}"
+
+
+@needs("mcp>=2")
+async def test_a_session_lists_its_handles(capsys: pytest.CaptureFixture[str]) -> None:
+    """Verified by hand, another text prints the error on the page; three tools create, list and forget a handle."""
+    names = run(FASTMCP + BY_HAND + KEEPING)
+    assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
+    with session_for_test() as session:
+        browser = await names["create_browser"](session)
+        assert await names["list_browsers"](session) == [browser]
+        await names["forget_browser"](session, names["handles"].verify("browser", browser))
+        assert await names["list_browsers"](session) == []
+
+
+def test_the_layout_and_the_errors_of_handles_are_those_on_the_page(clock: Clock) -> None:
+    layout = {row[0]: row[1:3] for row in rows(HANDLES, "The layout")}
+    assert layout.items() >= {part: [str(width), str(BITS * width)] for part, width in LAYOUT.items()}.items()
+    assert layout["type"][0] == f"1 to {MAX_TYPE_CHARS}"
+    assert f"`{ALPHABET}`" in HANDLES
+    assert f"That is {MAX_CHARS} characters at most." in HANDLES
+    handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
+    good = handles.mint("basket", principal=None)
+    reasons = {}
+    for sent in (handles.mint("basket", principal=Principal("desk")), handles.mint("browser"), good[:-1], good):
+        clock.now += 86_400 * (sent == good)
+        with pytest.raises(HandleError) as refused:
+            handles.verify("basket", sent)
+        reasons[refused.value.reason] = str(refused.value)
+    assert {row[0].strip("`"): row[2] for row in rows(HANDLES, "Error messages")} == reasons
+
+
+# --- all pages ---------------------------------------------------------------------------------------
 
 
 @needs("ruff")

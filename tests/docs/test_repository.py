@@ -1,50 +1,47 @@
 """The repository's public face works: workflows, the README on the package index, and what pages list and show."""
 
+import ast
+import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from browser import browsing
-from environments import INSTALLED, needs, require
-from pages import DOCS, ROOT
+from environments import require
+from pages import DOCS, ROOT, blocks, rows
 
 require("readme-renderer")
 
 import yaml
 from readme_renderer import markdown
 
-from mcp_sessions import SessionEvent
+from mcp_sessions import KeyRing, Limits, SessionEvent
+from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
+from mutants import MUTANTS, place_of
 
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-MAKEFILE, README = ((ROOT / name).read_text("utf-8") for name in ("Makefile", "README.md"))
+MAKEFILE, README, SECURITY = (
+    (ROOT / name).read_text("utf-8") for name in ("Makefile", "README.md", "docs/security.md")
+)
 COMMITTED = re.compile(
     r"https://(?:github|raw\.githubusercontent)\.com/mcp-sessions/mcp-sessions/(?:blob/)?main/([^#]+)"
 )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_calls_targets_that_exist_and_may_only_read(path: Path) -> None:
+def test_a_workflow_may_only_read(path: Path) -> None:
     """Unless a job asks for more; every action is pinned to a commit, and no checkout leaves a credential behind."""
     workflow = yaml.safe_load(path.read_text("utf-8"))
-    steps = [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
-    commands = "\n".join(step.get("run", "") for step in steps)
-    called = {target for words in re.findall(r"^make ([a-z -]+)", commands, re.MULTILINE) for target in words.split()}
-    assert called <= {*re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)}
-    assert called or path.stem == "release"
     assert workflow["permissions"] in ({}, {"contents": "read"})
-    actions = [step for step in steps if "uses" in step]
+    actions = [step for job in workflow["jobs"].values() for step in job.get("steps", []) if "uses" in step]
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"]) for step in actions)
     checkouts = [step for step in actions if step["uses"].startswith("actions/checkout@")]
     assert all(step["with"] == {"persist-credentials": False} for step in checkouts)
-    if path.stem == "tests":  # on every supported Python
-        project = (ROOT / "pyproject.toml").read_text("utf-8")
-        tested = workflow["jobs"]["suite"]["strategy"]["matrix"]["python"]
-        assert tested == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
 
 
 def test_the_readme_can_be_shown_by_the_package_index() -> None:
@@ -65,55 +62,82 @@ def test_the_readme_names_the_two_commands_that_set_up_everything(target: str) -
     assert re.search(rf"^{target}: setup", MAKEFILE, re.MULTILINE)
 
 
-def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
-    """Once there is a release, its entry has the package's version and a date; what is not released stands above it."""
-    entries = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
-    assert entries.pop(0) == "[Unreleased]"
-    version = re.escape(INSTALLED["mcp-sessions"])
-    assert entries == [] or re.fullmatch(rf"\[{version}\] - \d{{4}}-\d\d-\d\d", entries[0])
-
-
 # --- the API page ----------------------------------------------------------------------------------
 
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
-MODULES = {
-    **dict.fromkeys((f"mcp_sessions{name}" for name in ("", ".client", ".telemetry", ".testing")), "mcp-sessions"),
-    "mcp_sessions.integrations.fastapi": "fastapi",
-    "mcp_sessions.integrations.fastmcp": "fastmcp",
-}
-"""The modules from which users import, each with the distribution that it needs."""
+STORES = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
 
 
-def things() -> list[Any]:
-    """Import what the page names in full."""
-    return [getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in DOCUMENTED]
+def test_every_public_name_is_on_the_api_page() -> None:
+    """Under its own or another one of the same object; so are stores and events, which have none in `mcp_sessions`."""
+    found = [getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in DOCUMENTED]
+    public = [*STORES, *get_args(SessionEvent)]
+    for name in ("", ".client", ".telemetry", ".testing", ".integrations.fastapi", ".integrations.fastmcp"):
+        module = import_module(f"mcp_sessions{name}")
+        public += [getattr(module, each) for each in module.__all__]
+    assert [thing for thing in public if not any(thing is one for one in found)] == []
 
 
-@pytest.mark.parametrize("module", [pytest.param(name, marks=needs(what)) for name, what in MODULES.items()])
-def test_every_public_name_is_on_the_api_page(module: str) -> None:
-    """It is documented once, under its own name or another one of the same object."""
-    found, public = things(), import_module(module)
-    assert [name for name in public.__all__ if not any(getattr(public, name) is thing for thing in found)] == []
-    assert len(DOCUMENTED) == len(set(DOCUMENTED))
+# --- the security page -------------------------------------------------------------------------------
 
 
-def test_every_store_and_every_event_is_on_the_api_page() -> None:
-    """They have no name in `mcp_sessions`."""
-    stores = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
-    assert stores | {*get_args(SessionEvent)} <= {thing for thing in things() if isinstance(thing, type)}
+def test_every_defence_names_the_changes_that_remove_it() -> None:
+    """And every change is named once: what has no row defends nothing, and a row without one is not proved."""
+    named = [re.findall(r"`([a-z0-9-]+)`", row[-1]) for row in rows(SECURITY, "Defences")]
+    assert all(named)
+    assert sorted(name for row in named for name in row) == sorted(MUTANTS)
+    assert len(MUTANTS) >= 60
 
 
-TABLES = """return [...document.querySelectorAll('.table-wrapper')]
-  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_change_can_be_applied(name: str) -> None:
+    """Its old text is in one place, what comes of it is Python, and its tests are there."""
+    mutant = MUTANTS[name]
+    text = (ROOT / place_of(mutant)).read_text("utf-8")
+    assert text.count(mutant.old) == 1
+    ast.parse(text.replace(mutant.old, mutant.new))
+    for path in mutant.tests.split():
+        file, _, function = path.partition("::")
+        assert f"def {function}" in (ROOT / "tests" / file).read_text("utf-8")
 
 
-@pytest.mark.nightly
-def test_every_page_fits_a_phone(tmp_path: Path) -> None:
-    """Neither a page nor a table in it has to be scrolled sideways."""
-    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path], check=True)
-    with browsing() as browser:
-        browser.resize(390, 844)
-        for page in sorted(tmp_path.glob("*.html")):
-            browser.get(page.as_uri())
-            assert browser.execute_script("return document.documentElement.scrollWidth") == 390, page.name
-            assert browser.execute_script(TABLES) == [], page.name
+def test_every_limit_has_a_row() -> None:
+    """Every limit is on the page, except `store_timeout`, which callers do not influence."""
+    rows = "".join(re.findall(r"^\| (`[a-z_`, ]+) \|", SECURITY.partition("## Limits")[2], re.MULTILINE))
+    assert {field.name for field in fields(Limits)} - {"store_timeout"} == set(re.findall(r"`(\w+)`", rows))
+
+
+def commands(heading: str) -> list[str]:
+    """Return the commands of the first block under a heading."""
+    block, *_ = blocks(SECURITY.partition(f"\n{heading}\n")[2], "console")
+    return [line.removeprefix("$ ") for line in block.splitlines()]
+
+
+def test_the_commands_make_and_roll_keys(tmp_path: Path) -> None:
+    """The file is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`, and keeps its group and mode."""
+    program = tmp_path / "bin" / "mcp-sessions"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mcp_sessions "$@"\n', "utf-8")
+    program.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    keys = tmp_path / "keys"
+    group = os.getgid() + (os.geteuid() == 0)  # only root may give a file to another group
+
+    def ring_after(command: str) -> list[str]:
+        subprocess.run(["sh", "-ec", f"umask 022; {command}"], cwd=tmp_path, env=environ, check=True)
+        ring: KeyRing = key_source(f"file:{keys}")(0)
+        return list(ring._keys)
+
+    (make,) = commands("## Keys")
+    (old,) = ring_after(make)
+    assert keys.stat().st_mode & 0o777 == 0o600
+    os.chown(keys, -1, group)
+    keys.chmod(0o640)
+    rings = []
+    for command in commands("### Rotation"):
+        rings.append(ring_after(command))
+        files = [path.stat() for path in tmp_path.iterdir() if path.is_file()]
+        assert {(file.st_gid, file.st_mode & 0o777) for file in files} == {(group, 0o640)}
+    (new,) = rings[-1]
+    assert rings == [[old], [old, new], [new, old], [new]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "keys"]

@@ -1,12 +1,15 @@
-"""Pages of the documentation: their blocks and tables, and the parts that a command writes between two comments."""
+"""Pages of the documentation, their blocks and tables, and what commands write between two comments; and examples."""
 
 import re
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
+EXAMPLES: Final = ROOT / "examples"
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
@@ -19,6 +22,12 @@ def run(code: str, page: str = "page") -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, page, "exec", dont_inherit=True), names)  # the page's own code
     return names
+
+
+def example(name: str) -> Any:
+    """Import an example again, and return its app."""
+    sys.modules.pop(name, None)
+    return import_module(name).app
 
 
 def rows(text: str, heading: str) -> list[list[str]]:

@@ -16,9 +16,8 @@ import httpx
 import pytest
 from clients import INITIALIZE, LEGACY, SECRET
 from environments import program
-from example_servers import EXAMPLES, fresh
 from mcp import Client
-from pages import DOCS
+from pages import DOCS, EXAMPLES, example
 from programs import Nginx, Program, free_port
 from redis_servers import serving as serving_redis
 
@@ -191,7 +190,7 @@ async def test_a_session_of_routing_stays_on_its_instance(tmp_path: Path, monkey
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     monkeypatch.setenv("MCP_SESSIONS_STORE", f"sqlite:{tmp_path / 'sessions.db'}")
     async with AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(serving(fresh("routing"))) for _ in range(2)]
+        urls = [await stack.enter_async_context(serving(example("routing"))) for _ in range(2)]
         port, ports = free_port(), [httpx.URL(url).port for url in urls]
         nginx = Nginx(tmp_path, sys.modules["routing"].configuration(port, *ports), port)
         await stack.enter_async_context(nginx.running())

@@ -10,12 +10,8 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from environments import require
-
-require("mcp>=2")
-
-from example_servers import fresh
 from mcp import Client
+from pages import example
 from programs import free_port
 
 from integration.javascript import packages
@@ -34,7 +30,7 @@ async def gateway(origin: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """Serve a gateway before a server within the block, and yield the URL of its MCP endpoint."""
     monkeypatch.setenv("UPSTREAM", origin)
     monkeypatch.setenv("MCP_SESSIONS_KEYS", secrets.token_urlsafe(32))
-    async with serving(fresh("gateway")) as url:
+    async with serving(example("gateway")) as url:
         yield url
 
 

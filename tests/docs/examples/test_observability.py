@@ -15,9 +15,9 @@ import httpx
 import pytest
 from clients import INITIALIZE, SECRET
 from environments import program
-from example_servers import EXAMPLES
 from mcp import Client
 from observe import asked
+from pages import EXAMPLES
 from programs import Program, free_port
 
 FOLDER = EXAMPLES / "observability"

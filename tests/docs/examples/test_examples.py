@@ -1,15 +1,36 @@
-"""The example servers do what their first lines say, for a client of either era."""
+"""The examples do what their first lines say: servers, for a client of either era, and programs that print."""
 
 import json
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from clients import SESSION_KEY, Clock, RealClient
-from example_servers import Failed, running, use
+from clients import SECRET, SESSION_KEY, Clock, RealClient, lifespan
+from pages import EXAMPLES, example
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import client_sdk
+import client_two_conversations
+import subagents
+from integration.serving import serving
+
+
+@dataclass(eq=False)
+class Failed:  # noqa: PLW1641  # it is only compared
+    """A call that failed, with the text of the tool's error or of the protocol's; it equals one with a part of it."""
+
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Failed) and (self.text in other.text or other.text in self.text)
+
 
 Step = tuple[str, str, dict[str, Any], Any]  # session, tool, arguments, and the value or a part of its `Failed.text`
 
@@ -79,13 +100,39 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep what examples store in a temporary folder, and close the database of `transaction`."""
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
     monkeypatch.setenv("SANDBOXES", str(tmp_path))
     monkeypatch.delenv("SETTINGS_DB", raising=False)
     yield
     if "transaction" in sys.modules:
         sys.modules.pop("transaction").database.close()
+
+
+@asynccontextmanager
+async def running(name: str) -> AsyncIterator[ASGIApp]:
+    """Run a new app of an example within the block."""
+    app, state = example(name), dict[str, Any]()
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = state if scope["type"] == "lifespan" else dict(state)  # as servers do
+        await app(scope, receive, send)
+
+    async with lifespan(served):
+        yield served
+
+
+async def use(client: RealClient, tool: str, held: dict[str, str] | None = None, /, **arguments: Any) -> Any:
+    """Call a tool, and return its value, or how it failed."""
+    answer = (await client.send("tools/call", {"name": tool, "arguments": arguments}, session=held)).json
+    if "error" in answer:
+        return Failed(f"{answer['error']['code']} {answer['error']['message']}")
+    result = answer["result"]
+    if result.get("isError"):
+        return Failed(result["content"][0]["text"])
+    content = result["structuredContent"]
+    return content["result"] if content.keys() == {"result"} else content  # objects come as they are
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
@@ -220,3 +267,68 @@ async def test_a_list_grows_in_the_legacy_era_alone(*, modern: bool) -> None:
         assert [await listed(early), await listed(late)] == [locked, whole]
         if modern:
             assert await listed(None) == whole
+
+
+# --- programs, against servers on a network ----------------------------------------------------------
+
+ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on it alone
+
+
+async def printed(capsys: pytest.CaptureFixture[str], app: Any, *mains: Any) -> list[str]:
+    """Return what programs print that run one after another against a server."""
+    async with serving(app) as url:
+        for main in mains:
+            await main(url)
+    return capsys.readouterr().out.splitlines()
+
+
+@ASYNCIO
+async def test_a_session_outlives_its_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second start continues the count."""
+
+    async def main(url: str) -> None:
+        await client_sdk.main(str(tmp_path / "sessions.db"), url)
+
+    assert await printed(capsys, example("counter"), main, main) == [
+        *("begins a session", "count() -> 1", "count() -> 2", "count() -> 3"),
+        *("continues a session", "count() -> 4", "count() -> 5", "count() -> 6"),
+    ]
+
+
+@ASYNCIO
+async def test_each_conversation_has_its_own_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Parallel conversations over one connection keep separate notes, and one is continued by its name."""
+    lines = await printed(capsys, example("notebook"), client_two_conversations.main)
+    assert sorted(lines[:4]) == [
+        *("packing: ['socks', 'a hat']", "packing: ['socks']"),
+        *("shopping: ['milk', 'eggs']", "shopping: ['milk']"),
+    ]
+    assert lines[4:] == ["shopping: ['milk', 'eggs', 'butter']"]
+
+
+@ASYNCIO
+async def test_sub_agents_share_a_cart_and_have_a_browser_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is tried out on a copy shows nowhere else."""
+    lines = await printed(capsys, subagents.server(), subagents.main)
+    assert [line for line in lines if "visit" in line and "agent:" in line] == [
+        *("milk agent: visit -> ['/milk']", "tea agent: visit -> ['/tea']"),
+    ]
+    assert lines[-4:] == [
+        *("trial: visit -> ['/bread', '/caviar']", "trial: put -> ['bread', 'caviar', 'milk', 'tea']"),
+        *("orchestrator: visit -> ['/bread', '/salt']", "orchestrator: put -> ['bread', 'milk', 'salt', 'tea']"),
+    ]
+
+
+def test_the_demo_prints_every_step_and_no_credential() -> None:
+    """Each conversation has its own cart, which processes that were started later continue."""
+    command = [sys.executable, str(EXAMPLES / "demo.py")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not re.search(r"eyJ|\x1b", done.stdout)
+    carts = re.findall(r"([AB]) +add\(.*?\) +-> \[(.*?)\], +process (\d+)", done.stdout)
+    assert [f"{name} {cart}".replace("'", "") for name, cart, _ in carts] == [
+        *("A milk", "B socks", "A milk, eggs", "B socks, a hat"),
+        *("A milk, eggs, bread", "B socks, a hat, tickets", "A tea", "B socks, a hat, tickets, a map"),
+    ]
+    before, after = ({process for _, _, process in part} for part in (carts[:4], carts[4:]))
+    assert not before & after
