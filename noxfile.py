@@ -38,7 +38,6 @@ SLOW = (
     "tests/stores/test_sqlite.py",
     "tests/telemetry/test_inspector_page.py",
     "tests/telemetry/test_tracing_page.py",
-    "tests/test_advisories.py",
     "tests/test_packaging.py",
     "tests/test_types.py",
     "tests/tools",

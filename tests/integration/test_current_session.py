@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from clients import INITIALIZE
+from clients import INITIALIZE, RealClient
 
 from mcp_sessions import DataError, require_session
 from mcp_sessions.telemetry import SessionLogFilter
@@ -46,21 +46,21 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
 @both_backends
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
+    """Those of one client, and of two whose requests have the same ids."""
     async with running(cell) as server:
-        client = await server.connected()
-        sessions: list[dict[str, str] | None] = [await client.create() for _ in range(3)]
-        own = [await client.call("whoami", held) for held in sessions]
-        seen: list[str] = []
+        clients = [await server.connected(), await server.connected()]
+        turns = [(one, held) for one in clients for held in (await one.create(), await one.create(), None)]
+        own = [await client.call("whoami", held) for client, held in turns]
 
-        async def hold(held: dict[str, str] | None) -> None:
-            seen.append(await client.call("hold", held, name="any"))
+        async def hold(client: RealClient, held: dict[str, str] | None, ref: str) -> None:
+            assert await client.call("hold", held, name="any") == f"{ref} {ref}"
 
         async with anyio.create_task_group() as tasks:
-            for held in (*sessions, None):
-                tasks.start_soon(hold, held)
-            await server.hall.filled(4)
+            for (client, held), ref in zip(turns, own, strict=True):
+                tasks.start_soon(hold, client, held, ref)
+            await server.hall.filled(6)
             server.hall.open()
-    assert sorted(seen) == sorted(f"{one} {one}" for one in (*own, "nobody"))
+    assert len(set(own)) == 5
 
 
 @both_backends
