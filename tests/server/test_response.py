@@ -41,7 +41,7 @@ class Call:
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self.send = scope, send
         for step in self.steps:
-            await (send(step) if isinstance(step, dict) else step(self))
+            await (step(self) if callable(step) else send(step))
 
     async def end(self) -> None:
         """End its session, as another request does."""
