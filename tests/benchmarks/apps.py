@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from apps import read, reply
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,18 +23,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 TEXT: Final = "how much is the fish?"
-_JSON: Final = (b"content-type", b"application/json")
 _CONTENT: Final = {"content": [{"type": "text", "text": TEXT}], "isError": False}
 
 
 async def trivial(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer each JSON-RPC request with the same result."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-    request = json.loads(body)
-    await respond(send, json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "result": _CONTENT}).encode())
+    request = json.loads(await read(receive))
+    await reply(send, json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "result": _CONTENT}).encode())
 
 
 async def writing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,13 +49,6 @@ async def cookie_writing(scope: Scope, receive: Receive, send: Send) -> None:
     """As `trivial`; each call counts itself in Starlette's cookie session."""
     scope["session"]["calls"] = scope["session"].get("calls", 0) + 1
     await trivial(scope, receive, send)
-
-
-async def respond(send: Send, body: bytes) -> None:
-    """Send a JSON response."""
-    headers = [_JSON, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 class PassThrough:

@@ -3,24 +3,18 @@
 Nothing here imports OpenTelemetry's SDK, since instructions are counted in a process without it.
 """
 
-import json
-from typing import Any, Final
+from typing import Any
 
+from clients import INITIALIZE, SECRET, Client, RealClient, credentials
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, Limits, MCPSessionMiddleware
 
 from . import apps
 from .timing import CREATED, ECHOED, PLAIN, REFUSED, Row
-from .traffic import LEGACY, SESSION_KEY, Visits, message
+from .traffic import Visits, message
 
-SECRET: Final = "a-secret-for-benchmarks-0123456789-abcdefgh"
-RING: Final = KeyRing([SECRET])
-_HELLO: Final = {
-    "protocolVersion": LEGACY,
-    "capabilities": {},
-    "clientInfo": {"name": "benchmark", "version": "1.0.0"},
-}
+RING = KeyRing([SECRET])
 
 
 def wrap(app: ASGIApp, **options: Any) -> MCPSessionMiddleware:
@@ -30,19 +24,13 @@ def wrap(app: ASGIApp, **options: Any) -> MCPSessionMiddleware:
 
 async def created(app: ASGIApp, *, modern: bool = True) -> dict[str, str]:
     """Create a session; return its metadata as a client sends it back."""
-    body = message("sessions/create", {}, modern=modern)
-    answer = await Visits.of(app, body, method="sessions/create", modern=modern).answer()
-    return _retained(json.loads(answer.body)["result"]["session"])
+    return await RealClient(app, modern=modern).create()
 
 
 async def used(app: ASGIApp, session: dict[str, str]) -> dict[str, str]:
     """Call a tool in a session; return what the client retains of the session afterwards."""
-    answer = await Visits.of(app, message(session=session)).answer()
-    return _retained({**session, **json.loads(answer.body)["result"]["_meta"][SESSION_KEY]})
-
-
-def _retained(metadata: dict[str, str]) -> dict[str, str]:
-    return {name: metadata[name] for name in ("sessionId", "state") if name in metadata}
+    answer = await Client(app).tool(session=session)
+    return {**session, **credentials(answer.session or {})}
 
 
 def forged(session: dict[str, str]) -> dict[str, str]:
@@ -60,7 +48,7 @@ async def kinds(**options: Any) -> list[Row]:
     )
     session = await created(app)
     named, with_state = message(session=session), message(session=await used(writer, session))
-    create, hello = message("sessions/create", {}), message("initialize", _HELLO, modern=False)
+    create, hello = message("sessions/create", {}), message("initialize", INITIALIZE, modern=False)
     return [
         Row("ours, no session", Visits.of(app, message()), base=PLAIN),
         Row("ours, session", Visits.of(app, named), ECHOED),

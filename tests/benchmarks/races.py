@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from clients import SECRET
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.metrics import NoOpMeterProvider
@@ -46,7 +47,7 @@ PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
 
 def cookies(app: ASGIApp) -> ASGIApp:
     """Put Starlette's own sessions, in a signed cookie, around an application."""
-    return SessionMiddleware(app, secret_key=ours.SECRET)
+    return SessionMiddleware(app, secret_key=SECRET)
 
 
 async def cookie() -> dict[str, str]:

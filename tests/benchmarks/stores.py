@@ -16,11 +16,11 @@ from typing import Any, Final
 import anyio
 import postgres_servers
 import redis_servers
-from clients import lifespan
+from clients import Answer, lifespan
 
 from . import apps, ours
 from .timing import CREATED, ECHOED, MICROSECONDS, Report, Size, prove
-from .traffic import Answer, Visits, message
+from .traffic import Visits, message
 
 CALLERS: Final = 20  # that create sessions at the same time
 COLUMNS: Final = ("", "request p50", "p99", "tracked p50", "p99", "create p50", "p99", "delete p50", "p99")

@@ -13,7 +13,7 @@ from benchmarks.traffic import Visits, message
 
 def test_the_sections_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Every row is proved to do what it is measured for before it is timed."""
-    assert command.main(["--size", "tiny", "trivial", "stores", "capacity"]) == 0
+    assert command.main(["--size", "tiny", "trivial", "sdk-json", "stores", "capacity"]) == 0
     printed = capsys.readouterr().out
     assert ("ours, session, tracked" in printed, printed.count("postgresql://")) == (True, 3)
 

@@ -13,8 +13,10 @@ from statistics import median, quantiles
 from time import process_time
 from typing import Final
 
+from clients import SESSION_KEY
+
 from .apps import TEXT
-from .traffic import SESSION_KEY, Visits
+from .traffic import Visits
 
 MICROSECONDS: Final = 1e6
 NONE: Final = "none"
