@@ -22,14 +22,14 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF, Sampler
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span, use_span
-from recorded import named, said
+from recorded import ALIAS, named, said
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import SEP1364Create, Session, __version__
 from mcp_sessions.stores import RedisStore
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._sqlite import SQLiteStore
-from mcp_sessions.telemetry import SessionSampler
+from mcp_sessions.telemetry import SessionSampler, SessionSpanProcessor
 
 NAMES = ("session.id", "mcp.session.id")
 CALLER, HTTP = 0xCA, 0x8A
@@ -58,16 +58,18 @@ def around(**attributes: str) -> Any:
 
 
 async def test_a_message_is_a_server_span_by_the_conventions(spans: list[ReadableSpan]) -> None:
-    """With its session and its client's own name, as the span of the session's start."""
+    """With its client's own name, and its session by every name, as the spans of the session's start."""
+    SessionSpanProcessor(aliases=[ALIAS])
     client = Client(sessions(Server()), http_version="1.1")
     held = (await client.send("sessions/create", {"_meta": CLIENT})).result["session"]
+    await client.send("tools/list", session=held)
     ref = (await client.tool(session=held)).result["content"]
     span, start = named(spans, "tools/call whoami"), named(spans, "session start")
     assert (span.kind, span.status.status_code) == (SpanKind.SERVER, StatusCode.UNSET)
     made = span.instrumentation_scope
     assert made is not None
     assert (made.version, made.schema_url) == (__version__, "https://opentelemetry.io/schemas/1.44.0")
-    both = {**dict.fromkeys(NAMES, ref), "mcp_sessions.client": "wire 1"}
+    both = {**dict.fromkeys((*NAMES, ALIAS), ref), "mcp_sessions.client": "wire 1"}
     assert span.attributes == {
         **both,
         "mcp.method.name": "tools/call",
@@ -82,6 +84,8 @@ async def test_a_message_is_a_server_span_by_the_conventions(spans: list[Readabl
         "output.value": "success",
     }
     assert start.attributes == {**both, "mcp_sessions.expires_at": START + 7 * 86_400}
+    for name in ("tools/list", "sessions/create"):
+        assert said(named(spans, name), *both) == [*both.values()]
 
 
 FOUND = b'{"result":{}}'
