@@ -26,7 +26,7 @@ from opentelemetry.trace import (
     set_span_in_context,
     use_span,
 )
-from recorded import ALIAS, Recorder, process_wide
+from recorded import ALIAS, Recorder, process_wide, said
 
 from mcp_sessions import Correlation, Session, current_correlation
 from mcp_sessions.telemetry import SessionSpanProcessor
@@ -72,24 +72,20 @@ def nest(tracer: Tracer, **how: Any) -> None:
 
 
 async def test_every_span_within_a_sessions_request_names_it() -> None:
-    """A span and the one below it carry all names; those before and after the session's request carry none."""
-    with tracing() as (tracer, attributes):
-        with tracer.start_as_current_span("before"):
-            ref = await handling(lambda session: nest(tracer))
-        tracer.start_span("after").end()
-    named = dict.fromkeys(OURS, ref)
-    assert attributes == {"outer": named, "inner": named, "before": {}, "after": {}}
-
-
-async def test_a_thread_that_copies_no_context_belongs_to_the_session_of_the_span_above() -> None:
+    """And those below, also in a thread that copies no context; the span above may be of another session's request."""
+    another = dict.fromkeys(OURS, "ses_another")
     with tracing() as (tracer, attributes), ThreadPoolExecutor(1) as pool:
 
         def start(session: Session) -> None:
             with tracer.start_as_current_span("outer") as outer:
-                pool.submit(nest, tracer, context=set_span_in_context(outer, Context())).result()
+                tracer.start_span("inner").end()
+                pool.submit(lambda: tracer.start_span("thread", set_span_in_context(outer, Context())).end()).result()
 
-        ref = await handling(start)
-    assert attributes["inner"] == dict.fromkeys(OURS, ref)
+        with tracer.start_as_current_span("above", attributes=another):
+            ref = await handling(start)
+        tracer.start_span("after").end()
+    own = dict.fromkeys(OURS, ref)
+    assert attributes == {"thread": own, "inner": own, "outer": own, "above": another, "after": {}}
 
 
 async def test_the_middlewares_own_spans_are_left_to_it() -> None:
@@ -147,14 +143,6 @@ async def test_a_chat_keeps_its_name(
     assert attributes == {"outer": {**kept[0], **ours}, "inner": {**kept[1], **ours}}
 
 
-async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref() -> None:
-    """A server that calls another one in its own process: the span above is ours, of the other session."""
-    with tracing() as (tracer, attributes), tracer.start_as_current_span("above") as above:
-        above.set_attributes(dict.fromkeys(OURS, "ses_another"))
-        ref = await handling(lambda session: nest(tracer))
-    assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
-
-
 async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
     written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
@@ -199,10 +187,13 @@ LABEL = {"mcp_sessions.correlation": "c1", "mcp_sessions.correlation.source": "m
 
 
 @pytest.mark.parametrize(
-    ("within_session", "method"), [(False, "tools/call"), (True, "tools/call"), (False, "initialize")]
+    ("within_session", "method", "option"),
+    [(False, "tools/call", "off"), (True, "tools/call", "auto"), (False, "initialize", "off")],
 )
-async def test_a_label_is_on_the_spans_of_its_request_and_is_no_session(within_session: bool, method: str) -> None:
-    """On the span around and on those below; tasks that a handshake starts outlive it, and do not inherit it."""
+async def test_a_label_is_on_the_spans_of_its_request_and_is_no_session(
+    within_session: bool, method: str, option: str
+) -> None:
+    """On the message's span, else the one around, and below; tasks that a handshake starts do not inherit it."""
     seen: list[Correlation | None] = []
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
@@ -210,28 +201,19 @@ async def test_a_label_is_on_the_spans_of_its_request_and_is_no_session(within_s
         seen.append(current_correlation())
         return "done" if session is None else session.ref
 
-    client = Client(sessions(Server(tool=tool), correlate=True, spans="off"))
+    client = Client(sessions(Server(tool=tool), correlate=True, spans=option))
     session = await client.create() if within_session else None
-    with tracing() as (tracer, attributes):
+    with tracing() as (tracer, attributes), process_wide().recording() as spans:
         with tracer.start_as_current_span("around"):
             answer = await client.send(method, {"name": "tool", **LABELLED}, session=session)
         tracer.start_span("after").end()
     named = dict.fromkeys(OURS, answer.result.get("content")) if within_session else {}
     in_the_tool = {"in the tool": {**LABEL, **named}} if method == "tools/call" else {}
-    assert attributes == {**in_the_tool, "around": LABEL, "after": {}}
+    assert attributes == {**in_the_tool, "around": LABEL if option == "off" else {}, "after": {}}
+    for span in spans:
+        assert said(span, *LABEL, "session.id") == [*LABEL.values(), named["session.id"]]
+    assert len(spans) == (option == "auto")
     assert seen == [Correlation("c1", "meta:openai/session")] * len(in_the_tool)
-
-
-async def test_the_span_of_the_message_itself_carries_the_label() -> None:
-    """Where the middleware makes that span, the label is on it, with or without a session."""
-    client = Client(sessions(Server(), correlate=True))
-    session = await client.create()
-    with process_wide().recording() as spans:
-        for held in (None, session):
-            await client.send("tools/call", {"name": "whoami", **LABELLED}, session=held)
-    made = [dict(span.attributes or {}) for span in spans if span.name == "tools/call whoami"]
-    assert [{name: attributes[name] for name in LABEL} for attributes in made] == [LABEL, LABEL]
-    assert ["session.id" in attributes for attributes in made] == [False, True]
 
 
 # --- the sampler -------------------------------------------------------------------------------------

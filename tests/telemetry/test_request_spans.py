@@ -11,12 +11,10 @@ from uuid import uuid4
 import postgres_servers
 import psycopg
 import pytest
-import redis_servers
 from apps import Server, reply, sessions
 from clients import INITIALIZE, START, Client, Header
 from opentelemetry import baggage, context, trace
 from opentelemetry.instrumentation import asgi
-from opentelemetry.instrumentation.redis import RedisInstrumentor
 from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -26,7 +24,6 @@ from recorded import ALIAS, named, said
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import SEP1364Create, Session, __version__
-from mcp_sessions.stores import RedisStore
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.telemetry import SessionSampler, SessionSpanProcessor
@@ -341,17 +338,6 @@ async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[Readab
     finally:
         SQLite3Instrumentor().uninstrument()
     assert {span.name for span in spans} == {*OURS, "SELECT"}
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # redis-py runs on it alone
-async def test_a_redis_store_leaves_no_spans(spans: list[ReadableSpan]) -> None:
-    store = RedisStore(redis_servers.shared().url, prefix=f"{uuid4().hex}:", durability="ignore")
-    RedisInstrumentor().instrument()
-    try:
-        await lives(store)
-    finally:
-        RedisInstrumentor().uninstrument()
-    assert {span.name for span in spans} == OURS
 
 
 async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
