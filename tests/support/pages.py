@@ -1,4 +1,4 @@
-"""Pages of the documentation, their blocks and tables, and what commands write between two comments; and examples."""
+"""Pages of the documentation, their blocks and tables; and examples."""
 
 import re
 import sys
@@ -34,21 +34,6 @@ def rows(text: str, heading: str) -> list[list[str]]:
     """Return the cells of the first table under a heading."""
     table = text.partition(f"# {heading}\n")[2].partition("\n|")[2].partition("\n\n")[0]
     return [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines()[2:]]
-
-
-def replace(page: Path, command: str, text: str) -> None:
-    """Replace the part of the page that a command writes."""
-    before, begin, rest = page.read_text("utf-8").partition(f"<!-- begin: written by `{command}` -->")
-    _, end, after = rest.partition("<!-- end -->")
-    assert begin, page
-    assert end, page
-    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}", "utf-8")
-
-
-def part(page: Path, command: str) -> str:
-    """Return the part of the page that a command writes."""
-    _, _, rest = page.read_text("utf-8").partition(f"<!-- begin: written by `{command}` -->")
-    return rest.partition("<!-- end -->")[0].strip()
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

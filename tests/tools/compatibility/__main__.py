@@ -8,4 +8,4 @@ sys.path[:0] = [str(TESTS / folder) for folder in ("", "support", "tools")]  # a
 
 from compatibility.matrix import main
 
-main()
+sys.exit(main())

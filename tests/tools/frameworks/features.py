@@ -1,7 +1,7 @@
 """What `Wire(era="auto")` costs: the features of clients that it leads to the legacy era, bare against wrapped.
 
 `python -m tests.tools.frameworks --features` tries the clients of Node, which keep no cookies, with a server that has
-every feature, and writes the table into the page of clients. A question to the client counts where the server may ask
+every feature, and prints the table of `docs/clients.md`. A question to the client counts where the server may ask
 in either era's way. A server that keeps transport sessions is wrapped with the bridge.
 """
 
@@ -21,7 +21,6 @@ from conformance import server
 
 from . import trial
 
-COMMAND: Final = f"{trial.COMMAND} --features"
 CLIENTS: Final = {
     "ts": "@modelcontextprotocol/client",
     "ai": "@ai-sdk/mcp",

