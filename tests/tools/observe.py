@@ -343,7 +343,7 @@ def main() -> None:
         if name in TOOLS:
             observe(name)
         else:
-            programs = installed("logfire", "logfire", "httpx", "-e", str(ROOT))
+            programs = installed("logfire", "logfire", "httpx", "pytest", "-e", str(ROOT))
             subprocess.run([programs / "python", __file__, "--logfire"], timeout=PATIENCE, check=True)
             print("logfire: its SDK names the session")
 
