@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from apps import SHORT, Server, sessions
-from clients import SECRET, START, Client
+from clients import SECRET, Client
 from environments import needs
 from pages import DOCS, blocks, run
 from redis_servers import PROGRAM
@@ -28,7 +28,6 @@ from mcp_sessions import (
     Wire,
     add_sessions,
 )
-from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
 from mcp_sessions._server.options import (
     GROUPS,
@@ -59,22 +58,10 @@ def test_the_typed_keywords_are_the_options() -> None:
     assert len(fields(Options)) <= 20
 
 
-@pytest.mark.parametrize(("path", "kept"), [(None, None), ("/a/b/", "/a/b"), ("/", "")])
-def test_a_trailing_slash_of_a_path_makes_no_difference(path: str | None, kept: str | None) -> None:
-    assert sessions(Server(), path=path).path == kept
-
-
-def test_a_duration_may_be_a_timedelta_and_an_idle_timeout_as_long_as_the_lifetime() -> None:
-    runtime = sessions(Server(), lifetime=timedelta(days=1), idle_timeout=DAY)._runtime
-    assert (runtime.lifetime, runtime.idle_timeout) == (DAY, DAY)
-
-
-async def test_data_has_the_limits_that_were_asked_for() -> None:
-    data = sessions(Server(), max_data_bytes=20, max_value_bytes=10)._runtime.data("ses_a", START + 60)
-    await data.set("a", "x" * 8)
-    for key, size, words in (("a", 9, r"Limits\.value_bytes"), ("b", 8, "the limit is 20")):
-        with pytest.raises(DataTooLarge, match=words):
-            await data.set(key, "x" * size)
+def test_a_slash_at_the_end_and_a_timedelta_make_no_difference() -> None:
+    """An idle timeout may be as long as the lifetime."""
+    app = sessions(Server(), path="/a/b/", lifetime=timedelta(days=1), idle_timeout=DAY)
+    assert (app.path, app._runtime.lifetime, app._runtime.idle_timeout) == ("/a/b", DAY, DAY)
 
 
 DURATIONS = {
@@ -85,28 +72,19 @@ DURATIONS = {
 WRONG: list[tuple[str, list[Any], str]] = [
     ("path", ["mcp", 1], "must begin with '/', as in path='/mcp'; None means every path"),
     ("path", ["/{tenant}/mcp", "/mcp}"], r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None"),
-    ("audience", ["", "a\n", "ä", None], "audience=.* must be printable ASCII"),
-    ("issuer", ["\x00"], "issuer=.* must be printable ASCII"),
+    ("audience", ["", "a\n", None], "audience=.* must be printable ASCII"),
     ("bridge", ["yes", 1], "bridge=.* must be True or False"),
     *(
         (name, [least / 2], f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
         for name, least in DURATIONS.items()
     ),
-    ("lifetime", [None, float("inf"), float("nan"), True, "60", timedelta(0), 1e15], "must be from 1 to"),
-    *(
-        (f"max_{name}", [0], f"max_{name}=.* must be a whole number of at least 1")
-        for name in ("body_bytes", "state_bytes", "event_bytes", "nesting", "data_bytes", "value_bytes")
-    ),
+    ("lifetime", [None, float("inf"), True, "60", timedelta(0), 1e15], "must be from 1 to"),
     ("max_batch", [0, 1.5, True, "1", None], "max_batch=.* must be a whole number of at least 1"),
     ("max_token_bytes", [511, None], "max_token_bytes=.* at least 512"),
-    ("token_cache", [-1, None], "token_cache=.* at least 0"),
-    ("create_limit", [0, 1.5], "create_limit=.* at least 1"),
+    ("token_cache", [-1], "token_cache=.* at least 0"),
+    ("create_limit", [0], "create_limit=.* at least 1"),
     ("lists", ["all", ["stable"]], "must be one of 'stable', 'session', 'untouched'"),
-    (
-        "extensions",
-        ["fork", ("fork", "join"), None, [1]],
-        r"must be a tuple of some of 'fork', 'list', or \(\)",
-    ),
+    ("extensions", ["fork", ("fork", "join"), None], r"must be a tuple of some of 'fork', 'list', or \(\)"),
     (
         "inspector",
         [8787, "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80"],
@@ -121,13 +99,10 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("store", [None], "store= takes a store, not None"),
     ("on_store_error", ["ignore"], "must be one of 'refuse', 'allow'"),
     ("tracked", [1, "yes"], "tracked=.* must be True, False or Tracking"),
-    *(
-        (name, ["print"], f"{name}= takes a function")
-        for name in ("listen", "on_create", "on_end", "redact", "principal")
-    ),
+    ("listen", ["print"], "listen= takes a function"),
+    ("principal", ["print"], "principal= takes a function"),
     ("metrics", [True, print], r"metrics= takes a SessionMetrics\(\), not "),
     ("require", [{"tool/call": True}], "which is not a method; did you mean 'tools/call'"),
-    ("require", [{"Resource/Read ": True}], "which is not a method; did you mean 'resources/read'"),
     ("require", ["sometimes"], "require="),
     (
         "dialects",
