@@ -214,7 +214,7 @@ MUTANTS: Final = {
     ),
     # stores
     "cutoff": Mutant(BASE, "facts.ended or issued_at < facts.cutoff_time", "facts.ended", MEMORY_TESTS),
-    "epoch": Mutant(BASE, "facts.epoch <= issued_at", "True", "stores/test_sqlite.py"),
+    "epoch": Mutant(BASE, "facts.epoch <= issued_at", "True", "stores/test_every_store.py"),
     "unrecorded": Mutant(
         BASE,
         "if facts.seen_at is None:\n        return SessionStatus.UNKNOWN",

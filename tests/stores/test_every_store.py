@@ -1,5 +1,6 @@
 """Beside the contract: losses, lost answers, who fills a store, and how often a request waits for one on a network."""
 
+import logging
 import re
 import sqlite3
 import time
@@ -51,23 +52,38 @@ def lose(kind: str, folder: Path) -> None:
 
 
 @SHARED
-async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(kind: str, tmp_path: Path) -> None:
-    """Never is what was deleted accepted again, and never is what begins after the loss refused."""
-    make = partial(STORES[kind], clock := Clock(), tmp_path)
-    for number in range(5):
-        clock.now += 0.001
-        store, deleted, new = make(), session(f"deleted-{number}"), session(f"new-{number}")
-        await store.register_at_epoch(deleted)
-        assert await store.status(deleted) is SessionStatus.LIVE
-        await revoke(store, deleted)
-        await store.close()
-        lose(kind, tmp_path)
-        clock.now += 0.001
-        fresh = make()
-        await fresh.open()
-        await fresh.register_at_epoch(new)
-        assert await fresh.statuses([deleted, new]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
-        await fresh.close()
+@pytest.mark.parametrize(("forgotten", "status"), [("refuse", SessionStatus.UNKNOWN), ("accept", SessionStatus.LIVE)])
+async def test_a_store_that_is_new_or_was_emptied_vouches_for_no_session_from_before(
+    kind: str, forgotten: str, status: SessionStatus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been ended, so it is refused, unless that is asked for; a line in the log says so.
+
+    On every worker, whichever notices first, and in the very second of the loss; what begins after it lives.
+    """
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    clock = Clock()
+    workers = [STORES[kind](clock, tmp_path, forgotten=forgotten) for _ in range(3)]
+    *both, fresh = workers
+    old, one, new = session("old", issued_at=START - 1), session("one"), session("new")
+    await both[0].register_at_epoch(one)
+    for worker in both:
+        assert await worker.statuses([old, one]) == [status, SessionStatus.LIVE]
+    made = [text for text in caplog.messages if "it accepts sessions that begin from now on" in text]
+    assert len(made) == (kind != "redis")
+    assert await revoke(both[0], one)
+    lose(kind, tmp_path)
+    clock.now += 0.001
+    for worker in (*both, *both):
+        assert await worker.statuses([old, one]) == [status] * 2
+    lost = [text for text in caplog.messages if re.search("lost its data|was deleted|were dropped", text)]
+    assert 1 <= len(lost) <= len(both)
+    await fresh.register_at_epoch(new)
+    for worker in workers:
+        assert await worker.statuses([old, one, new]) == [status, status, SessionStatus.LIVE]
+    assert await revoke(fresh, old)
+    assert [await worker.status(old) for worker in workers] == [SessionStatus.ENDED] * 3
+    for worker in workers:
+        await worker.close()
 
 
 @SHARED

@@ -97,17 +97,6 @@ async def test_the_time_that_tables_take_to_be_made_is_not_a_difference_of_clock
     assert not any("synchronize the clocks" in text for text in caplog.messages)
 
 
-async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, schema: str, clock: Clock) -> None:
-    """Tables that vanish are made again, and what they were given in this second is lost as well."""
-    store, trusting = make_store(), make_store(forgotten="accept")
-    old = session("old", issued_at=START - 1)
-    assert await store.statuses([old, session()]) == [SessionStatus.UNKNOWN, SessionStatus.LIVE]
-    assert await trusting.status(old) is SessionStatus.LIVE
-    postgres_servers.shared().execute(f"DROP SCHEMA {schema} CASCADE")
-    assert await store.status(session()) is SessionStatus.UNKNOWN
-    assert await store.status(session(issued_at=START + 1)) is SessionStatus.LIVE
-
-
 async def test_tables_of_another_version_are_refused_with_the_remedy(
     make_store: Make, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,35 +72,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- what is noticed -----------------------------------------------------------------------------
 
 
-async def test_an_empty_redis_is_a_beginning(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """Sessions that begin in the very second in which it is met live; older ones are unknown."""
-    old = claims("old", clock)
-    clock.now += 1.5
-    with serving(**KEEPS) as server:
-        async with opened(server, clock) as store:
-            assert await store.statuses([old, claims("other", clock)]) == [UNKNOWN, UNKNOWN]
-            one = await begun(store, "one", clock)
-            assert await store.statuses([old, one]) == [UNKNOWN, LIVE]
-            clock.now += 60
-            async with opened(server, clock) as other:
-                assert [await store.status(one), await other.status(one)] == [LIVE, LIVE]
-    assert warnings(caplog) == []
-
-
-async def test_emptying_redis_ends_what_was_issued_before(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """On every worker, whichever notices first, and in the very second of the loss; each worker warns once."""
-    with serving(**KEEPS) as server:
-        async with opened(server, clock) as store, opened(server, clock) as other:
-            ended, live = claims("ended", clock), claims("live", clock)
-            assert await revoke(store, ended)
-            server.command("FLUSHALL")
-            for _ in range(2):
-                assert await store.statuses([ended, live]) == [UNKNOWN, UNKNOWN]
-                assert await other.status(ended) is UNKNOWN
-            assert warnings(caplog) == [LOSS]
-            assert await other.statuses([live, await begun(other, "new", clock)]) == [UNKNOWN, LIVE]
-
-
 async def test_a_clock_that_steps_back_takes_the_epoch_nowhere(clock: Clock) -> None:
     """What was unknown before the loss stays so after it: it may have ended."""
     clock.now -= 50
@@ -133,19 +104,6 @@ async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(
             assert await late.status(one) is UNKNOWN
             assert await late.status(await begun(late, "two", clock)) is LIVE
     assert warnings(caplog) == [LOSS]
-
-
-async def test_who_accepts_the_risk_keeps_sessions(clock: Clock) -> None:
-    """And those that had been deleted."""
-    with serving() as server:
-        async with opened(server, clock, forgotten="accept") as store:
-            ended, live = claims("ended", clock), claims("live", clock)
-            assert await revoke(store, ended)
-            server.command("FLUSHALL")
-            clock.now += 60
-            assert await store.statuses([ended, live]) == [LIVE, LIVE]
-            assert await revoke(store, ended)
-            assert await store.statuses([ended, live]) == [ENDED, LIVE]
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -1,7 +1,6 @@
 """The store of one machine: what it takes, what it survives, and what it never does while others wait."""
 
 import gc
-import logging
 import os
 import platform
 import sqlite3
@@ -28,7 +27,7 @@ from mcp_sessions._errors import DataGone, MCPSessionsError, StoreFull, StoreUna
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
-from mcp_sessions.stores._base import Forgotten, Record, SessionStatus
+from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import LATER, START, Clock, at_once, namespace, revoke, session
 
@@ -81,23 +80,6 @@ class Work:
 
 
 # --- what came before ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("forgotten", "status"), [("refuse", SessionStatus.UNKNOWN), ("accept", SessionStatus.LIVE)])
-async def test_sessions_from_before_the_file_was_made_may_have_been_ended(
-    path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, forgotten: Forgotten, status: SessionStatus
-) -> None:
-    """So they are refused, unless that is asked for. A calm line in the log says so; that second's sessions live."""
-    store = SQLiteStore(path, forgotten=forgotten, clock=clock)
-    with caplog.at_level(logging.INFO, "mcp_sessions"):
-        await store.open()
-    (line,) = caplog.records
-    assert (line.levelname, "accepts sessions that begin from now on" in line.getMessage()) == ("INFO", True)
-    before, *others = [session(issued_at=START + n) for n in (-1, 0, 1)]
-    assert await store.statuses([before, *others]) == [status, SessionStatus.LIVE, SessionStatus.LIVE]
-    await revoke(store, before)
-    assert await store.status(before) is SessionStatus.ENDED
-    await store.close()
 
 
 # --- locks and giving up -------------------------------------------------------------------------

@@ -22,11 +22,15 @@ def name(folder: Path) -> str:
     return f"s{hashlib.sha256(bytes(folder)).hexdigest()[:32]}"
 
 
-STORES: dict[str, Callable[[Callable[[], float], Path], Store]] = {
-    "memory": lambda clock, folder: MemoryStore(clock=clock),  # which is lost with its process
-    "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
-    "redis": lambda clock, folder: RedisStore(redis_servers.shared().url, prefix=name(folder), clock=clock, timeout=10),
-    "postgres": lambda clock, folder: PostgresStore(
-        postgres_servers.shared().url, schema=name(folder), clock=clock, durability="ignore", timeout=10
+STORES: dict[str, Callable[..., Store]] = {
+    "memory": lambda clock, folder, **options: MemoryStore(clock=clock, **options),  # which is lost with its process
+    "sqlite": lambda clock, folder, **options: SQLiteStore(folder / "sessions.db", clock=clock, **options),
+    "redis": lambda clock, folder, **options: RedisStore(
+        redis_servers.shared().url, **{"prefix": name(folder), "clock": clock, "timeout": 10, **options}
+    ),
+    "postgres": lambda clock, folder, **options: PostgresStore(
+        postgres_servers.shared().url,
+        **{"schema": name(folder), "clock": clock, "durability": "ignore", "timeout": 10, **options},
     ),
 }
+"""By kind: what makes a store with a clock, for a folder, with options of its own."""
