@@ -11,7 +11,7 @@ from clients import INITIALIZE, Client, Clock, by, call, http, user_of
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, SpanKind
-from recorded import named, said
+from recorded import messages, named, said
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
@@ -67,22 +67,18 @@ async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpa
 
 
 async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
-    """Its token is not sent then; its record knows where it began."""
+    """Its token is not sent then; its record knows where it began. A start says where conversations share a session."""
     clock = Clock()
-    middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
-    await Client(middleware).create()
+    options = {"principal": lambda scope: "ann", "transport.principal": True, "transport_lifetime": 60}
+    middleware = sessions(Server(), clock=clock, tracked=True, **options)
+    await Client(middleware).tool()
     clock.now += 60
     await sweeper_of(middleware).sweep()
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
+    assert said(start, "mcp_sessions.kind") == ["principal"]
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
     assert said(end, "mcp_sessions.reason", "mcp_sessions.duration") == ["expired", 60]
-
-
-async def test_the_start_says_where_all_conversations_of_a_principal_share_it(spans: list[ReadableSpan]) -> None:
-    client = Client(sessions(Server(), principal=lambda scope: "ann", tracked=True, **{"transport.principal": True}))
-    await client.tool()
-    assert said(named(spans, "session start"), "mcp_sessions.kind") == ["principal"]
 
 
 async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpan]) -> None:
@@ -125,29 +121,23 @@ META = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "wire", "versio
 WHO = ("user.id", "client.address", "mcp_sessions.client")
 
 
-async def test_each_span_of_a_session_says_who_sends_the_request(spans: list[ReadableSpan]) -> None:
-    app = sessions(Server(), principal=user_of, user=user)
-    client = Client(app, client=("192.0.2.7", 4242))
+async def test_each_span_of_a_session_says_who_sends_the_request(
+    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user only where the application names one; by default nothing of it is written."""
+    app, network = sessions(Server(), principal=user_of, user=user), ("192.0.2.7", 4242)
+    client = Client(app, client=network)
     held = (await client.send("sessions/create", META, by("ann"))).result["session"]
     await client.tool("whoami", by("ann"), session=held)
     await client.send("sessions/delete", None, by("ann"), session=held)
     names = ("session start", "sessions/create", "tools/call whoami", "session end", "sessions/delete")
     assert {span.name: said(span, *WHO) for span in spans} == {name: ["ann", "192.0.2.7", "wire 1"] for name in names}
-
-
-async def test_a_user_whom_the_application_does_not_name_is_not_on_the_span(
-    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nor is one of an anonymous caller, whose address and client are; by default nothing of it is written."""
-    app = sessions(Server(), principal=user_of, user=user)
-    await Client(app, client=("192.0.2.7", 4242)).send("tools/list", META)
-    assert said(spans[-1], *WHO) == [None, "192.0.2.7", "wire 1"]
+    await client.send("tools/list", META)
     for name in ("shy", "broken"):
         await Client(app).tool("whoami", by(name))
-        assert said(spans[-1], *WHO) == [None, None, None]
+    await Client(sessions(Server(), principal=user_of), client=network).tool("whoami", by("ann"))
+    assert [said(span, *WHO) for span in spans[5:]] == [[None, "192.0.2.7", "wire 1"], *[[None] * 3] * 3]
     assert "cannot add the user to a span: LookupError" in caplog.text
-    await Client(sessions(Server(), principal=user_of), client=("192.0.2.7", 4242)).tool("whoami", by("ann"))
-    assert said(spans[-1], *WHO) == [None, None, None]
 
 
 # --- sessions of the wrapped server ------------------------------------------------------------------
@@ -181,30 +171,23 @@ async def test_an_id_that_the_server_has_not_named_is_not_a_session(spans: list[
     client = Client(sessions(server()), modern=False)
     await client.tool("whoami", (HEADER, b"made-up"))
     await client.send("sessions/delete", {}, (HEADER, b"made-up"))
-    for method in ("GET", "DELETE"):
-        with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
-            await call(client.app, http(method, headers=[(HEADER, b"made-up")]))
-    assert len(spans) == 4
-    assert [said(span, *NAMES) for span in spans] == [[None, None]] * 4
+    with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
+        await call(client.app, http("DELETE", headers=[(HEADER, b"made-up")]))
+    assert [said(span, *NAMES) for span in spans] == [[None, None]] * 3
 
 
 async def test_the_sessions_of_the_server_that_are_known_are_bounded(
     spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those used last are."""
     monkeypatch.setattr(_attributes, "_MAX_SESSIONS", 2)
     client = Client(sessions(Stateful()), modern=False)
-
-    async def begin() -> bytes:
-        return (await client.send("initialize", INITIALIZE)).headers[b"Mcp-Session-Id"]
-
-    async def is_named(own: bytes) -> bool:
+    first, second = [(await client.send("initialize")).headers[b"Mcp-Session-Id"] for _ in range(2)]
+    await client.tool("whoami", (HEADER, first))
+    await client.send("initialize")
+    for own in (first, second):
         await client.tool("whoami", (HEADER, own))
-        return said(spans[-1], *NAMES) == [server_ref(own.decode())] * 2
-
-    first, second = await begin(), await begin()
-    assert await is_named(first)
-    await begin()
-    assert [await is_named(first), await is_named(second)] == [True, False]
+    assert [said(span, "session.id")[0] is not None for span in messages(spans, "tools/call")] == [True, True, False]
 
 
 # --- without tracing -----------------------------------------------------------------------------
@@ -227,18 +210,13 @@ async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch:
 
 
 OfAnotherName = type("ProxyTracerProvider", (trace.TracerProvider,), {"get_tracer": TracerProvider.get_tracer})
-PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True, OfAnotherName: True}
-"""Logfire calls its own by the name of a stand-in, and that one takes spans."""
 
 
-@pytest.mark.parametrize(("kind", "takes"), PROVIDERS.items(), ids=lambda of: getattr(of, "__name__", str(of)))
-def test_the_api_s_stand_ins_keep_nothing(
-    kind: type[trace.TracerProvider], takes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    assert not is_traced()
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", kind())
-    assert is_traced() is takes
+def test_the_api_s_stand_ins_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logfire calls its own provider by the name of a stand-in, and that one takes spans."""
+    for provider in (None, NoOpTracerProvider(), ProxyTracerProvider(), TracerProvider(), OfAnotherName()):
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        assert is_traced() is (type(provider) in {TracerProvider, OfAnotherName}), provider
 
 
 def test_an_untraced_middleware_and_its_store_import_no_opentelemetry(tmp_path: Path) -> None:
