@@ -1,6 +1,6 @@
 """The span around a request, of an HTTP instrumentation, says what the request was, as tools show it for the whole."""
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,24 +16,12 @@ require("opentelemetry-sdk>=1.28")
 from opentelemetry import trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integration.servers import CELLS, bare
 
 CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
-
-
-class PlainServer(Server):
-    """A server that starts and stops as others do."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await super().__call__(scope, receive, send)
-            return
-        for word in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{word}.complete"})
 
 
 def instrumented(app: ASGIApp) -> ASGIApp:
@@ -49,13 +37,13 @@ META = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
 WHAT = ("session.id", "mcp.method.name", "gen_ai.tool.name", "error.type")
 
 
-@pytest.mark.parametrize("make", [PlainServer, lambda: bare(CELL)], ids=["ours", "native"])
+@pytest.mark.parametrize("is_native", [False, True])
 async def test_it_names_the_session_the_method_the_tool_and_the_error(
-    make: Callable[[], Any], spans: list[ReadableSpan]
+    is_native: bool, spans: list[ReadableSpan]
 ) -> None:
     """Also where a session is one trace: around a server that makes spans itself, and around one that does not."""
-    app = sessions(make(), trace="session", transport="off")
-    async with lifespan(app):
+    app = sessions(bare(CELL) if is_native else Server(), trace="session", transport="off")
+    async with lifespan(app) if is_native else nullcontext():
         client = RealClient(instrumented(app), modern=CELL.modern)
         held = await client.create()
         created = outermost(spans)
@@ -76,33 +64,29 @@ async def test_it_names_the_session_the_method_the_tool_and_the_error(
     assert (called.status.status_code, failed.status.status_code) == (StatusCode.UNSET, StatusCode.UNSET)
 
 
-async def test_a_span_around_that_is_not_of_the_request_keeps_its_name(spans: list[ReadableSpan]) -> None:
-    """It may be of more than one message, where ours names the session."""
-    client = Client(sessions(Server()))
-    with trace.get_tracer("tests").start_as_current_span("all", kind=SpanKind.INTERNAL):
-        await client.tool(session=await client.create())
-    assert (spans[-1].name, dict(spans[-1].attributes or {})) == ("all", {})
-
-
 async def test_it_is_enriched_in_place_of_a_span_of_ours_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
-    """With the session where there is one, and what is raised after an answer."""
+    """With the session where there is one, and what is raised after an answer; else such a span may be of more."""
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
         await Server()(scope, receive, send)
         if scope["mcp_session"] is not None:
             raise LookupError
 
+    around = trace.get_tracer("tests").start_as_current_span
     client = Client(sessions(late, spans="enrich"))
     session = await client.create()
     await client.tool()
-    with trace.get_tracer("tests").start_as_current_span("http"):
+    with around("http"):
         await client.tool()
-    with trace.get_tracer("tests").start_as_current_span("http"), pytest.raises(LookupError):
+    with around("http"), pytest.raises(LookupError):
         await client.tool(session=session)
-    start, without, within = spans
+    with around("all"):
+        await Client(sessions(Server())).tool(session=session)
+    start, without, within, _, of_all = spans
     assert (start.name, without.name, within.name) == ("session start", "http", "http")
     assert said(without, *WHAT) == [None, "tools/call", "whoami", None]
     assert said(within, *WHAT) == [*said(start, "session.id"), "tools/call", "whoami", "LookupError"]
+    assert (of_all.name, dict(of_all.attributes or {})) == ("all", {})
 
 
 # --- refusals --------------------------------------------------------------------------------------
@@ -186,14 +170,20 @@ SIDES = ("input.value", "output.value", "gen_ai.tool.call.arguments", "gen_ai.to
 
 
 async def test_both_sides_of_a_call_are_on_the_outermost_span(spans: list[ReadableSpan]) -> None:
-    client = Client(instrumented(sessions(Server(), redact=whole)))
+    """A list has no arguments worth the name, a call may have none, and what is strange is left to the server."""
+    await Client(instrumented(sessions(Server(), redact=whole))).tool(card="4111")
+    client = Client(sessions(Server(), redact=whole))
     await client.tool(card="4111")
-    await Client(sessions(Server(), redact=whole)).tool(card="4111")
-    outer, inner, alone = spans
+    await client.send("tools/list")
+    for params in ({}, {"arguments": [1]}):
+        await client.send("tools/call", {"name": "whoami", **params})
     sent, given = '{"card": "4111"}', '{"content": "nobody"}'
-    assert said(inner, *SIDES) == [None, None, sent, given]
-    assert said(outer, *SIDES) == [sent, given, None, None]
-    assert said(alone, *SIDES) == [sent, given, sent, given]
+    assert [said(span, *SIDES) for span in spans[:3]] == [
+        [sent, given, None, None],
+        [None, None, sent, given],
+        [sent, given, sent, given],  # where there is one alone
+    ]
+    assert [said(span, *SIDES[2:]) for span in spans[3:]] == [[None, None], [None, given], ["[1]", given]]
 
 
 @pytest.mark.parametrize("is_instrumented", [True, False])
@@ -244,13 +234,3 @@ async def test_what_the_function_gives_is_written(
     warnings = [text for text in caplog.messages if text.startswith("cannot record")]
     assert len(warnings) == (2 if redact is broken else 0)
     assert "4111" not in caplog.text
-
-
-async def test_other_messages_and_errors_say_nothing(spans: list[ReadableSpan]) -> None:
-    """A list has no arguments worth the name, a call may have none, and what is strange is left to the server."""
-    client = Client(sessions(Server(), redact=whole))
-    await client.send("tools/list")
-    await client.send("tools/call", {"name": "whoami"})
-    await client.send("tools/call", {"name": "whoami", "arguments": [1]})
-    written = [said(span, *SIDES[2:]) for span in spans]
-    assert written == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]
