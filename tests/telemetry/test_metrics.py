@@ -1,53 +1,100 @@
 """`SessionMetrics` counts and times, by the conventions' names, and no client can make a series of its own."""
 
-from __future__ import annotations
-
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from apps import Server, sessions
 from clients import Client, call, http
 from failing import Failing
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pages import DOCS
 from starlette.types import Scope
 
 from integration.servers import COVERING, Cell, running
 from mcp_sessions import CreateRefused, Session, __version__
 from mcp_sessions._refusals import ENDS, REFUSALS
-from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from mcp_sessions._session.events import RequestRefused, SessionDeleted, SessionUsed
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.telemetry import _attributes as attributes
 from mcp_sessions.telemetry._attributes import SCHEMA_URL
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 
-if TYPE_CHECKING:
-    from .conftest import Meter
-
 DAY = 86_400
 REASON, OUTCOME = "mcp_sessions.reason", "mcp_sessions.outcome"
+OPERATION = "mcp.server.operation.duration"
 TRANSPORT = {"network.transport": "tcp", "network.protocol.name": "http"}
+
+
+class Meter:
+    """A meter provider, and what has been measured."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
+
+    def found(self) -> dict[str, Any]:
+        """The metrics by name, all of our own scope."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        (scoped,) = data.resource_metrics[0].scope_metrics
+        assert (scoped.scope.version, scoped.scope.schema_url) == (__version__, SCHEMA_URL)
+        return {metric.name: metric for metric in scoped.metrics}
+
+    def points(self, name: str) -> Sequence[Any]:
+        found: Sequence[Any] = self.found()[name].data.data_points
+        return found
+
+    def counted(self, name: str, by: str) -> dict[str, int]:
+        """The values of a counter that are more than 0, by an attribute."""
+        return {point.attributes[by]: point.value for point in self.points(name) if point.value}
+
+
+@pytest.fixture
+def meter() -> Iterator[Meter]:
+    meter = Meter()
+    yield meter
+    meter.provider.shutdown()
+
+
+def refuse(session: Session, params: dict[str, Any], scope: Any) -> None:
+    if "no" in params:
+        raise CreateRefused
 
 
 @pytest.mark.parametrize("spans", ["auto", "enrich", "off"])
 async def test_it_counts_what_becomes_of_sessions(spans: str, meter: Meter) -> None:
-    """Created, ended by reason, refused by reason, timed by method, with spans or without; no session is named."""
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), spans=spans))
+    """Created, ended by reason, refused by reason, timed by method, as the page says; no session is named."""
+    metrics = SessionMetrics(meter.provider)
+    app = sessions(Server(), metrics=metrics, spans=spans, tracked=True, on_create=refuse)
+    client = Client(app, http_version="1.1")
     held = await client.create()
     await client.create()
+    await client.send("sessions/create", {"no": 1})
     await client.tool(session=held)
+    await client.send("prompts/get", {"name": "greeting"}, session=held)
     await client.delete(held)
     await client.tool(session=held)
     assert [point.value for point in meter.points("mcp_sessions.session.created")] == [2]
     assert meter.counted("mcp_sessions.session.ended", REASON) == {"deleted": 1}
-    assert meter.counted("mcp_sessions.request.refused", REASON) == {"ended": 1}
-    timed = [
-        (point.attributes["mcp.method.name"], point.count) for point in meter.points("mcp.server.operation.duration")
-    ]
-    assert sorted(timed) == [("sessions/create", 2), ("sessions/delete", 1), ("tools/call", 1), ("tools/call", 1)]
+    assert meter.counted("mcp_sessions.request.refused", REASON) == {"ended": 1, "create_refused": 1}
+    timed = [(point.attributes["mcp.method.name"], point.count) for point in meter.points(OPERATION)]
+    own = [("sessions/create", 1), ("sessions/create", 2), ("sessions/delete", 1)]
+    assert sorted(timed) == [("prompts/get", 1), *own, ("tools/call", 1), ("tools/call", 1)]
     assert [point.count for point in meter.points("mcp.server.session.duration")] == [1]
     assert "ses_" not in repr(meter.found())
-    scope = meter.scoped().scope
-    assert (scope.version, scope.schema_url) == (__version__, SCHEMA_URL)
+    metrics.alive("the store", "shop", 1)
+    found = {
+        name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
+        for name, metric in meter.found().items()
+    }
+    page = re.findall(
+        r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", (DOCS / "tracing.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in page}
 
 
 async def test_every_counter_begins_at_0(meter: Meter) -> None:
@@ -64,42 +111,24 @@ async def test_every_counter_begins_at_0(meter: Meter) -> None:
             assert {(point.attributes.get(by), point.value) for point in points} == {(word, 0) for word in words}
 
 
-def refuses(session: Session, params: dict[str, Any], scope: Any) -> None:
-    raise CreateRefused
-
-
-@pytest.mark.parametrize(
-    "options", [{"on_create": refuses}, {"store": Failing("register")}], ids=["refused", "store away"]
-)
-async def test_a_session_that_never_began_is_not_counted(options: dict[str, Any], meter: Meter) -> None:
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=True, **options))
-    assert "error" in (await client.send("sessions/create")).json
-    assert [point.value for point in meter.points("mcp_sessions.session.created")] == [0]
-    assert meter.counted("mcp_sessions.session.ended", REASON) == {}
-    assert "mcp.server.session.duration" not in meter.found()
-
-
 def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> None:
-    """Nor do a store's: each reason that is not in the table is `_OTHER`."""
+    """Nor do a store's: each reason that is not in the table is `_OTHER`. An end records how long the session lived.
+
+    The buckets of a connection end at five minutes; a logical session lives for a week.
+    """
     count = SessionMetrics(meter.provider)
     for number in range(5):
         count(SessionDeleted(f"ses_{number}", f"order {number} done", 1))
         count(RequestRefused(f"store_{number}", -32603, f"made/up{number}"))
     count(SessionUsed("ses_a", "tools/call"))
-    count(SessionCreated("ses_a", 1))
-    for name in ("session.ended", "request.refused"):
-        assert meter.counted(f"mcp_sessions.{name}", REASON) == {"_OTHER": 5}
-
-
-def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: Meter) -> None:
-    """The buckets of a connection end at five minutes; a logical session lives for a week."""
-    SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 3 * DAY))
-    (point,) = meter.points("mcp.server.session.duration")
+    count(SessionDeleted("ses_a", "idle", 3 * DAY))
+    assert meter.counted("mcp_sessions.session.ended", REASON) == {"_OTHER": 5, "idle": 1}
+    assert meter.counted("mcp_sessions.request.refused", REASON) == {"_OTHER": 5}
+    _, point = meter.points("mcp.server.session.duration")
     assert (point.sum, point.attributes) == (3 * DAY, {REASON: "idle", **TRANSPORT})
     assert point.explicit_bounds == SESSION_BUCKETS
     assert SESSION_BUCKETS[-1] == 7 * DAY
     assert point.bucket_counts[SESSION_BUCKETS.index(3 * DAY)] == 1
-    assert meter.found()["mcp.server.session.duration"].unit == "s"
 
 
 class Shop(Server):
@@ -130,7 +159,7 @@ def calls(meter: Meter) -> dict[tuple[str, str], int]:
 
 
 def timed(meter: Meter) -> list[dict[str, Any]]:
-    return [point.attributes for point in meter.points("mcp.server.operation.duration")]
+    return [point.attributes for point in meter.points(OPERATION)]
 
 
 async def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
@@ -141,7 +170,7 @@ async def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) ->
     await client.send("prompts/get", {"name": "greet"})
     scope = http(headers=[(b"mcp-protocol-version", b"2020-02-02")], http_version="1.1")
     await call(client.app, scope, b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"name":"add"}}')
-    bounds = {tuple(point.explicit_bounds) for point in meter.points("mcp.server.operation.duration")}
+    bounds = {tuple(point.explicit_bounds) for point in meter.points(OPERATION)}
     assert bounds == {OPERATION_BUCKETS}
     common = {**TRANSPORT, "network.protocol.version": "1.1", "mcp.protocol.version": "2026-07-28"}
     execute = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", **common}

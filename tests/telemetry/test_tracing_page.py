@@ -5,8 +5,6 @@ sessions make two calls each; then every span of theirs must have the attribute 
 for tools that cannot be had here are compared with what is exported.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -15,8 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -24,68 +21,41 @@ from apps import Server, sessions
 from clients import SECRET, Client
 from environments import needs
 from observe import TOOLS, asked
-from opentelemetry.sdk.trace import TracerProvider
 from otlp import Received, Receiver, receiving
+from pages import DOCS, blocks, run
 
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions.telemetry import Inspector, SessionMetrics
+from mcp_sessions.telemetry import Inspector, SessionSampler
 
-if TYPE_CHECKING:
-    from .conftest import Meter
-
-TESTS = Path(__file__).resolve().parents[1]
-PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")
-TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (DOCS / "tracing.md").read_text("utf-8")
+TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = blocks(PAGE)
 """The blocks, in their order. That of Logfire is run by `python -m tests.tools.observe`."""
 
 
-def run(block: str, **names: Any) -> dict[str, Any]:
-    exec(compile(block, "tracing.md", "exec", dont_inherit=True), names)  # the page's own code
-    return names
-
-
-@pytest.fixture
-def root() -> Iterator[logging.Logger]:
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield root
-    root.setLevel(level)
-    root.handlers[:] = handlers
-
-
-async def test_sampling() -> None:
+def test_sampling() -> None:
     provider = run(SAMPLING)["provider"]
-    assert isinstance(provider, TracerProvider)
-    tracer = provider.get_tracer("tests")
-
-    async def tool(session: Session | None, arguments: dict[str, Any]) -> list[bool]:
-        return [tracer.start_span("a").is_recording() for _ in range(3)]
-
-    client = Client(sessions(Server(tool=tool)))
-    held = await client.create()
-    (kept,) = {tuple((await client.tool("tool", session=held)).result["content"]) for _ in range(3)}
-    assert kept in ((True,) * 3, (False,) * 3)
-    assert (await client.tool("tool")).result["content"] == [True] * 3
+    assert provider.sampler.get_description() == SessionSampler(0.1).get_description()
     provider.shutdown()
 
 
-async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_logs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(root, "handlers", [])
     run(LOGS)
     (shown,) = re.findall(r"```\n(INFO \[ses_.*)\n```", PAGE)
     name, text = re.fullmatch(r"INFO \[ses_[a-z2-7]{24} [0-9a-f]{32}] (\w+): (.*)", shown).groups()  # type: ignore[union-attr]
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
         logging.getLogger(name).info(text)
-        return session.ref if session is not None else "-"
+        return "-" if session is None else session.ref
 
     client = Client(sessions(Server(tool=tool)))
     held = await client.create()
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
     logging.getLogger(name).info("later", extra={"session": "ses_named"})  # as a background job, which keeps its own
-    lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
-    found = [re.sub(r" [0-9a-f]{32}]", " ...]", line) for line in lines]
-    assert found == [*(f"INFO [{ref} ...] {name}: {text}" for ref in refs), f"INFO [ses_named -] {name}: later"]
-    assert refs[0].startswith("ses_")
+    lines = [re.sub(r" [0-9a-f]{32}]", " ...]", line) for line in capfd.readouterr().err.splitlines() if name in line]
+    assert lines == [*(f"INFO [{ref} ...] {name}: {text}" for ref in refs), f"INFO [ses_named -] {name}: later"]
 
 
 @needs("mcp>=2")
@@ -98,23 +68,6 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     redact = names["redact"]
     assert redact("arguments", "search", {"query": "shoes", "card": "4111"}) == {"query": "shoes"}
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
-
-
-async def test_metrics(meter: Meter) -> None:
-    metrics = SessionMetrics(meter.provider)
-    client = Client(sessions(Server(), metrics=metrics, tracked=True), http_version="1.1")
-    held = await client.create()
-    await client.tool(session=held)
-    await client.send("prompts/get", {"name": "greeting"}, session=held)
-    await client.delete(held)
-    await client.tool(session=held)
-    metrics.alive("the store", "shop", 1)
-    found = {
-        name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
-        for name, metric in meter.found().items()
-    }
-    rows = re.findall(r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
-    assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in rows}
 
 
 # --- recipes -----------------------------------------------------------------------------------------
@@ -198,13 +151,13 @@ def received() -> Iterator[dict[str, Receiver]]:
         given = [recipe.at(receivers[recipe.name].url) for recipe in FOUND]
         (jaeger,) = [recipe for recipe in FOUND if recipe.name == "Jaeger"]
         given.append({**jaeger.at(receivers["On call"].url), "visit": "complain"})
-        program = [sys.executable, "-c", PROGRAM]
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS / "support"), os.environ.get("PYTHONPATH")])),
-        }
         done = subprocess.run(
-            program, input=json.dumps(given), env=environ, capture_output=True, text=True, check=False
+            [sys.executable, "-c", PROGRAM],
+            input=json.dumps(given),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         known = ('store="memory:" is lost', "refused 1 request of session")
         warnings = [line for line in done.stderr.splitlines() if not line.startswith(known)]
@@ -218,7 +171,7 @@ def test_the_page_has_a_recipe_for_each_tool_and_says_which_were_run() -> None:
     (run,) = re.findall(r"^(.*) are run by `python -m tests\.tools\.observe`", PAGE, re.MULTILINE)
     assert set(run.lower().split(" and ")) == set(TOOLS)
     for picture in re.findall(r"\((images/(?:phoenix|mlflow)-[\w.]+)\)", PAGE):
-        assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
+        assert (DOCS / picture).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
