@@ -15,14 +15,10 @@ from reasons import refused
 
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import decision, jsonrpc
-from mcp_sessions._protocol.jsonrpc import Batch, Message, MessageKind, parse
-from mcp_sessions._protocol.strict_json import has_no_other_members, is_deeper, string
+from mcp_sessions._protocol.jsonrpc import Batch, MessageKind, parse
+from mcp_sessions._protocol.strict_json import is_deeper, string
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
-
-
-def call(params: bytes) -> Message:
-    return parse(CALL % params)
 
 
 LATER = {None, "required", "batch", "token_shape", "state_shape"}
@@ -72,7 +68,7 @@ def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> Non
     assert bytes(field) == b'"a"'
 
 
-@pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
+@pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "tools/call\\n"])
 def test_a_log_is_shown_a_method_that_is_spelt_as_one_and_nothing_else(method: str) -> None:
     """The body holds the session id, a credential; and a client may write that where the method stands."""
     body = '{"jsonrpc":"2.0","id":1,"method":"%s","params":{"name":"secret"}}'
@@ -96,11 +92,8 @@ def test_an_array_is_a_batch_of_messages() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"[1]", "not_jsonrpc"),
-        (b'[{"jsonrpc":"1.0","method":"a"},{"method":"a"}]', "not_jsonrpc"),
-        (b'["jsonrpc",{"\\u006A\\u0073\\u006F\\u006E\\u0072\\u0070\\u0063":"2.0","method":"a"}]', "batch"),
+        (b'[1,{"jsonrpc":"1.0","method":"a"},{"method":"a"}]', "not_jsonrpc"),
         (b'[1,{"jsonrpc":"2.0","method":1}]', "method_not_string"),
-        (b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a","method":"b"}]', "duplicate_member"),
         (b'[{"jsonrpc":"2.0","method":"a"},]', "not_json"),
         (b'[{"jsonrpc":"2.0","method":"\\ud800"},', "not_json"),
         (b"[" + b",".join([b"1"] * 101) + b"]", "not_jsonrpc"),  # which passes where a path serves other things, too
@@ -140,7 +133,7 @@ def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str
 )
 def test_a_lone_surrogate_hides_nothing_that_is_not_json(text: bytes) -> None:
     with refused("not_json"):
-        call(text)
+        parse(CALL % text)
 
 
 @pytest.mark.parametrize("text", [b"\xc3", b"\xe2\x82", b"a" * 70_000 + b"\xc3"], ids=len)
@@ -149,59 +142,6 @@ def test_a_body_that_is_not_utf8_is_refused(text: bytes) -> None:
     for body in (CALL % b'{"arguments":"%b"}' % text, CALL % b'{"%b":1}' % text, CALL % b"{}" + text):
         with refused("not_utf8"):
             parse(body)
-
-
-# --- duplicate members ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"jsonrpc":"2.0","result":"a","":{},"":{}}',
-        CALL % b'\n{ "x":\t[ 1, 2 ],\n"name" : 1 ,\n"name":\t{"a":" "}\n}',
-        CALL % b'{"_meta":{"\xc3\xa9":{},"\xc3\xa9":{"a":22222222}},"z":" "}',
-        CALL % b'{"_meta":{},"x":"\\ud800","_meta":{}}',
-    ],
-)
-def test_a_member_given_twice_is_refused(body: bytes) -> None:
-    """Beside what is in the corpus: some parsers take the first and some the last."""
-    with refused("duplicate_member"):
-        parse(body)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"jsonrpc":"1.0","Jsonrpc":"2.0","method":"a"}',
-        *(b'[{"j%bonrpc":"2.0"}]' % long_s for long_s in (b"\\u017f", b"\xc5\xbf")),
-        *(CALL % b'{"URI":"b"}', CALL % b'{"x":1,"_meta":{"Baggage":""}}', CALL % b'{"_meta":{"TraceParent":"00-"}}'),
-        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"RequestId":1}}',
-    ],
-)
-def test_a_name_in_another_case_is_refused(body: bytes) -> None:
-    """Beside what is in the corpus: a parser that folds case, as Go's does, reads what no policy has seen."""
-    with refused("member_case"):
-        parse(body)
-
-
-@pytest.mark.parametrize("spelling", ["{}", "\\u006b{}", "k\\u0020 {}"])
-def test_many_members_in_any_spelling_are_not_duplicates(spelling: str) -> None:
-    text = ",".join(f' "{spelling.format(number)}" : "a b"' for number in range(1000))
-    assert len(call(b'{%b,"_meta":{%b}}' % (text.encode(), text.encode())).meta or ()) == 1000
-
-
-@pytest.mark.parametrize(
-    ("text", "proved"),
-    [
-        (b'{ "a" : 1 ,\n "b" : [ 2 ] }', True),
-        (b'{"a":1,"b":[ 2 ],"":0}', False),
-        (b'{ "a" : 1 , "b" : [ 2 ] , "":0}', False),
-        (b'{"\\u0061":1,"b":[ 2 ]}', False),
-    ],
-)
-def test_the_length_proves_that_there_are_no_other_members(text: bytes, proved: bool) -> None:
-    """A further one takes five bytes at least; escapes can spoil the proof, and nothing can feign it."""
-    assert has_no_other_members(text, {"a": msgspec.Raw(b"1"), "b": msgspec.Raw(b"[ 2 ]")}) is proved
 
 
 def test_no_member_joins_longer_than_it_can_be_sent() -> None:
@@ -216,23 +156,13 @@ def test_no_member_joins_longer_than_it_can_be_sent() -> None:
 # --- surrogates, memory and depth ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b'{"jsonrpc":"2.\\ud83d\\u0030","method":"a"}', CALL % b'{"_meta":{"a\\\\":1,"b":"\\ud800"}}'],
-)
-def test_a_lone_surrogate_in_what_is_read_is_refused(body: bytes) -> None:
-    """Beside what is in the corpus: the version, and a name with a backslash beside one."""
-    with refused("lone_surrogate"):
-        parse(body)
-
-
 def test_a_text_with_every_mark_of_the_mask_is_refused_only_beside_a_lone_surrogate() -> None:
     """Where no unassigned characters are left to stand for the escapes."""
     every = "".join(map(chr, range(0x5F5, 0x600))).encode()
-    assert call(b'{"name":"%b"}' % every).target() == every.decode()
-    assert call(b'{"name":"%b","b":"\\ud800"}' % every[6:]).target() == every[6:].decode()
+    assert parse(CALL % (b'{"name":"%b"}' % every)).target() == every.decode()
+    assert parse(CALL % (b'{"name":"%b","b":"\\ud800"}' % every[6:])).target() == every[6:].decode()
     with pytest.raises(Refusal):
-        call(b'{"name":"%b","b":"\\ud800"}' % every)
+        parse(CALL % (b'{"name":"%b","b":"\\ud800"}' % every))
 
 
 @pytest.mark.parametrize(
@@ -338,8 +268,3 @@ def depth_of(value: Any) -> int:
 def test_the_depth_is_that_of_the_value(value: Any, limit: int) -> None:
     """Brackets in strings and names count for nothing, however they are escaped; nor does width."""
     assert is_deeper(json.dumps(value).encode(), limit) is (depth_of(value) > limit)
-
-
-@pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4, b'["a",' * 6])
-def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
-    assert is_deeper(text, 5)
