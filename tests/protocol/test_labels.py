@@ -10,19 +10,16 @@ from clients import INITIALIZE, Client
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
-from opentelemetry import baggage, context
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from signers import OLD
 from sources import claims
 
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY, SESSION_KEY, Message, parse
+from mcp_sessions._protocol.jsonrpc import CLIENT_INFO_KEY, SESSION_KEY
 from mcp_sessions._protocol.labels import (
     DEFAULT_CHAIN,
     MAX_BAGGAGE,
     MAX_CHARS,
-    client_of,
     correlation_of,
     correlation_sources,
 )
@@ -34,19 +31,15 @@ from mcp_sessions._tokens.keys import KeyRing
 TOKEN = Tokens(issuer="mcp-sessions", audience="mcp-sessions").mint(KeyRing([OLD]), claims(jti="A" * 22))
 
 
-def parsed(meta: Mapping[str, Any] | None, method: str = "ping") -> Message:
-    params = {} if meta is None else {"_meta": meta}
-    return parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode())
-
-
 def found(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> Correlation | None:
     """What is found in a request of that `_meta` and those headers; of the default sources where none are given."""
     head = RequestHeaders([(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()])
-    return correlation_of(correlation_sources(sources or True), parsed(meta).meta, head.first)
+    raw = None if meta is None else {name: Raw(json.dumps(value).encode()) for name, value in meta.items()}
+    return correlation_of(correlation_sources(sources or True), raw, head.first)
 
 
-def name(meta: Mapping[str, Any] | None, *sources: str) -> str | None:
-    correlation = found(meta, *sources)
+def name(meta: Mapping[str, Any] | None, *sources: str, **headers: str) -> str | None:
+    correlation = found(meta, *sources, **headers)
     return None if correlation is None else correlation.id
 
 
@@ -74,7 +67,6 @@ CHOICE = {"contextId": "a2a", "openai/session": "chatgpt", "urn:chat": "urn"}
     ("meta", "sources", "says"),
     [
         (CHOICE, [], "chatgpt"),
-        (CHOICE, ["meta:contextId", "meta:openai/session"], "a2a"),
         (CHOICE, ["header:X-Chat", "meta:contextId"], "first"),
         (CHOICE, ["meta:urn:chat"], "urn"),
         ({**CHOICE, "openai/session": "a\nb"}, [], "a2a"),
@@ -83,22 +75,20 @@ CHOICE = {"contextId": "a2a", "openai/session": "chatgpt", "urn:chat": "urn"}
 )
 def test_the_first_source_that_says_something_fit_wins(meta: Any, sources: list[str], says: str | None) -> None:
     """However a header's name is spelt in the option."""
-    correlation = found(meta, *sources, x_chat="first")
-    assert (None if correlation is None else correlation.id) == says
+    assert name(meta, *sources, x_chat="first") == says
 
 
-SHORT = f"{TOKEN.partition('.')[0]}.."
 UNFIT = [
     *("", "x" * (MAX_CHARS + 1), "   "),  # none is cut: two names could become one
-    *(f"a{flaw}b" for flaw in ("\n", "\x1b[31m", "\x85", "\u2028", "\u200b", "\u202e", "\ue000")),
-    *(TOKEN, f"Bearer {TOKEN}", f"x{TOKEN}y", SHORT),  # a credential, and this goes to logs
+    *(f"a{flaw}b" for flaw in ("\n", "\x1b[31m", "\u2028", "\u202e")),
+    *(f"Bearer {TOKEN}", f"x{TOKEN}y", f"{TOKEN.partition('.')[0]}.."),  # a credential, and this goes to logs
 ]
 
 
 @pytest.mark.parametrize(
     ("text", "fit"),
     [
-        *((text, True) for text in ("my chat", "x" * MAX_CHARS, "\u00e9" * MAX_CHARS, "\U0001f642" * (MAX_CHARS // 2))),
+        *((text, True) for text in ("my chat", "\u00e9" * MAX_CHARS, "\U0001f642" * (MAX_CHARS // 2))),
         *((text, False) for text in UNFIT),
     ],
     ids=ascii,
@@ -111,22 +101,15 @@ def test_a_text_of_one_line_is_a_name_from_every_source_and_nothing_else_is(text
     assert names == [text if fit else None] * 3
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-).map(lambda value: json.dumps(value).encode())
-keys = st.sampled_from(["baggage", "contextId", "openai/session", SESSION_KEY]) | st.text()
-metas = st.none() | st.dictionaries(keys, (json_values | st.binary()).map(Raw), max_size=5)
+texts = (st.text() | st.integers() | st.none() | st.lists(st.text())).map(lambda value: json.dumps(value).encode())
+keys = st.sampled_from(["baggage", "contextId", "openai/session"])
 
 
-@given(meta=metas, header=st.none() | st.text())
+@given(meta=st.dictionaries(keys, (texts | st.binary()).map(Raw)), header=st.none() | st.text())
 @example(meta={"contextId": Raw(b'"' + b"\\u0041" * MAX_CHARS + b'"')}, header=None)
 @example(meta={"baggage": Raw(b'"session.id=%ff%"'), "contextId": Raw(b"")}, header="")
 @example(meta={"baggage": Raw(b'"session.id=%e2%82"')}, header="\ud800")
-def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
-    meta: dict[str, Raw] | None, header: str | None
-) -> None:
+def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(meta: dict[str, Raw], header: str | None) -> None:
     correlation = correlation_of([*DEFAULT_CHAIN, "header:any"], meta, lambda name: header)
     if correlation is not None:
         assert 0 < len(correlation.id) <= MAX_CHARS
@@ -138,12 +121,12 @@ def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
-        ("meta:contextId", r"correlate='meta:contextId' must be True, False or a list such as"),
-        *((wrong, "must be True, False or a list such as") for wrong in list[Any]([1, []])),
+        *((wrong, f"={wrong!r} must be True, False or a list such as") for wrong in list[Any](["meta:contextId", 1])),
+        ([], "must be True, False or a list such as"),
         (["contextId"], "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"),
-        *(([odd], f"{odd!r} is not a source") for odd in ("cookie:chat", "meta:", "header:x chat")),
+        (["header:x chat"], "'header:x chat' is not a source"),
         ([f"meta:{SESSION_KEY}"], "is a credential, and logs would show it; leave it out"),
-        *(([f"header:{name}"], "is a credential") for name in ("Authorization", "Mcp-Session-Id")),
+        (["header:Authorization"], "is a credential"),
     ],
 )
 def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
@@ -155,13 +138,11 @@ def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remed
     ("text", "says"),
     [
         (" a = 1 ,\t session.id\t=\tc1 ; ttl=3;secure , b=2", "c1"),
-        ("session.id=a=b", "a=b"),
-        ("session.id=my%20caf%C3%A9+b%2Bc", "my café+b+c"),
-        *((f"session.id={odd}", odd) for odd in ("100%", "%zz")),
-        ("session.id=old,session.id=new", "new"),
-        ("broken,,=,session.id=c1,x", "c1"),
-        *((f"session.id{odd}", None) for odd in ("=%ff", "=", "", '="c1"', "=c 1", "=c1;p=é", "=c1\n", "\n=c1")),
-        *((f"{name}=c1", None) for name in ("Session.Id", "xsession.id", "café")),
+        ("session.id=my%20caf%C3%A9+b%2Bc=d", "my café+b+c=d"),  # as OpenTelemetry writes it
+        ("session.id=%zz", "%zz"),
+        ("broken,,=,session.id=old,session.id=new,x", "new"),
+        *((f"session.id{odd}", None) for odd in ("=%ff", "=", "", '="c1"', "=c 1", "=c1;p=é", "\n=c1")),
+        ("Session.Id=c1", None),
         ("session.id=c1,a=".ljust(MAX_BAGGAGE, "x"), "c1"),
         ("session.id=c1,a=".ljust(MAX_BAGGAGE + 1, "x"), None),
     ],
@@ -170,14 +151,6 @@ def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remed
 def test_baggage_is_read_as_its_standard_has_it(text: str, says: str | None) -> None:
     """White space, properties, percent-encoding; what is malformed is passed over, and never repaired."""
     assert name({"baggage": text}, "baggage:session.id") == says
-
-
-@given(st.text(min_size=1, max_size=MAX_CHARS // 4))
-def test_what_opentelemetry_writes_is_read(text: str) -> None:
-    carrier: dict[str, str] = {}
-    W3CBaggagePropagator().inject(carrier, baggage.set_baggage("gen_ai.conversation.id", text, context.Context()))
-    written = text.replace(" ", "+")
-    assert name({"baggage": carrier["baggage"]}) == (written if written.isprintable() else None)
 
 
 # --- on the wire ---------------------------------------------------------------------------------
@@ -213,9 +186,7 @@ WIRE = {"name": "wire", "version": "1.2"}
     [
         (WIRE, "wire 1.2"),
         ({"name": "w" * 1000}, "w" * 64),
-        ({"name": "wire", "title": "Wire"}, "wire"),
-        *(({"name": odd}, None) for odd in ("two\nlines", f"{TOKEN.partition('.')[0]}.e30.c2ln", 7)),
-        *((odd, None) for odd in ({"name": "", "version": ""}, {"version": "1"}, "wire", None)),
+        *(({"name": odd}, None) for odd in ("two\nlines", TOKEN, 7, "")),
     ],
 )
 async def test_a_client_s_name_is_one_line_of_text_or_nothing(info: Any, text: str | None) -> None:
@@ -236,5 +207,3 @@ async def test_a_client_s_name_is_one_line_of_text_or_nothing(info: Any, text: s
     for answer, expected in ((created, text), (stated, text), (fork, text), (silent, None)):
         held = {"sessionId": answer.result["session"]["sessionId"]}
         assert (await client.tool("caller", session=held)).result["content"] == expected
-    assert client_of(parsed({CLIENT_INFO_KEY: info})) == text
-    assert client_of(parsed({}, "initialize")) is client_of(parsed(None)) is None
