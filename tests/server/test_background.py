@@ -261,26 +261,25 @@ class TestTheGaugeOfLiveSessions:
         monkeypatch.setattr(background, "MAX_DUTY", 0)
 
     async def test_it_is_right_across_a_restart(self, tmp_path: Path) -> None:
-        """And the same on each worker, so that their maximum is right; one that ends leaves it at what lives."""
+        """And the same on each worker, so that their maximum is right; one that ends leaves it at what lives.
+
+        Without tracking there is none, which would not see sessions that expire.
+        """
         first, second, third = (Counting(f"sqlite:{tmp_path / 'sessions.db'}") for _ in range(3))
-        async with second.running:
+        untracked = Counting(tracked=False)
+        async with second.running, untracked.running:
             async with first.running:
                 held = [await first.client.create() for _ in range(3)]
                 await first.shows(3)
             assert first.gauge() is third.gauge() is None
+            await untracked.client.create()
             await second.shows(3)
+            assert untracked.gauge() is None
         async with third.running:
             await third.shows(3)
             for session in held:
                 await third.client.delete(session)
             await third.shows(0)
-
-    async def test_without_tracking_there_is_none(self) -> None:
-        """It would not see sessions that expire."""
-        worker = Counting(tracked=False)
-        async with worker.running:
-            await worker.client.create()
-            assert worker.gauge() is None
 
     async def test_several_servers_of_one_process_add_up(self) -> None:
         """A meter has one gauge of a name, whoever offers it."""

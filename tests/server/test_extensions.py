@@ -1,6 +1,7 @@
 """`sessions/fork` and `sessions/list`: what a fork begins with and what refuses it, and who is shown which sessions."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,14 +65,15 @@ class TestAFork:
             assert refused.error["data"]["reason"] == "expired"
 
     async def test_is_seen_by_on_create_with_all_that_it_begins_with(self, tracked: bool) -> None:
-        """The params, the data and the state; what it writes stays."""
+        """The params, the data, the state and the request that asks; what it writes stays."""
         told: list[Any] = []
 
-        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        async def on_create(unused: None, session: Session, params: dict[str, Any], scope: Scope) -> None:
+            assert (session.principal, scope["path"]) == (Principal(subject="alice"), "/mcp")
             told.append((params, await session.data.get("tea", 0), dict(session.state)))
             session.state["born"] = len(told)
 
-        client = shop(tracked=tracked, on_create=on_create)
+        client = shop(tracked=tracked, on_create=partial(on_create, None), principal=lambda scope: "alice")
         root = await client.create()
         await client.tool("put", session=root, item="tea")
         fork = credentials((await client.send("sessions/fork", {"task": "pay"}, session=root)).result["session"])

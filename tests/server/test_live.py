@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import anyio
@@ -12,7 +11,7 @@ from clients import LEGACY, START, Answer, Client, Clock, Incoming, chunks, cred
 from failing import Failing
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import CreateRefused, Principal, RequestRefused, Session
+from mcp_sessions import CreateRefused, RequestRefused, Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import logs
 from mcp_sessions._server.options import HOUR
@@ -38,53 +37,25 @@ def expires_in(answer: Answer) -> float:
     return datetime.fromisoformat(shown(answer)["expiresAt"].replace("Z", "+00:00")).timestamp() - START
 
 
-class TestIdleness:
-    """Where the client carries the state, with when it was last seen."""
+async def test_idleness_ends_a_session_sooner_and_never_later(clock: Clock) -> None:
+    """Where the client carries the state, it is counted from the last request that the state has seen.
 
-    def idling(self, clock: Clock, hours: int) -> Client:
-        return Client(sessions(Server(), clock=clock, lifetime=10 * HOUR, idle_timeout=hours * HOUR))
-
-    async def test_it_ends_a_session_sooner(self, clock: Clock) -> None:
-        """Counted from the last request; nothing of the state is lost when only the time is renewed."""
-        client = self.idling(clock, 1)
-        sent = shown(await client.tool("remember", session=await client.create(), n=1))
-        for _ in range(3):
-            clock.now += HOUR - 1
-            sent = shown(await client.tool(session=credentials(sent)))
-        assert (await client.tool("remember", session=sent)).result["content"] == {"n": 1}
-        clock.now += HOUR
-        assert (await client.tool(session=sent)).error["data"]["reason"] == "expired"
-
-    async def test_use_never_prolongs_the_absolute_end(self, clock: Clock) -> None:
-        client = self.idling(clock, 6)
-        first = await client.tool(session=await client.create())
-        clock.now += 5 * HOUR
-        assert [expires_in(first), expires_in(await client.tool(session=shown(first)))] == [6 * HOUR, 10 * HOUR]
-
-    async def test_a_withheld_or_replayed_state_only_shortens(self, clock: Clock) -> None:
-        """A client that sends no state, or its first one again, is idle since its creation."""
-        client = self.idling(clock, 1)
-        first = await client.create()
-        clock.now += HOUR - 1
-        newest = shown(await client.tool(session=first))
-        clock.now += 1
-        for sent, lives in ((newest, True), (first, False), ({"sessionId": first["sessionId"]}, False)):
-            assert ("result" in (await client.tool(session=sent)).json) is lives
+    Nothing of the state is lost when only the time is renewed; one that is withheld or replayed only shortens.
+    """
+    client = Client(sessions(Server(), clock=clock, lifetime=10 * HOUR, idle_timeout=6 * HOUR))
+    first = await client.create()
+    sent = await client.tool("remember", session=first, n=1)
+    assert expires_in(sent) == 6 * HOUR
+    clock.now += 6 * HOUR - 1
+    sent = await client.tool(session=credentials(shown(sent)))
+    assert expires_in(sent) == 10 * HOUR
+    clock.now += 1
+    assert (await client.tool("remember", session=shown(sent))).result["content"] == {"n": 1}
+    for dead in first, {"sessionId": first["sessionId"]}:
+        assert (await client.tool(session=dead)).error["data"]["reason"] == "expired"
 
 
 class TestOnCreate:
-    async def test_it_may_be_any_object_that_is_called_and_awaited(self) -> None:
-        """It is told whose session it is, what the caller asked for, and the request that asks."""
-        ran: list[Any] = []
-
-        async def hook(unused: None, session: Session, params: Params, scope: Scope) -> None:
-            ran[:] = session.ref, session.principal, params, scope["path"]
-
-        client = Client(sessions(Server(), on_create=partial(hook, None), principal=lambda scope: "alice"))
-        created = (await client.send("sessions/create", {"plan": "free"})).result["session"]
-        ref = (await client.tool(session=credentials(created))).result["content"]
-        assert ran == [ref, Principal(subject="alice"), {"plan": "free"}, "/mcp"]
-
     @pytest.mark.parametrize("tracked", [True, False])
     @pytest.mark.parametrize("error", [CreateRefused("no more"), StoreUnavailable(), LookupError()])
     async def test_what_it_refuses_was_never_there(

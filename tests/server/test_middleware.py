@@ -14,10 +14,9 @@ from asgiref.typing import Scope as ASGIScope
 from clients import SECRET, Answer, Client, Header, Incoming, call, http
 from hypothesis import given
 from hypothesis import strategies as st
-from sniffio import current_async_library
 from starlette._utils import get_route_path
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
@@ -224,43 +223,20 @@ SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 BODIES = {"application/json": SUCCESS, "text/event-stream": b"data: %b\n\n" % SUCCESS, "text/plain": b"hello"}
 
 
-async def in_a_task(function: Any, *event: Message) -> None:
-    """Asyncio's own function takes nothing but a coroutine; task groups call a coroutine function themselves."""
-    assert inspect.iscoroutinefunction(function)
-    if current_async_library() == "asyncio":
-        await asyncio.create_task(function(*event))
-    else:
-        async with anyio.create_task_group() as group:
-            group.start_soon(function, *event)
-
-
-def with_functions(app: ASGIApp) -> ASGIApp:
-    """Call an application as servers do, with coroutine functions."""
-
-    async def call(scope: Scope, receive: Receive, send: Any) -> None:
-        async def own_receive() -> Message:
-            return await receive()
-
-        async def own_send(event: Message) -> None:
-            await send(event)
-
-        await app(scope, own_receive, own_send)
-
-    return call
-
-
-@pytest.mark.parametrize("is_in_session", [False, True])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # whose `create_task` takes nothing but a coroutine
 @pytest.mark.parametrize("kind", BODIES)
-async def test_an_application_receives_and_sends_in_tasks(kind: str, is_in_session: bool) -> None:
-    """As any ASGI application may, in each kind of response, with and without a session."""
+async def test_an_application_receives_and_sends_in_tasks(kind: str) -> None:
+    """As any ASGI application may, in each kind of response."""
 
-    async def app(scope: Scope, receive: Receive, send: Any) -> None:
-        await in_a_task(receive)
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        assert inspect.iscoroutinefunction(receive)
+        assert inspect.iscoroutinefunction(send)
+        await asyncio.create_task(receive())
         headers = [(b"content-type", kind.encode())]
-        await in_a_task(send, {"type": "http.response.start", "status": 200, "headers": headers})
-        await in_a_task(send, {"type": "http.response.body", "body": BODIES[kind]})
+        await asyncio.create_task(send({"type": "http.response.start", "status": 200, "headers": headers}))
+        await asyncio.create_task(send({"type": "http.response.body", "body": BODIES[kind]}))
 
-    session = await Client(sessions(Server())).create() if is_in_session else None
-    answer = await Client(with_functions(sessions(app))).tool(session=session)
+    client = Client(sessions(app, admission="own"))
+    answer = await client.tool(session=await client.create())
     assert answer.body.startswith(BODIES[kind][:20])
-    assert (answer.body != BODIES[kind]) == (is_in_session and kind != "text/plain")
+    assert (answer.body != BODIES[kind]) == (kind != "text/plain")
