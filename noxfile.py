@@ -28,7 +28,6 @@ SLOW = (
     "tests/docs/test_pages.py",
     "tests/integration/test_bearer_auth.py",
     "tests/integration/test_clients.py",
-    "tests/integration/test_handle_types.py",
     "tests/integration/test_javascript_clients.py",
     "tests/server/test_workers.py",
     "tests/stores/test_every_store.py",

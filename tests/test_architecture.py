@@ -32,7 +32,18 @@ IMPURE = {
     *"trio urllib".split(),
 }
 CLOCKS = {"now", "today", "utcnow"}
-OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "mcp", "mcp_types", "psycopg", "redis"}
+OPTIONAL = {
+    "fastapi",
+    "fastmcp",
+    "httpx",
+    "httpx2",
+    "mcp",
+    "mcp_types",
+    "psycopg",
+    "pydantic",
+    "pydantic_core",
+    "redis",
+}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
