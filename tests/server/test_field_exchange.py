@@ -43,12 +43,9 @@ def said(answer: Answer) -> Any:
     return answer.result["content"]
 
 
-class Lives:
+def noting(made: list[str]) -> dict[str, Any]:
     """The hook of an application that makes something for each session."""
-
-    def __init__(self) -> None:
-        self.made: list[str] = []
-        self.options: dict[str, Any] = {"on_create": lambda session, params, scope: self.made.append(session.ref)}
+    return {"on_create": lambda session, params, scope: made.append(session.ref)}
 
 
 async def test_an_answer_that_the_client_posts_names_a_live_one_or_is_refused(server: Server) -> None:
@@ -120,7 +117,7 @@ class TestCreating:
 
     async def test_a_session_whose_client_has_left_meanwhile_ends(self, server: Server) -> None:
         """One that ends otherwise meanwhile is not renewed."""
-        lives, request = Lives(), anyio.CancelScope()
+        lives, request = list[str](), anyio.CancelScope()
 
         async def leave(*_: object) -> None:
             request.cancel()
@@ -128,21 +125,21 @@ class TestCreating:
 
         store = Failing()
         store.before["write"] = leave
-        client = first(server, store=store, **lives.options)
+        client = first(server, store=store, **noting(lives))
         with request:
             await client.say("session/create", {"capabilities": {}})
         assert request.cancelled_caught
-        assert lives.made == []
+        assert lives == []
         gone = first(Server(), store=Failing("write", error=DataGone))
         assert (await gone.say("session/create", {"capabilities": {}})).error["code"] == NOT_FOUND
 
 
 async def test_capabilities_are_kept_and_bounded(server: Server) -> None:
     """Too many begin no session, and leave the one that is named as it is; so does stating none."""
-    lives = Lives()
-    client = second(server, **lives.options)
+    lives: list[str] = []
+    client = second(server, **noting(lives))
     assert (await client.say("initialize", {**SERVES, **EXCEEDING})).error["code"] == INVALID
-    assert lives.made == []
+    assert lives == []
     session = (await client.initialize()).json["sessionId"]
     again = await client.say("initialize", {**SERVES, **EXCEEDING}, sessionId=session)
     assert again.error["code"] == INVALID
@@ -188,15 +185,6 @@ async def test_an_answer_of_a_session_is_not_kept_for_others() -> None:
 class TestOnAStatefulServer:
     """A server that keeps transport sessions of its own needs the header for them."""
 
-    async def test_the_session_stands_beside_the_server_s_own(self, server: Server) -> None:
-        """The head names the server's, the field ours; the client sends both back."""
-        client = second(Stateful(server))
-        answer = await client.initialize()
-        assert answer.headers[b"mcp-session-id"] == OWN.encode()
-        session = answer.json["sessionId"]
-        assert [said(await client.tool("count", session, BESIDE, mirrored=False)) for _ in range(2)] == [1, 2]
-        assert server.last.headers[b"mcp-session-id"] == OWN.encode()
-
     async def test_terminate_ends_the_server_s_own_with_it(self, server: Server) -> None:
         """The two began with one `initialize`. A session that only stands in its transport session leaves it open."""
         stateful = Stateful(server)
@@ -217,24 +205,32 @@ class TestOnAStatefulServer:
         failed = await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)
         assert (failed.status, stateful.ended) == (503, [])
 
-    @pytest.mark.parametrize(("version", "confirms"), [(SERVES["protocolVersion"], True), ("1999-01-01", False)])
-    async def test_notifications_initialized_is_optional(self, version: object, confirms: bool, server: Server) -> None:
-        """A client of the same `protocolVersion` may skip it: then we send it, once, in time."""
+    @pytest.mark.parametrize(
+        ("version", "says", "confirms"),
+        [
+            (SERVES["protocolVersion"], "ping", True),
+            ("1999-01-01", "ping", False),
+            (SERVES["protocolVersion"], "", False),
+        ],
+    )
+    async def test_notifications_initialized_is_optional(
+        self, version: object, says: str, confirms: bool, server: Server
+    ) -> None:
+        """A client of the same `protocolVersion` may skip it: then we send it, once, in time.
+
+        The head names the server's session, the field ours; the client sends both back.
+        """
         client = second(Stateful(server))
-        session = (await client.say("initialize", {**SERVES, "protocolVersion": version})).json["sessionId"]
-        await client.say("ping", None, BESIDE, sessionId=session, mirrored=False)
-        for _ in range(2):
-            await client.tool("whoami", session, BESIDE, mirrored=False)
-        sent = ["initialize", "ping", *["notifications/initialized"] * confirms, "tools/call", "tools/call"]
+        answer = await client.say("initialize", {**SERVES, "protocolVersion": version})
+        assert answer.headers[b"mcp-session-id"] == OWN.encode()
+        more: dict[str, Any] = {"sessionId": answer.json["sessionId"], "mirrored": False}
+        says, more_here = (says, more) if says else ("notifications/initialized", {**more, "id": None})
+        await client.say(says, None, BESIDE, **more_here)
+        counts = [said(await client.say("tools/call", {"name": "count"}, BESIDE, **more)) for _ in range(2)]
+        assert counts == [1, 2]
+        sent = ["initialize", says, *["notifications/initialized"] * confirms, "tools/call", "tools/call"]
         assert server.methods == sent
         assert {seen.headers[b"mcp-session-id"] for seen in server.seen[1:]} == {OWN.encode()}
-
-    async def test_one_that_the_client_sends_is_sent_once(self, server: Server) -> None:
-        client = second(Stateful(server))
-        session = (await client.initialize()).json["sessionId"]
-        await client.say("notifications/initialized", None, BESIDE, sessionId=session, mirrored=False, id=None)
-        await client.tool("whoami", session, BESIDE, mirrored=False)
-        assert server.methods == ["initialize", "notifications/initialized", "tools/call"]
 
 
 class TestInFrontOfABridge:
@@ -252,13 +248,13 @@ class TestInFrontOfABridge:
     @pytest.mark.parametrize("exceeds", [False, True])
     async def test_where_no_session_can_be_made_none_is_left(self, server: Server, exceeds: bool) -> None:
         """Neither ours nor the server's own, of which no client knows."""
-        lives, stateful = Lives(), Stateful(server)
-        client = second(stateful, bridge=True, store=Failing("write"), **lives.options)
+        lives, stateful = list[str](), Stateful(server)
+        client = second(stateful, bridge=True, store=Failing("write"), **noting(lives))
         params = {**SERVES, **(EXCEEDING if exceeds else {"capabilities": {}})}
         refused = await client.say("initialize", params)
         assert refused.error["code"] == (INVALID if exceeds else -32603)
         assert b"mcp-session-id" not in refused.headers
-        assert lives.made == []
+        assert lives == []
         assert stateful.ended == [OWN]
 
 

@@ -90,25 +90,16 @@ async def test_while_nobody_knows_it_waits() -> None:
     assert (await broken.resume()).status == 200
 
 
-async def test_an_event_belongs_to_the_transport_session_in_which_it_was_sent() -> None:
-    """Servers find it by its id alone, so a client of another transport session would hear what it has not asked."""
-    broken = Broken()
-    await broken.happen(TRANSPORT)
-    for headers in ([(b"mcp-session-id", b"another")], []):
-        answer = await broken.resume(*headers)
-        assert (answer.status, answer.error["code"]) == (404, -32043)
-        assert broken.refusals == [("event_foreign", "GET", None)]
-    assert not broken.server.resumed.is_set()
-    assert (await broken.resume(TRANSPORT)).status == 200
-
-
-async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
+async def test_an_event_belongs_to_the_transport_session_and_the_principal_of_its_call() -> None:
+    """Servers find it by its id alone, so another client would hear what it has not asked."""
     broken = Broken(principal=user_of)
     await broken.happen(TRANSPORT, by("alice"))
     (ref,) = {fact.ref for fact in broken.facts if isinstance(fact, SessionCreated)}
-    for headers in ([TRANSPORT], [TRANSPORT, by("bob")]):
-        assert (await broken.resume(*headers)).status == 404
-        assert [(reason, of) for reason, _, of in broken.refusals] == [("event_foreign", ref)]
+    strange: list[list[Header]] = [[(b"mcp-session-id", b"another"), by("alice")], [by("alice")]]
+    for headers, of in [*((one, None) for one in strange), ([TRANSPORT], ref), ([TRANSPORT, by("bob")], ref)]:
+        answer = await broken.resume(*headers)
+        assert (answer.status, answer.error["code"]) == (404, -32043)
+        assert broken.refusals == [("event_foreign", "GET", of)]
     assert not broken.server.resumed.is_set()
     assert (await broken.resume(TRANSPORT, by("alice"))).status == 200
 
@@ -262,20 +253,14 @@ class TestACallThatIsCancelled:
 CLAIMS = claims()
 
 
-def test_what_is_remembered_of_events_is_bounded_in_number() -> None:
-    events, origin, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
-    for request, number in ((origin, "0"), (other, "0"), (origin, "1"), (origin, "2")):
+def test_what_is_remembered_of_events_is_bounded() -> None:
+    """In number and in bytes: a client may write an id as long as a body."""
+    events, one, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
+    for request, number in ((one, "0"), (other, "0"), (one, "1"), (one, "2")):
         events.remember(number, request)
-    assert [events.request_of(None, number) for number in "012"] == [None, origin, origin]
+    assert [events.request_of(None, number) for number in "012"] == [None, one, one]
     assert [events.is_known(number) for number in "012"] == [False, True, True]
-
-
-def test_what_is_remembered_of_events_is_bounded_in_bytes() -> None:
-    """A client may write an id as long as a body."""
     events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
-    for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short)):
+    for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short), ("1", short), ("3", long)):
         events.remember(event_id, request)
-    assert [events.request_of(None, event_id) for event_id in "012"] == [None, long, short]
-    events.remember("1", short)
-    events.remember("3", long)
     assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]

@@ -128,17 +128,6 @@ async def test_a_stream_ends_with_its_session() -> None:
             tasks.cancel_scope.cancel()
 
 
-async def test_a_stream_of_a_session_that_has_ended_is_not_taken_up() -> None:
-    """Event 2 answered a request of it; the transport session lives, and goes on."""
-    _, client = bridged(Stateful(sse=True))
-    ours = await client.initialize()
-    session = (await client.send("sessions/create", None, ours)).result["session"]
-    await client.send("tools/call", None, ours, session=session)
-    await client.send("sessions/delete", None, ours, session=session)
-    assert (await call(client.app, http("GET", headers=[ours, (b"last-event-id", b"2")]))).status == 405
-    assert (await client.send("tools/call", None, ours)).status == 200
-
-
 async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
     """By its event's id, which the server finds by that alone, with an id of ours that is live."""
     facts: list[SessionEvent] = []
