@@ -1,10 +1,9 @@
 """The store of one machine: what it takes, what it survives, and what it never does while others wait."""
 
 import gc
-import os
-import platform
+import itertools
+import multiprocessing
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -31,7 +30,6 @@ from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import LATER, START, Clock, at_once, namespace, revoke, session
 
-WORKER = Path(__file__).with_name("sqlite_worker.py")
 PATIENCE = 120  # seconds until a test fails that would wait for ever
 
 
@@ -300,32 +298,44 @@ async def test_a_fork_waits_for_what_is_at_work(store: SQLiteStore) -> None:
     assert await revoke(store, session()) is True
 
 
-# --- several processes ---------------------------------------------------------------------------
+async def count(store: SQLiteStore) -> None:
+    """Add 1 by swaps, three times in each of four tasks."""
+
+    async def swaps() -> None:
+        for _ in range(3):
+            swapped = False
+            while not swapped:
+                old = await store.read(namespace(session()), "n")
+                swapped = await store.compare_and_swap(namespace(session()), "n", old, b"%d" % (int(old or 0) + 1))
+
+    await at_once([swaps] * 4)
+    await store.close()
 
 
-def told(*command: object) -> str:
-    """Return what a program prints."""
-    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    return ended.stdout.replace("\n", " ").strip()
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # since Python 3.12
+def test_processes_that_are_forked_amid_changes_share_a_file(path: Path) -> None:
+    """They inherit no lock, whatever another thread is at, and nothing is lost, though all begin on a new file."""
+    store, counted = SQLiteStore(path, busy_timeout=PATIENCE, clock=Clock()), threading.Event()
 
+    async def work() -> None:
+        for n in itertools.count():
+            await at_once([partial(revoke, store, session(f"{n}-{one}")) for one in range(50)])
+            if counted.is_set():
+                return
 
-@pytest.mark.parametrize(
-    ("mode", "result"),
-    [("count", "0 0 0 0 b'48'"), ("fork", "0 SessionStatus.ENDED")],
-    ids=["that start at once on a new file lose nothing", "forked amid changes inherit no lock"],
-)
-def test_processes_share_a_file(mode: str, result: str, path: Path) -> None:
-    assert told(sys.executable, WORKER, mode, path) == result
-
-
-@pytest.mark.skipif(platform.system() != "Linux" or os.geteuid() != 0, reason="needs root on Linux, to mount a disk")
-def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -> None:
-    """A real one, of a megabyte; when there is room again, it goes on with no restart."""
-    mount = f'mount -t tmpfs -o size=1m,mode=700 tmpfs "{tmp_path}"'
-    command = f'{mount} && exec "{sys.executable}" "{WORKER}" fill "{tmp_path}"'
-    # In a name space of its own, with which the disk is gone.
-    printed = told("unshare", "--mount", "sh", "-c", command)
-    assert printed == "No space left on device store_full_disk SessionStatus.ENDED SessionStatus.ENDED"
+    worker = threading.Thread(target=anyio.run, args=(work,))
+    worker.start()
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=anyio.run, args=(count, store)) for _ in range(8)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(PATIENCE)
+    counted.set()
+    worker.join()
+    assert [child.exitcode for child in children] == [0] * 8
+    assert anyio.run(store.read, namespace(session()), "n") == b"96"
+    anyio.run(store.close)
 
 
 # --- in groups ------------------------------------------------------------------------------------
