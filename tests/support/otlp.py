@@ -10,23 +10,18 @@ from threading import Thread
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 
 @dataclass(frozen=True)
 class Received:
-    """One span; ids are hexadecimal."""
+    """One span."""
 
     name: str
-    trace: str
-    id: str
-    parent: str  # empty for a root
-    kind: str  # without its prefix, as "SERVER"
+    trace: bytes
     is_error: bool
     attributes: dict[str, Any]
-    links: dict[str, dict[str, Any]]  # the attributes of each, by the id of the span that it leads to
     resource: dict[str, Any]
-    scope: str  # the instrumentation that made it
 
 
 @dataclass
@@ -43,25 +38,11 @@ class Receiver:
         self.paths.add(path)
         self.headers = headers
         body = decompress(body) if headers.get("content-encoding") == "gzip" else body
-        self.spans += _spans(ExportTraceServiceRequest.FromString(body))
-
-
-def _spans(sent: ExportTraceServiceRequest) -> Iterator[Received]:
-    for of in sent.resource_spans:
-        for scoped in of.scope_spans:
-            for span in scoped.spans:
-                yield Received(
-                    span.name,
-                    span.trace_id.hex(),
-                    span.span_id.hex(),
-                    span.parent_span_id.hex(),
-                    Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
-                    span.status.code == Status.STATUS_CODE_ERROR,
-                    _values(span.attributes),
-                    {link.span_id.hex(): _values(link.attributes) for link in span.links},
-                    _values(of.resource.attributes),
-                    scoped.scope.name,
-                )
+        for of in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for span in (span for scoped in of.scope_spans for span in scoped.spans):
+                is_error = span.status.code == Status.STATUS_CODE_ERROR
+                attributes, resource = _values(span.attributes), _values(of.resource.attributes)
+                self.spans.append(Received(span.name, span.trace_id, is_error, attributes, resource))
 
 
 def _values(attributes: Any) -> dict[str, Any]:
