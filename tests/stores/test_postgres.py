@@ -21,6 +21,7 @@ from apps import sessions
 from clients import Answer, Client
 from postgres_servers import DOES_NO_HARM, Server, serving
 from reasons import refused
+from servers import HOST
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import _postgres as postgres
@@ -264,7 +265,7 @@ def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: p
 async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
     """The server's certificate is verified; one that is not trusted is a fault that says so."""
     with serving(tls=True, **DOES_NO_HARM) as server:
-        base = f"postgresql://postgres@{postgres_servers.HOST}:{server.port}/postgres?sslmode=verify-full&sslrootcert="
+        base = f"postgresql://postgres@{HOST}:{server.port}/postgres?sslmode=verify-full&sslrootcert="
         trusting = PostgresStore(f"{base}{server.authority}", durability="ignore")
         await trusting.open()
         assert await revoke(trusting, session()) is True
@@ -272,7 +273,7 @@ async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCa
         wary = TimeoutStore(PostgresStore(f"{base}system", durability="ignore"), seconds=10)
         with refused("store_tls"):
             await wary.open()
-    where = f"PostgreSQL at {postgres_servers.HOST}:{server.port}/postgres"
+    where = f"PostgreSQL at {HOST}:{server.port}/postgres"
     assert f"session store unavailable (store_tls): {where}: TLS: the certificate" in caplog.text
 
 

@@ -21,7 +21,8 @@ from apps import sessions
 from clients import START, Client, Clock
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
-from redis_servers import HOST, Server, serving, until, watching
+from redis_servers import Server, serving, watching
+from servers import HOST, until
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
@@ -285,7 +286,7 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> 
             late = RedisStore(own.cluster_url, clock=clock, timeout=LONG)
             with unavailable("store_unreachable"):
                 await late.status(one)
-            own.restart()
+            own.start()
             with unavailable("store_cluster_down"):
                 await late.status(one)
             own.wait_for_slots()
@@ -304,11 +305,11 @@ async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
 
 @contextmanager
 def frozen(server: Server) -> Iterator[None]:
-    server.stop()
+    server.pause()
     try:
         yield
     finally:
-        server.cont()
+        server.resume()
 
 
 def connections(server: Server) -> int:
@@ -316,7 +317,7 @@ def connections(server: Server) -> int:
     return int(server.command("INFO", "stats").split(b"total_connections_received:")[1].split()[0])
 
 
-@pytest.mark.parametrize(("fault", "recovery"), [(Server.stop, Server.cont), (Server.kill9, Server.restart)])
+@pytest.mark.parametrize(("fault", "recovery"), [(Server.pause, Server.resume), (Server.kill9, Server.start)])
 async def test_an_outage_costs_each_request_its_time_and_then_one_connection(fault: Any, recovery: Any) -> None:
     """Each is answered with 503 and when to try again, and the next one after the outage as ever."""
     with serving(appendonly="yes", appendfsync="always") as own:
@@ -362,7 +363,7 @@ async def test_connections_that_died_unused_cost_no_request(server: Server) -> N
         server.command("CLIENT", "PAUSE", 300, "ALL")  # so that they need a connection each
         await asyncio.gather(*(store.status(session(str(n))) for n in range(10)))
         server.kill9()
-        server.restart()
+        server.start()
         for _ in range(2):  # the loop, which slept while the server was restarted here, sees that they are closed
             await asyncio.sleep(0)
         assert await store.add(shelf(), "key", 1) == 1

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from clients import Clock
-from redis_servers import HOST, Server, serving, wait_for
+from redis_servers import Server, serving
+from servers import HOST, wait_for
 
 from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
@@ -99,7 +100,7 @@ async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(
             one = await begun(store, "one", ahead)
             server.command("SAVE")
         server.kill9()
-        server.restart()
+        server.start()
         async with opened(server, clock, durability="ignore") as late:
             assert await late.status(one) is UNKNOWN
             assert await late.status(await begun(late, "two", clock)) is LIVE
@@ -117,7 +118,7 @@ async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, answe
             await store.register(Record.of(live))
             clock.now += 60
             server.kill9()
-            server.restart()
+            server.start()
             assert await store.statuses([ended, live]) == [ENDED, LIVE]
             assert await store.touch(live, idle_timeout=3600) is LIVE
         async with opened(server, clock) as later:
@@ -136,7 +137,7 @@ async def test_kill_9_without_a_file_ends_what_was_issued_before(
             assert await revoke(store, one)
             clock.now += 60
             server.kill9()
-            server.restart()
+            server.start()
             assert await store.status(one) is UNKNOWN
             assert await store.touch(one, idle_timeout=3600) is UNKNOWN
             assert await store.get(one.ref) is None
@@ -163,11 +164,11 @@ async def test_two_runs_in_a_row_have_to_keep_a_file(clock: Clock, before: str, 
             assert await store.status(one) is LIVE
             server.kill9()
             if after == "yes":  # switched on once, so that the file begins with the snapshot
-                server.restart()
+                server.start()
                 server.command("CONFIG", "SET", "appendonly", "yes")
                 wait_for(lambda: b"aof_rewrite_in_progress:0" in server.command("INFO", "persistence"))
                 server.kill9()
-            server.restart(appendonly=after)
+            server.start(appendonly=after)
             clock.now += 10
             assert await store.status(one) is UNKNOWN
 
@@ -181,7 +182,7 @@ async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Cloc
             assert await revoke(store, one)
             server.command("EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end", 0)
             server.kill9()
-            starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=400))
+            starting = asyncio.create_task(asyncio.to_thread(server.start, key_load_delay=400))
             reasons = set()
             while not starting.done():
                 try:
@@ -258,12 +259,12 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock) -> 
         async with opened(server, clock, durability="refuse") as store:
             one = await begun(store, "one", clock)
             server.kill9()
-            server.restart(appendonly="no")
+            server.start(appendonly="no")
             for _ in range(2):
                 with pytest.raises(ConfigurationError, match="set 'appendonly yes'"):
                     await store.status(one)
             server.kill9()
-            server.restart(appendonly="yes")
+            server.start(appendonly="yes")
             assert await store.status(one) is LIVE
 
 

@@ -5,56 +5,40 @@
 cannot be installed, the test is skipped, or fails where `CI` is set.
 """
 
-import atexit
 import os
-import signal
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio
 import redis
 from environments import program
+from programs import free_port
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from servers import HOST, Process, make_certificate, running, until_exit, wait_for
 
-T = TypeVar("T")
-HOST = "127.0.0.1"
-PATIENCE = 20  # seconds for a server to come up
 PROGRAM = "MCP_SESSIONS_REDIS_SERVER"
 
 
-class DidNotStart(Exception):
-    """The program ended at once, as it does where another took its port."""
-
-
-class Server:
-    """One server, and what may happen to it.
+class Server(Process):
+    """One server, with its configuration by the names in `redis.conf`, with underscores.
 
     Args:
-        folder: Where it keeps its files.
         tls: Whether it speaks TLS alone.
         file: A configuration file, which a Sentinel must have.
-        options: Its configuration, by the names in `redis.conf`, with underscores.
     """
 
-    _process: subprocess.Popen[bytes]
-
     def __init__(self, folder: Path, *, tls: bool = False, file: Path | None = None, **options: object) -> None:
-        self.folder, self.port = folder, _free_port()
+        super().__init__(folder, dir=folder, bind=HOST, save="", loglevel="warning", **options)
         self._file = [] if file is None else [str(file), "--sentinel"]
-        self._options = {"port": self.port, "dir": folder, "bind": HOST, "save": "", "loglevel": "warning", **options}
         self._authority = make_certificate(folder) if tls else None
+        self._has_answered = False
         if tls:
             pem = folder / "server.pem"
-            self._options |= {"port": 0, "tls_port": self.port, "tls_auth_clients": "no"}
-            self._options |= {"tls_cert_file": pem, "tls_key_file": pem, "tls_ca_cert_file": self._authority}
+            self.options |= {"tls_auth_clients": "no", "tls_ca_cert_file": self._authority}
+            self.options |= {"tls_cert_file": pem, "tls_key_file": pem}
 
     @property
     def url(self) -> str:
@@ -67,22 +51,24 @@ class Server:
     def cluster_url(self) -> str:
         return f"redis+cluster://{HOST}:{self.port}"
 
-    def start(self) -> None:
-        """Start the server, and wait until it answers and has read its files."""
+    def command_line(self) -> list[str]:
+        if not self._has_answered:
+            port = free_port()
+            self.port = port if port < 55_000 else port - 20_000  # a cluster's node also needs the one 10,000 above it
+        ports = {"port": self.port} if self._authority is None else {"port": 0, "tls_port": self.port}
         command = [str(program(os.environ.get(PROGRAM) or "redis-server")), *self._file]
-        for name, value in self._options.items():
+        for name, value in (ports | self.options).items():
             command += ["--" + name.replace("_", "-"), *str(value).split(" ")]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
-        wait_for(self._answers)
+        return command
 
-    def _answers(self) -> bool:
-        if self._process.poll() is not None:
-            raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
+    def answers(self) -> bool:
+        """Whether it has read its files."""
         try:
             self.command("PING")
         except redis.RedisError as error:
-            return isinstance(error, redis.AuthenticationError)
+            if not isinstance(error, redis.AuthenticationError):
+                return False
+        self._has_answered = True
         return True
 
     def command(self, *words: Any, user: str | None = None, password: str | None = None) -> Any:
@@ -104,84 +90,28 @@ class Server:
         """Wait until a node serves its slots: after a start it first listens for others."""
         wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
 
-    def stop(self) -> None:
-        """Freeze the server: connections stay open without an answer."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def cont(self) -> None:
-        """Resume a frozen server."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill9(self) -> None:
-        """Kill the server before it can write anything."""
-        self._process.kill()
-        self._process.wait()
-
-    def restart(self, **options: object) -> None:
-        """Start the server again with its files, and with changed options."""
-        self._options.update(options)
-        self.start()
-
 
 @contextmanager
 def serving(*, tls: bool = False, cluster: bool = False, **options: object) -> Iterator[Server]:
-    """Run a server within the block.
-
-    Args:
-        tls: Whether it speaks TLS alone.
-        cluster: Whether it is a cluster of one node, which refuses commands that cross slots.
-        options: Its configuration, by the names in `redis.conf`, with underscores.
-    """
+    """Run a server within the block, or a cluster of one node, which refuses commands that cross slots."""
     given: dict[str, Any] = {**({"cluster_enabled": "yes"} if cluster else {}), **options}
-    with tempfile.TemporaryDirectory(prefix="mcp-sessions-redis-") as folder:
-        server = Server(Path(folder), tls=tls, **given)
-        try:
-            server.start()
-        except DidNotStart:  # another process may have taken the port first
-            server = Server(Path(folder), tls=tls, **given)
-            server.start()
-        try:
-            if cluster:
-                server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-                server.wait_for_slots()
-            yield server
-        finally:
-            server.kill9()
+    with running(partial(Server, tls=tls, **given)) as server:
+        if cluster:
+            server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            server.wait_for_slots()
+        yield server
 
 
-def _free_port() -> int:
-    """Return a port that is free now; a cluster's node also needs the one 10,000 above it."""
-    with socket.create_server((HOST, 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port if port < 55_000 else port - 20_000
-
-
-def wait_for(happens: Callable[[], object]) -> None:
-    """Wait until something of a server happens, which nothing announces."""
-    deadline = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.005)
-
-
-async def until(happens: Callable[[], object]) -> None:
-    """Wait as `wait_for`, while others run."""
-    await anyio.to_thread.run_sync(wait_for, happens)
-
-
-@contextmanager
-def watching(primary: Server) -> Iterator[Server]:
+def watching(primary: Server) -> AbstractContextManager[Server]:
     """Run a Sentinel that fails over when it is asked to: by itself a busy machine would do, too."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "sentinel.conf")
+
+    def make(folder: Path) -> Server:
+        config = folder / "sentinel.conf"
         lines = f"sentinel monitor sessions {HOST} {primary.port} 1", "sentinel down-after-milliseconds sessions 60000"
         config.write_text("\n".join(lines) + "\n")
-        sentinel = Server(Path(folder), file=config)
-        sentinel.start()
-        try:
-            yield sentinel
-        finally:
-            sentinel.kill9()
+        return Server(folder, file=config)
+
+    return running(make)
 
 
 @cache
@@ -194,22 +124,3 @@ def shared() -> Server:
 def shared_cluster() -> Server:
     """Return the one-node cluster of the whole run; keep to a prefix of your own."""
     return until_exit(serving(cluster=True))
-
-
-def until_exit(server: AbstractContextManager[T]) -> T:
-    """Enter a context for the whole run."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(server)
-
-
-def make_certificate(folder: Path) -> Path:
-    """Make this machine's certificate, `server.pem` with its key, and return it alone: it is its own authority."""
-    authority, file = folder / "ca.pem", folder / "server.pem"
-    extensions = f"subjectAltName=IP:{HOST}", "keyUsage=critical,keyCertSign,digitalSignature"
-    command = [str(program("openssl")), *"req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split()]
-    command += ["-days", "1", "-subj", "/CN=tests", "-keyout", str(file), "-out", str(authority)]
-    command += [word for extension in extensions for word in ("-addext", extension)]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    file.write_bytes(authority.read_bytes() + file.read_bytes())
-    return authority

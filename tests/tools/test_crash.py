@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import crash
 import pytest
-from redis_servers import HOST, serving, wait_for, watching
+from redis_servers import serving, watching
+from servers import HOST, wait_for
 
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.claims import Claims
