@@ -1,7 +1,5 @@
 """Every place for the middleware: around an application or in it, and where `add_sessions` finds the endpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from itertools import product
@@ -39,6 +37,7 @@ async def lives_and_dies(client: RealClient) -> None:
 # --- around real servers -------------------------------------------------------------------------
 
 OPTIONS: Final[dict[str, Any]] = {"keys": SECRET, "transport": "off"}
+MOUNTED: Final[dict[str, Any]] = {"path": "/api/mcp"}
 
 
 def around(app: ASGIApp, **options: Any) -> ASGIApp:
@@ -58,14 +57,10 @@ def mounted(inner: Any, place: Callable[[ASGIApp], ASGIApp] = lambda app: app, o
 
 
 PLACES: dict[str, tuple[Callable[[Cell], ASGIApp], dict[str, Any]]] = {
-    "added to the application": (lambda cell: added(bare(cell)), {}),
     "handed to the framework": (lambda cell: bare(cell, middleware=[Middleware(MCPSessionMiddleware, **OPTIONS)]), {}),
-    "added to a FastAPI parent": (
-        lambda cell: added(mounted(bare(cell), outer=FastAPI), path="/api/mcp"),
-        {"path": "/api/mcp"},
-    ),
-    "in a mount": (lambda cell: mounted(bare(cell), around), {"path": "/api/mcp"}),
-    "around the parent": (lambda cell: around(mounted(bare(cell)), path="/api/mcp"), {"path": "/api/mcp"}),
+    "added to a FastAPI parent": (lambda cell: added(mounted(bare(cell), outer=FastAPI), **MOUNTED), MOUNTED),
+    "in a mount": (lambda cell: mounted(bare(cell), around), MOUNTED),
+    "around the parent": (lambda cell: around(mounted(bare(cell)), **MOUNTED), MOUNTED),
     "for every path": (lambda cell: around(bare(cell), path=None), {}),
     "behind a prefix": (lambda cell: around(bare(cell)), {"path": "/behind/mcp", "root_path": "/behind"}),
 }
@@ -161,27 +156,9 @@ def mounted_in_itself() -> Router:
     return router
 
 
-def manager() -> Any:
-    """The official SDK's session manager, as applications make it that bring their own routes."""
-    lowlevel = import_module("mcp.server.lowlevel").Server("s")
-    return import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager(lowlevel)
-
-
-class Holder:
-    """An application's own class around the session manager."""
-
-    def __init__(self) -> None:
-        self.session_manager = manager()
-
-    async def __call__(self, *call: Any) -> None: ...
-
-
-class Circle:
-    """A middleware in front of itself."""
-
-    @property
-    def app(self) -> Circle:
-        return self
+def mounted_twice() -> Starlette:
+    inner = starlette(known())
+    return starlette(Mount("/a", inner), Mount("/b", inner))
 
 
 Make = Callable[[], Any]
@@ -197,12 +174,14 @@ ENDPOINTS: dict[str, tuple[Make, str]] = {
     "an application mounted in FastAPI": (lambda: fastapi_included(Mount("/v1", starlette(known()))), "/api/v1/mcp"),
     "an included route": (lambda: fastapi_included(known()), "/api/mcp"),
     "an included mount": (lambda: fastapi_included(Mount("/mcp", StreamableHTTPASGIApp())), "/api/mcp/"),
+    "an application mounted twice": (mounted_twice, "/a/mcp"),
+    "the same application mounted twice": (mounted_twice, "/b/mcp"),
 }
 
 NAMED: dict[str, tuple[Make, str]] = {
     "a route": (lambda: starlette(Route("/mcp", Server())), "/mcp"),
     "a function": (lambda: starlette(Route("/mcp", through, methods=["POST", "GET"])), "/mcp"),
-    "a function for each method": (lambda: starlette(Route("/mcp", method, methods=["GET"]), function()), "/mcp"),
+    "a function for each method": (lambda: starlette(Route("/mcp", method), function()), "/mcp"),
     "a mounted application": (lambda: starlette(Mount("/mcp", Router([Route("/", Server())]))), "/mcp/"),
     "FastAPI's routes": (fastapi_route, "/mcp"),
     "FastAPI's included routes": (fastapi_router, "/api/mcp"),
@@ -222,15 +201,21 @@ async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) ->
         await lives_and_dies(at(app, path))
 
 
-@pytest.mark.parametrize(
-    "app",
-    [lambda: Mount("/mcp", manager().handle_request), lambda: Route("/mcp", Holder())],
-    ids=["the session manager's method", "an object with a session manager"],
-)
-def test_an_endpoint_is_known_by_the_sdk_s_session_manager(app: Callable[[], Any]) -> None:
-    outer = starlette(app())
-    add_sessions(outer, keys=SECRET)
-    assert isinstance(outer.routes[0].app, MCPSessionMiddleware)  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("make", "path"), NAMED.values(), ids=NAMED)
+async def test_any_endpoint_is_found_by_its_full_path(make: Make, path: str) -> None:
+    """A function as well as an ASGI application; a trailing slash in `path=` makes no difference."""
+    for app in (make(), served_before(make())):
+        await lives_and_dies(at(add_sessions(app, path=path.rstrip("/") + "/", keys=SECRET), path))
+
+
+def test_an_endpoint_is_known_by_the_sdk_s_session_manager() -> None:
+    """By its method, or by an object with one, as applications have that bring their own routes."""
+    lowlevel = import_module("mcp.server.lowlevel").Server("s")
+    manager = import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager(lowlevel)
+    holder = type("Holder", (Server,), {"session_manager": manager})()
+    for route in (Mount("/mcp", manager.handle_request), Route("/mcp", holder)):
+        add_sessions(starlette(route), keys=SECRET)
+        assert isinstance(route.app, MCPSessionMiddleware)
 
 
 def test_the_middleware_comes_behind_every_other_one() -> None:
@@ -240,13 +225,6 @@ def test_the_middleware_comes_behind_every_other_one() -> None:
     placed = front.app.app  # type: ignore[attr-defined]
     assert isinstance(placed, MCPSessionMiddleware)
     assert placed.app is server
-
-
-@pytest.mark.parametrize(("make", "path"), NAMED.values(), ids=NAMED)
-async def test_any_endpoint_is_found_by_its_full_path(make: Make, path: str) -> None:
-    """A function as well as an ASGI application; a trailing slash in `path=` makes no difference."""
-    for app in (make(), served_before(make())):
-        await lives_and_dies(at(add_sessions(app, path=path.rstrip("/") + "/", keys=SECRET), path))
 
 
 @pytest.mark.parametrize("make", [fastapi_route, fastapi_router], ids=["routes", "included routes"])
@@ -301,63 +279,36 @@ async def test_the_routes_of_one_endpoint_share_their_sessions() -> None:
     assert (await at_a.tool(session=session)).error["code"] == -32043
 
 
-async def test_an_application_mounted_twice_gets_it_once() -> None:
-    inner = starlette(known())
-    app = add_sessions(starlette(Mount("/a", inner), Mount("/b", inner)), keys=SECRET)
-    await lives_and_dies(at(app, "/a/mcp"))
-    await lives_and_dies(at(app, "/b/mcp"))
-
-
-PLAIN = [Route("/mcp", Server()), Route("/", Server())]
 TWO = [known("/a/mcp"), known("/b/mcp")]
 AUTHENTICATION = Middleware(AuthenticationMiddleware, backend=AuthenticationBackend())
+INCLUDED: dict[str, Any] = {"path": "/api/mcp"}
+AGAIN = "has sessions already"
 
 REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
     "no routes": (Server, {}, r"Server has none; wrap the application instead: MCPSessionMiddleware\(app"),
-    "a middleware in front of itself": (Circle, {}, r"Circle has none; wrap"),
-    "no endpoint": (lambda: starlette(Route("/mcp", Server())), {}, r"path='/mcp'.* wrap the application"),
-    "a method": (lambda: starlette(Mount("/mcp", Server().__call__)), {}, r"path='/mcp'.* wrap the application"),
+    "a middleware in front of itself": (
+        type("Circle", (), {"app": property(lambda self: self)}),
+        {},
+        r"Circle has none",
+    ),
+    "no endpoint": (lambda: starlette(Mount("/mcp", Server().__call__)), {}, r"path='/mcp'.* wrap the application"),
     "several endpoints": (
         lambda: starlette(*TWO),
         {},
         r"several MCP endpoints \(/a/mcp, /b/mcp\); say which with path=",
     ),
-    "no such path": (lambda: starlette(*PLAIN), {"path": "/mpc"}, r"path='/mpc' \(those that do: /, /mcp\)"),
-    "no route at all": (starlette, {"path": "/mcp"}, r"those that do: none"),
-    "no POST at the path": (
-        lambda: starlette(Route("/mcp", method, methods=["GET"])),
-        {"path": "/mcp"},
-        r"no route takes POST",
-    ),
+    "no such path": (lambda: starlette(*TWO), {"path": "/mpc"}, r"path='/mpc' \(those that do: /a/mcp, /b/mcp\)"),
+    "no POST": (lambda: starlette(Route("/mcp", method)), {"path": "/mcp"}, r"no route takes POST .*that do: none"),
     "a relative path": (lambda: starlette(*TWO), {"path": "mcp"}, r"must begin with '/'"),
     "several routers at the path": (
-        lambda: starlette(
-            Host("a.example", Router([Route("/mcp", Server())])), Host("b.example", Router([Route("/mcp", Server())]))
-        ),
+        lambda: starlette(*(Host(f"{name}.example", Router([Route("/mcp", Server())])) for name in "ab")),
         {"path": "/mcp"},
         r"several routers serve path='/mcp'",
     ),
-    "sessions at the route": (lambda: add_sessions(starlette(known()), keys=SECRET), {}, r"/mcp has sessions already"),
-    "sessions at FastAPI's included route": (
-        lambda: add_sessions(fastapi_router(), path="/api/mcp", keys=SECRET),
-        {"path": "/api/mcp"},
-        r"has sessions already",
-    ),
-    "sessions at an included function": (
-        lambda: add_sessions(fastapi_included(function()), path="/api/mcp", keys=SECRET),
-        {"path": "/api/mcp"},
-        r"has sessions already",
-    ),
-    "sessions around the application": (
-        lambda: MCPSessionMiddleware(starlette(known()), keys=SECRET),
-        {},
-        r"has sessions already",
-    ),
-    "sessions in the application's list of middleware": (
-        lambda: Starlette(routes=[known()], middleware=[Middleware(MCPSessionMiddleware, keys=SECRET)]),
-        {},
-        r"has sessions already",
-    ),
+    "sessions at the route": (lambda: add_sessions(starlette(known()), keys=SECRET), {}, AGAIN),
+    "sessions at an included route": (lambda: add_sessions(fastapi_router(), keys=SECRET, **INCLUDED), INCLUDED, AGAIN),
+    "sessions around the application": (lambda: around(starlette(known())), {}, AGAIN),
+    "sessions in the application's list of middleware": (lambda: added(starlette(known())), {}, AGAIN),
     "a wrong option": (lambda: starlette(known()), {"lifetime": 0}, r"lifetime=0 must be"),
     "a mounted application that authenticates inside": (
         lambda: starlette(Mount("/sub", Starlette(routes=TWO, middleware=[AUTHENTICATION]))),
