@@ -31,7 +31,7 @@ from mcp_sessions._protocol.decision import (
     subject_of,
     subjects,
 )
-from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject, metadata, speaks_draft
+from mcp_sessions._protocol.draft import ABOUT_SESSIONS, SessionMetadata, Subject, speaks_draft
 from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, VERSION, RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.policy import Policy
@@ -58,58 +58,31 @@ def test_the_first_copy_of_a_header_counts_and_none_is_lost() -> None:
     assert (head.first(VERSION), head.is_modern, head.all(SESSION_HEADER)) == ("", True, ["a", "\xff"])
     empty = RequestHeaders([])
     assert (empty.first(VERSION), empty.is_modern, empty.all(SESSION_HEADER)) == (None, False, [])
+    versions = (*HANDSHAKE_VERSIONS, MODERN, "2025-11-25 ")
+    modern = [one for one in versions if RequestHeaders([(b"mcp-protocol-version", one.encode())]).is_modern]
+    assert modern == [MODERN, "2025-11-25 "]
 
 
-@pytest.mark.parametrize("version", [*sorted(HANDSHAKE_VERSIONS), "2026-07-28", "2025-11-25 "])
-def test_every_version_is_modern_but_those_of_the_handshake(version: str) -> None:
-    modern = RequestHeaders([(b"mcp-protocol-version", version.encode())]).is_modern
-    assert modern is (version not in HANDSHAKE_VERSIONS)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "is_json"),
-    [
-        *(([kind], True) for kind in ("Application/JSON; charset=utf-8", "application/jsonx", "text/plain, text/json")),
-        (["text/plain", "application/json"], True),
-        *(([kind], False) for kind in ("application/x-www-form-urlencoded", "")),
-        ([], False),
-    ],
-)
-def test_what_a_server_might_take_for_json_is_json(kinds: list[str], is_json: bool) -> None:
+def test_what_a_server_might_take_for_json_is_json() -> None:
     """In whichever copy of the header; the official SDK takes a type that only begins with it, or a list with it."""
-    assert RequestHeaders([(b"content-type", kind.encode()) for kind in kinds]).is_json is is_json
-
-
-def carrying(session: str) -> SessionMetadata | None:
-    return requested_session(call(members=f',"params":{{"_meta":{{"{SESSION_KEY}":{session}}}}}'), None)
-
-
-@pytest.mark.parametrize(
-    ("session", "reason"),
-    [
-        *((text, "malformed_session") for text in ('{"state":"s"}', '{"sessionId":"a","state":1}')),
-        ('{"sessionId":"a","State":"b"}', "member_case"),
-    ],
-)
-def test_metadata_that_cannot_be_read_is_refused(session: str, reason: str) -> None:
-    """Beside what is in the corpus of test_jsonrpc."""
-    with refused(reason):
-        carrying(session)
+    copies: list[list[str]] = [
+        ["Application/JSON; charset=utf-8"],
+        ["text/plain", "text/json, application/jsonx"],
+        [""],
+        [],
+    ]
+    heads = [RequestHeaders([(b"content-type", kind.encode()) for kind in kinds]) for kinds in copies]
+    assert [head.is_json for head in heads] == [True, True, False, False]
 
 
 @given(st.text(), st.none() | st.text())
 @example("", "")
 def test_ids_and_states_are_read_as_they_were_meant_and_never_shown(session_id: str, state: str | None) -> None:
     session: dict[str, Any] = {"sessionId": session_id} if state is None else {"sessionId": session_id, "state": state}
-    found = carrying(json.dumps(session, ensure_ascii=False))
+    meta = {"_meta": {SESSION_KEY: session}}
+    found = requested_session(call(members=f',"params":{json.dumps(meta, ensure_ascii=False)}'), None)
     assert found == SessionMetadata(session_id, state)
     assert repr(found) == "<SessionMetadata>"
-
-
-def test_metadata_says_when_the_session_ends_in_utc() -> None:
-    plain = {"sessionId": "a", "expiresAt": "1970-01-01T00:00:00Z"}
-    assert json.loads(metadata("a", 0)) == plain
-    assert json.loads(metadata("a", 0, "s")) == {**plain, "state": "s"}
 
 
 IN_ENVELOPE = '{"_meta":{"io.modelcontextprotocol/clientCapabilities":%s}}'
@@ -120,10 +93,10 @@ IN_ENVELOPE = '{"_meta":{"io.modelcontextprotocol/clientCapabilities":%s}}'
     [
         ("initialize", '{"capabilities":{"experimental":{"sessions":{}}}}', True),
         ("initialize", '{"capabilities":{"experimental":{"other":{}},"sessions":{}}}', False),
-        *(("initialize", f'{{"capabilities":{odd},"x":"sessions"}}', False) for odd in ('{"experimental":null}', "[]")),
-        *(("initialize", params, False) for params in ("null", '{"sessions":1}')),
+        ("initialize", '{"capabilities":{"experimental":null},"x":"sessions"}', False),
+        ("initialize", '{"sessions":1}', False),
         ("m", IN_ENVELOPE % '{"experimental":{"se\\u0073sions":{}}}', True),
-        *(("m", params, False) for params in (IN_ENVELOPE % "{}", '{"_meta":{"sessions":1}}', '{"x":"sessions"}')),
+        *(("m", params, False) for params in (IN_ENVELOPE % "{}", '{"_meta":{"sessions":1}}')),
     ],
 )
 def test_a_client_that_declares_sessions_speaks_the_draft(method: str, params: str, speaks: bool) -> None:
@@ -165,7 +138,6 @@ SESSIONLESS = Sep1364(None, SEP1364Initialize(sessionless=True))
     [
         ('"id":1,"method":"sessions/create"', Subject.CREATE, Subject.CREATE),
         ('"id":1,"method":"sessions/create","params":{"capabilities":{}}', Subject.CREATE, Subject.CREATE_SEP1364),
-        ('"id":1,"method":"sessions/create","params":{"sessionId":"a"}', Subject.CREATE, Subject.CREATE_SEP1364),
         ('"id":1,"method":"session/create"', Subject.OTHER, Subject.CREATE_SEP1364),
         ('"id":1,"method":"sessions/delete"', Subject.DELETE, Subject.DELETE),
         ('"id":1,"method":"session/delete"', Subject.OTHER, Subject.DELETE),
@@ -205,13 +177,7 @@ METHODS = {
 }
 POLICIES: list[Any] = ["never", "always", {"tools/call"}]
 OPTIONS: list[dict[str, Any]] = [
-    *(
-        {},
-        {"legacy_only": True},
-        {"sep1364": BOTH},
-        {"fail_open": True, "lists": "untouched"},
-        {"reads_transport": False},
-    )
+    *({}, {"legacy_only": True}, {"sep1364": BOTH}, {"fail_open": True, "lists": "untouched"})
 ]
 FORWARDED = {Action.FORWARD, Action.PASSTHROUGH, Action.ATTACH, Action.STRIP_SESSION}
 
@@ -322,15 +288,14 @@ BUY = call(members=',"params":{"name":"buy"}')
     [
         (BUY, "never", None, False),
         (BUY, {"tools/call": ["buy"]}, None, True),
-        (BUY, {"tools/call": ["look"]}, None, False),
         (BUY, "never", REQUIRING, True),
         (BUY, "never", BOTH, False),
         (message('"method":"notifications/progress"'), "always", None, False),
         (message('"method":"notifications/progress"'), "never", REQUIRING, True),
         (call("notifications/progress"), "always", None, True),
         (message('"id":1,"result":{}'), "always", REQUIRING, False),
-        *((call(name), "never", REQUIRING, False) for name in ("initialize", "notifications/initialized", "ping")),
-        *((call(name), "never", REQUIRING, True) for name in ("tools/list", "server/discover")),
+        *((call(name), "never", REQUIRING, False) for name in ("initialize", "ping")),
+        (call("tools/list"), "never", REQUIRING, True),
     ],
 )
 def test_a_message_without_a_session_is_refused_where_one_is_required(
@@ -363,7 +328,6 @@ WHOLE = f"{{{STATED},{CAPABLE}}}"
     [
         (WHOLE, MODERN, ["sessions/create"], None),
         *((meta, MODERN, ["sessions/create"], "envelope_incomplete") for meta in (f"{{{CAPABLE}}}", f"{{{STATED}}}")),
-        (WHOLE.replace(f'"{MODERN}"', "1"), MODERN, ["sessions/create"], "envelope_incomplete"),
         *((WHOLE, other, ["sessions/create"], "version_header_mismatch") for other in (None, "2099-01-01")),
         *((WHOLE, MODERN, methods, "method_header_mismatch") for methods in ([], ["sessions/delete"])),
         (WHOLE, MODERN, ["sessions/create"] * 2, "method_header_mismatch"),

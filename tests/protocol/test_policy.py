@@ -38,11 +38,10 @@ CALLS = ["tools/call", "ping"]
         # leaving out the id does not turn a call into a notification: some servers would run it
         ("always", OTHERS, (True, True)),
         ("always", ["notifications/cancelled", "notifications/acme"], (True, False)),
-        *((require, CALLS, (True, True)) for require in ({*CALLS}, CALLS, dict.fromkeys(CALLS, True))),
+        *((require, CALLS, (True, True)) for require in ({*CALLS}, dict.fromkeys(CALLS, True))),
         ({"notifications/progress"}, ["notifications/progress"], (True, True)),
-        ({"notifications/progress"}, ["notifications/cancelled"], (False, False)),
-        ({"acme/call"}, ["acme/call"], (True, True)),  # only what nearly spells a method of the protocol is a slip
-        ({"tools/callback"}, ["tools/callback"], (True, True)),
+        # only what nearly spells a method of the protocol is a slip
+        ({"acme/call", "tools/callback"}, ["acme/call", "tools/callback"], (True, True)),
         ({"tools/call": False, "prompts/get": True}, ["tools/call"], (False, False)),
         ({"tools/call": ["checkout"]}, ["tools/list"], (False, False)),
         # a function that always says yes would lock every client out
@@ -57,29 +56,21 @@ def test_methods_need_a_session_or_none(require: Require, methods: list[str], as
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-@pytest.mark.parametrize(
-    ("target", "asked"), [("pay", True), ("search", False), ("Pay", False), ("", False), (None, True)]
-)
-def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
-    method: str, target: str | None, asked: bool
-) -> None:
+def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(method: str) -> None:
     """Names are compared exactly; a name that cannot be read may be any, so it counts as named."""
-    assert asks({method: ["checkout", "pay"]}, method, target) is asked
+    targets = "pay", None, "search", "Pay", ""
+    asked = [asks({method: ["checkout", "pay"]}, method, target) for target in targets]
+    assert asked == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("uri", "asked"),
-    [
-        *[("res://cart/1", True), ("res://cart/2", False), ("res://cart", False), ("res://Cart/1", True), (None, True)],
-        *[("res://cart/1?", True), ("res://cart/1#", True), ("res://cart/1?x=1#y", True)],
-        *[("res://cart?1", False), ("res://cart/2?res://cart/1", False)],
-    ],
-)
-def test_a_rule_by_uri_asks_for_that_resource(uri: str | None, asked: bool) -> None:
+@pytest.mark.parametrize("method", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
+@pytest.mark.parametrize("named", ["res://cart/1", "res://cart/1?page=2"])
+def test_a_rule_by_uri_asks_for_that_resource(method: str, named: str) -> None:
     """A host has no case, so neither has the comparison; what follows the path may be read by no one."""
-    for method in ("resources/read", "resources/subscribe", "resources/unsubscribe"):
-        assert asks({method: ["res://cart/1"]}, method, uri) is asked
-        assert asks({method: ["res://cart/1?page=2"]}, method, uri) is asked
+    for uri in ("res://cart/1", "res://Cart/1", None, "res://cart/1?", "res://cart/1?x=1#y"):
+        assert asks({method: [named]}, method, uri)
+    for uri in ("res://cart/2", "res://cart", "res://cart?1", "res://cart/2?res://cart/1"):
+        assert not asks({method: [named]}, method, uri)
 
 
 ODD = [
@@ -134,31 +125,28 @@ def test_no_spelling_that_a_server_takes_for_a_named_resource_passes(uri: str) -
 
 
 def test_a_function_is_asked_about_the_message() -> None:
-    """It sees the method, the name and whether there is an id, and its answer or error counts."""
-    answers = {
+    """It sees the method, the name and whether there is an id; its answer or error counts, and must be a clear one."""
+    answers: dict[PolicyRequest, Any] = {
         PolicyRequest("tools/call", "checkout", notification=False): True,
         PolicyRequest("notifications/progress", None, notification=True): False,
+        PolicyRequest("tools/call", "forgotten return", notification=False): None,
+        PolicyRequest("tools/call", "one", notification=False): 1,
     }
     assert asks(answers.__getitem__, "tools/call", "checkout")
     assert not asks(answers.__getitem__, "notifications/progress", notification=True)
     with pytest.raises(KeyError):
         asks(answers.__getitem__, "tools/call", "search")
-
-
-@pytest.mark.parametrize("answer", [None, 1, "yes"])
-def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> None:
-    """A forgotten `return` must not open the door."""
-    with pytest.raises(TypeError, match=f"must return True or False, not {type(answer).__name__}"):
-        asks(lambda _asked: answer, "tools/call")
+    for name, kind in {"forgotten return": "NoneType", "one": "int"}.items():
+        with pytest.raises(TypeError, match=f"must return True or False, not {kind}"):
+            asks(answers.__getitem__, "tools/call", name)
 
 
 def test_the_summary_says_how_much_needs_a_session() -> None:
     """It is advertised, so that a client knows whether to create a session first."""
     some: list[Require] = [["tools/call"], {"tools/call": ["checkout"]}, lambda _asked: False]
     assert [Policy(require).summary for require in some] == ["some"] * 3
-    assert [Policy(require).summary for require in ("never", {"tools/call": False}, "always")] == ["never"] * 2 + [
-        "always"
-    ]
+    none: list[Require] = ["never", {"tools/call": False}]
+    assert [Policy(require).summary for require in (*none, "always")] == ["never", "never", "always"]
 
 
 async def judge_later(_asked: PolicyRequest) -> None:
@@ -169,23 +157,18 @@ async def judge_later(_asked: PolicyRequest) -> None:
     ("require", "remedy"),
     [
         ("tools/call", r"require=\{'tools/call'\}"),
-        *((wrong, r'"never", "always"') for wrong in ("Always", None, True, "")),
+        *((wrong, r'"never", "always"') for wrong in ("Always", None)),
         (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
-        *(
-            (none, r'^require= names no method; write require="never" if nothing needs a session$')
-            for none in list[Any]([[], {}])
-        ),
+        ([], r'^require= names no method; write require="never" if nothing needs a session$'),
         (b"never", r"methods as strings, not 110"),
-        ([["tools/call"]], r"methods as strings, not \['tools/call'\]"),
         (["checkout"], r"\{'tools/call': \['checkout'\]\}"),
         (["tools/cal"], r"^require= names 'tools/cal', which is not a method; did you mean 'tools/call'\?$"),
         ([" Tools/Call"], r"did you mean 'tools/call'"),
-        ([""], r"names methods, not ''"),
         (["initialize"], r"cannot name 'initialize'.* take it out"),
-        *(({name: True}, r"take it out") for name in ("notifications/initialized", "server/discover")),
+        ({"sessions/create": True}, r"take it out"),
         ({"tools/call": "checkout"}, r"^require=\{'tools/call': 'checkout'\} must be .* \['checkout'\]; write True"),
         ({"tools/call": []}, r"True for all of them, False for none"),
-        *(({"tools/call": wrong}, r"must be a list of names") for wrong in (["pay", ""], ["pay", {}], 1, None)),
+        *(({"tools/call": wrong}, r"must be a list of names") for wrong in (["pay", ""], ["pay", {}], 1)),
         ({"tools/list": ["checkout"]}, r"by name, only tools/call, prompts/get, .* write True or use a function"),
         ({"resources/read": ["res://cart/../1"]}, r"must spell the URI plainly: scheme and host in .* True for all$"),
     ],

@@ -39,10 +39,8 @@ def facts(events: list[Event]) -> list[tuple[bytes | None, bool]]:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (b"id: 7\ndata: x\n\n", "7"),
         (b"event: message\r\nid: 7\r\ndata: id: 8\r\n\r\n", "7"),
-        (b"id: 6\nid:  7 \n\n", " 7 "),
-        (b"id: \xc3\xa9\n\n", "\u00c3\u00a9"),
+        (b"id: 6\nid:  \xc3\xa9 \n\n", " \u00c3\u00a9 "),
         (b"id: 6\nid:\ndata: x\n\n", None),
         (b"uid: 7\n: id: 7\ndata: id: 7\n\n", None),
     ],
@@ -58,7 +56,7 @@ def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
     [
         (b"data:  a \n\n", [b" a "]),
         (b"data: a\ndata\ndata: b\n\n", [b"a\n\nb"]),
-        *((raw, []) for raw in (b"data\ndata\n\n", b": a comment\n\n", b"data: a\n", b"data : a\n\n")),
+        *((raw, []) for raw in (b"data\ndata\n\n", b"data: a\n", b"data : a\n\n")),
         (b"data: a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b\n\n", [b"a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b"]),
         (b"data: a\n\r\ndata: b\r\n\ndata: c\r\n\rdata: d\n\r", [b"a", b"b", b"c", b"d"]),
     ],
@@ -66,13 +64,6 @@ def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
 def test_lines_and_fields_are_read_as_the_standard_says(stream: bytes, expected: list[bytes]) -> None:
     """Every line ending, also mixed; one leading space; several data lines; what is not data."""
     assert data(stream) == by_the_book(stream) == expected
-
-
-def test_a_stream_shows_nothing_of_what_passes() -> None:
-    """Events hold credentials, and tracebacks are logged."""
-    stream = EventStream(max_event_bytes=100)
-    assert [repr(event) for event in stream.feed(b"data: secret\n\ndata: half")] == ["<Event>"]
-    assert repr(stream) == "<EventStream>"
 
 
 def by_the_book(text: bytes) -> list[bytes]:
@@ -130,6 +121,7 @@ def test_an_event_over_the_limit_passes_in_pieces() -> None:
     stream = EventStream(max_event_bytes=10)
     assert stream.feed(b"data: 1234") == []
     pieces = [event for chunk in (b"5", b"678\r", b"\n", b"\r\ndata: ok\n\n") for event in stream.feed(chunk)]
+    assert (repr(stream), repr(pieces[0])) == ("<EventStream>", "<Event>")  # they hold credentials
     assert [(event.raw, event.data, event.oversized) for event in pieces] == [
         (b"data: 12345", None, True),
         (b"678\r", None, False),
@@ -165,9 +157,8 @@ def test_a_rewritten_event_is_one_event_with_that_data(stream: bytes, value: byt
     assert data(changed) == [value for value in written if value is not None]
 
 
-@pytest.mark.parametrize("raw", [b": comment\n\n", b"id: 1\ndata:\n\n", b"\n"])
-def test_an_event_without_data_is_not_given_any(raw: bytes) -> None:
+def test_an_event_without_data_is_not_given_any() -> None:
     """A priming event or a comment that began to speak would be a message that was never sent."""
-    [event] = passed([raw])[0]
+    [event] = passed([b"id: 1\ndata:\n\n"])[0]
     with pytest.raises(ValueError, match=r"^only an event with data can have its data replaced$"):
         event.with_data(b"x")
