@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 import anyio
-from apps import Server, sessions
 from clients import SESSION_KEY
 from environments import INSTALLED
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -79,21 +78,3 @@ async def served(cell: Cell, make: Callable[..., ASGIApp] = wrapped) -> AsyncIte
     with anyio.fail_after(DEADLINE):
         async with serving.serving(log) as log.url:
             yield log
-
-
-class Quick(Server):
-    """A server of the modern era without a framework, whose tools return texts."""
-
-    async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
-        result = (await super()._answer(scope, message))["result"]
-        if "content" in result:
-            result = {"content": [{"type": "text", "text": str(result["content"])}]}
-        return {"result": {**result, "resultType": "complete"}}
-
-
-@asynccontextmanager
-async def in_process() -> AsyncIterator[ClientSessions]:
-    http = import_module("httpx2")
-    connect = import_module("mcp.client.streamable_http").streamable_http_client
-    async with http.AsyncClient(transport=http.ASGITransport(app=sessions(Quick(), transport="off"))) as client:
-        yield with_sessions(lambda: connect("http://127.0.0.1/mcp", http_client=client))

@@ -1,6 +1,9 @@
-"""The frameworks' own clients hold sessions, with one line more than without; and what that line takes."""
+"""The frameworks' own clients hold sessions, with one line more than without; and `docs/client.md` says how."""
 
+import gc
+import re
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -8,16 +11,66 @@ from typing import Any
 import anyio
 import pytest
 from environments import INSTALLED, needs
+from pages import DOCS, blocks, run
 
-from integration.servers import COVERING, Cell, bare
+from integration.servers import CELLS, COVERING, Cell, bare
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import FileStorage, MemoryStorage, fastmcp_transport, with_sessions
+from mcp_sessions.client import FileStorage, MemoryStorage, __all__, fastmcp_transport, with_sessions
+from mcp_sessions.client._sessions import LEAVE_TIMEOUT
+from mcp_sessions.client._storage import LEEWAY
 
-from .peers import in_process, peer, served
+from .peers import peer, served
 
 http: Any = import_module("httpx2" if "httpx2" in INSTALLED else "httpx")
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
-each_era = pytest.mark.parametrize("cell", COVERING[::2], ids=str)
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # the SDK leaves some
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_nothing_for_others() -> Iterator[None]:
+    """Collect what this module left while its filter is still in force."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn, which serves HTTP, runs on asyncio alone."""
+    return "asyncio"
+
+
+# --- what the page shows ---
+
+PAGE = (DOCS / "client.md").read_text("utf-8")
+COUNTED, *SHOWN = blocks(PAGE, "text")
+
+
+@pytest.mark.parametrize(
+    ("block", "shown"),
+    [
+        pytest.param(*pair, marks=needs("mcp<2" if number == 1 else "mcp>=2"), id=str(number))
+        for number, pair in enumerate(zip(blocks(PAGE), (COUNTED, COUNTED, *SHOWN), strict=True))
+    ],
+)
+async def test_what_the_page_shows_is_printed(
+    block: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each block as a program, with a real server; conversations may come in any order."""
+    monkeypatch.chdir(tmp_path)
+    async with served(CELLS[-1]) as server:
+        await anyio.to_thread.run_sync(run, block.replace("http://127.0.0.1:8000/mcp", server.url))
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(shown.splitlines())
+
+
+def test_the_page_names_what_there_is() -> None:
+    errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionNotFound"}
+    assert errors < set(__all__)
+    assert f"({LEAVE_TIMEOUT:g} s)" in PAGE
+    assert LEEWAY.days == 1
+
+
+# --- sessions in each client ---
 
 
 @covering
@@ -79,75 +132,50 @@ async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
 
 
 @needs("mcp>=2")
-@pytest.mark.parametrize(
-    ("conversations", "calls"), [(20, 4), pytest.param(50, 20, marks=pytest.mark.nightly)], ids=["80", "1,000"]
-)
-async def test_of_the_calls_in_many_conversations_none_crosses(conversations: int, calls: int) -> None:
-    """With the newest client and era, in one process: each conversation sees its own session alone, and counts."""
+async def test_of_the_calls_in_many_conversations_none_crosses() -> None:
+    """With the newest client and era: each conversation sees its own session alone, and counts."""
     seen: Counter[tuple[int, str]] = Counter()
     newest = Cell("sdk2", modern=True, stateful=False, json=True)
-    async with in_process() as sessions, peer(newest, sessions) as client:
+    async with served(newest) as server, peer(newest, sessions := server.sessions()) as client:
 
-        async def ask(number: int, times: int) -> None:
-            for _ in range(times):
-                seen[number, await client.tool("whoami")] += 1
+        async def ask(number: int) -> None:
+            seen[number, await client.tool("whoami")] += 1
 
         async def converse(number: int) -> None:
             with sessions.use(sessions.new()):
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(ask, number, calls // 2)
-                    tasks.start_soon(ask, number, calls // 2 - 1)
+                    for _ in range(3):
+                        tasks.start_soon(ask, number)
                 assert await client.tool("count") == "1"
 
         async with anyio.create_task_group() as tasks:
-            for number in range(conversations):
+            for number in range(20):
                 tasks.start_soon(converse, number)
-    assert sorted(number for number, _ in seen) == list(range(conversations))
-    assert len({who for _, who in seen}) == conversations
-    assert set(seen.values()) == {calls - 1}  # and one that counted
+    assert sorted(number for number, _ in seen) == list(range(20))
+    assert len({who for _, who in seen}) == 20
+    assert set(seen.values()) == {3}
 
 
 # --- what `with_sessions` takes ---
 
 
-@each_era
-async def test_a_url_is_connected_to(cell: Cell, tmp_path: Path) -> None:
-    """As often as the program likes, and named sessions can be stored by it."""
-    async with served(cell) as server:
-        for expected in ("1", "2"):
-            sessions = with_sessions(server.url, FileStorage(tmp_path / "sessions.db"))
-            async with peer(cell, sessions) as client:
-                assert await client.tool("count") == expected
-        sessions = with_sessions(server.url)
-        for _ in range(2):
-            async with peer(cell, sessions) as client:
-                assert await client.tool("count") == "1"
-        assert len(server.sent("sessions/create")) == 3
-        assert len(server.sent("sessions/delete")) == 2
-
-
-@each_era
-async def test_a_url_goes_with_a_client_of_the_programs_own(cell: Cell) -> None:
-    """All requests go by it, those about sessions included, and it stays open."""
+@pytest.mark.parametrize("cell", COVERING[::2], ids=str)  # each era
+async def test_a_url_is_connected_to_as_often_as_the_program_likes(cell: Cell, tmp_path: Path) -> None:
+    """By a client of the program's own, too, which all requests go by and which stays open."""
     async with served(cell) as server, http.AsyncClient(headers={"x-who": "ann"}, timeout=30) as own:
+        for expected in ("1", "2"):
+            async with peer(cell, with_sessions(server.url, FileStorage(tmp_path / "sessions.db"))) as client:
+                assert await client.tool("count") == expected
+        server.seen.clear()
+        sessions = with_sessions(server.url, http_client=own)
         for _ in range(2):
-            async with peer(cell, with_sessions(server.url, http_client=own)) as client:
+            async with peer(cell, sessions) as client:
                 assert await client.tool("count") == "1"
             assert not own.is_closed
         assert {headers.get("x-who") for headers, _ in server.seen} == {"ann"}
-        assert len(server.sent("sessions/delete")) == 2
-
-
-@pytest.mark.parametrize("cell", [cell for cell in COVERING[::2] if cell.framework.startswith("fastmcp")], ids=str)
-async def test_fastmcps_client_takes_sessions_as_its_transport(cell: Cell) -> None:
-    async with served(cell) as server:
-        transport = fastmcp_transport(with_sessions(server.url))
-        assert repr(transport) == "<SessionTransport of <ClientSessions, not connected>>"
-        client = import_module("fastmcp").Client(transport)
-        for _ in range(2):
-            async with client:
-                assert (await client.call_tool("count")).content[0].text == "1"
-        assert len(server.sent("sessions/create")) == 2
+        assert len(server.sent("sessions/create")) == len(server.sent("sessions/delete")) == 2
+    if cell.framework.startswith("fastmcp"):
+        assert repr(fastmcp_transport(sessions)) == "<SessionTransport of <ClientSessions, not connected>>"
 
 
 class Client:
