@@ -1,6 +1,6 @@
-"""The inspector's page in a real Chromium, by Selenium: what is seen, what a person does, what a client's name does not.
+"""The inspector's page in a real Chromium: what is seen, what a person does, what a client's name does not.
 
-Where Chromium is missing, the test is skipped, or fails where `CI` is set.
+Selenium drives it. Where Chromium is missing, the test is skipped, or fails where `CI` is set.
 """
 
 import re
