@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import ENVELOPE, START, Answer, Client, Clock, Header, call, http
+from clients import ENVELOPE, START, Client, Clock, Header, call, http
 from failing import Failing
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Record, SEP1364Create, Session
 from mcp_sessions._server.options import DAY, OnStoreError
@@ -188,28 +188,21 @@ async def test_an_answer_that_comes_late_leaves_while_its_session_lives(
         assert answer.error["data"] == {"sessionId": session["sessionId"], "reason": "ended"}
 
 
-async def bodyless(app: ASGIApp, method: str, named: Header) -> Answer:
-    return await call(app, http(method, headers=[named]))
+@pytest.mark.parametrize("failing", ["status", "revoke"])
+async def test_a_store_that_does_not_answer_is_no_dead_session(failing: str) -> None:
+    """Clients that end a transport session take a 404 as final; with 503 they may try again."""
+    app = sessions(Server(), store=Failing(failing))
+    answer = await call(app, http("DELETE", headers=[await Client(app, modern=False).initialize()]))
+    assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
 
 
-class TestWithoutABody:
-    """GET and DELETE that name a session of ours in the header."""
-
-    @pytest.mark.parametrize("failing", ["status", "revoke"])
-    async def test_a_store_that_does_not_answer_is_no_dead_session(self, failing: str) -> None:
-        """Clients take a 404 as final; with 503 they may try again."""
-        app = sessions(Server(), store=Failing(failing))
-        answer = await bodyless(app, "DELETE", await Client(app, modern=False).initialize())
-        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
-
-    @pytest.mark.parametrize("transport", ["auto", "off"])
-    async def test_a_session_of_the_field_has_no_stream_and_is_deleted_by_a_message(self, transport: str) -> None:
-        """Its clients mirror it in the header of every request, so a GET is answered as any other of theirs."""
-        app = sessions(Server(), dialects=[SEP1364Create()], transport=transport)
-        created = await Client(app, modern=False).send("sessions/create", {"capabilities": {}})
-        named = b"mcp-session-id", created.result["sessionId"].encode()
-        answer = await bodyless(app, "GET", named)
-        assert (answer.status, answer.headers[b"allow"]) == (405, b"POST, DELETE")
-        deleted = await bodyless(app, "DELETE", named)
-        expected = (404, -32043) if transport == "auto" else (400, -32020)  # as any id that is not live there
-        assert (deleted.status, deleted.error["code"]) == expected
+@pytest.mark.parametrize("transport", ["auto", "off"])
+async def test_a_session_of_the_field_has_no_stream_and_is_deleted_by_a_message(transport: str) -> None:
+    """Its clients mirror it in the header of every request, so a GET is answered as any other of theirs."""
+    app = sessions(Server(), dialects=[SEP1364Create()], transport=transport)
+    created = await Client(app, modern=False).send("sessions/create", {"capabilities": {}})
+    named = b"mcp-session-id", created.result["sessionId"].encode()
+    answer, deleted = [await call(app, http(method, headers=[named])) for method in ("GET", "DELETE")]
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST, DELETE")
+    expected = (404, -32043) if transport == "auto" else (400, -32020)  # as any id that is not live there
+    assert (deleted.status, deleted.error["code"]) == expected

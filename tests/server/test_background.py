@@ -20,8 +20,7 @@ from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import background
 from mcp_sessions._server.lifecycle import BATCH_SIZE, LEASE, SWEEP_BATCH
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores import MemoryStore, Record
-from mcp_sessions.stores._base import Ended
+from mcp_sessions.stores import Record
 from mcp_sessions.telemetry import SessionMetrics
 
 HOUR = 3600
@@ -47,27 +46,19 @@ async def test_work_inherits_nothing_and_an_error_ends_it_alone(caplog: pytest.L
     assert (seen, caplog.messages) == (["none"], ["background work stopped: LookupError"])
 
 
-class Store(MemoryStore):
-    """A store that may be away, and tells when it was asked what has ended."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock=clock)
-        self.answers = 10**9  # before it is away
-        self.asked = 0
-        self.was_asked = anyio.Event()
-
-    async def claim_ended(self, **options: Any) -> list[Ended]:
-        self.asked += 1
-        self.was_asked.set()
-        self.was_asked = anyio.Event()
-        if self.answers == 0:
-            raise StoreUnavailable
-        self.answers -= 1
-        return await super().claim_ended(**options)
-
-
 def record(ref: str, lifetime: int = HOUR) -> Record:
     return Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}")
+
+
+def asked_for(event: anyio.Event) -> Callable[..., Any]:
+    async def ask(*_: object) -> None:
+        event.set()
+
+    return ask
+
+
+async def away(*_: object) -> None:
+    raise StoreUnavailable
 
 
 class Sweeping:
@@ -78,10 +69,11 @@ class Sweeping:
         self.ran: list[tuple[str, str]] = []
         self.facts: list[SessionEvent] = []
         self.fails = False
-        self.store = Store(self.clock)
+        self.store = Failing(clock=self.clock)
         options = {"sweep_interval": 0.001, "tracked": True, "clock": self.clock, "store": self.store, **options}
         on_end = on_end or (lambda session, reason: self.ran.append((session.ref, reason)))
-        self.sweeper = sweeper_of(sessions(Server(), on_end=on_end, listen=self.emit, **options))
+        self.app = sessions(Server(), on_end=on_end, listen=self.emit, **options)
+        self.sweeper = sweeper_of(self.app)
 
     def emit(self, fact: SessionEvent) -> None:
         if self.fails:
@@ -102,8 +94,11 @@ class Sweeping:
             await self.sweeper.stop()
 
     async def looks(self, times: int = 2) -> None:
+        """Wait until it has asked so often what has ended."""
         for _ in range(times):
-            await self.store.was_asked.wait()
+            asked = anyio.Event()
+            self.store.before["claim_ended"] = asked_for(asked)
+            await asked.wait()
 
 
 class TestOneSweep:
@@ -125,9 +120,14 @@ class TestOneSweep:
         """Or its `on_end` would wait for the lease to run out."""
         worker = Sweeping()
         await worker.expire(2 * BATCH_SIZE)
-        worker.store.answers = 1
+
+        async def last_answer(*_: object) -> None:
+            worker.store.before["claim_ended"] = away
+
+        worker.store.before["claim_ended"] = last_answer
         await worker.sweeper.sweep()
         assert len(worker.ran) == BATCH_SIZE
+        worker.store.before["claim_ended"] = away
         with pytest.raises(StoreUnavailable):
             await worker.sweeper.sweep()
 
@@ -141,9 +141,15 @@ class TestSweepingBesideTheServer:
             worker.sweeper.start()
             async with worker.running():
                 await worker.looks()
-            asked = worker.store.asked
+            worker.store.before["claim_ended"] = away
             await anyio.wait_all_tasks_blocked()
-            assert worker.store.asked == asked
+            assert worker.store.before.pop("claim_ended") is away
+
+    async def test_without_a_lifespan_it_begins_with_the_first_request(self) -> None:
+        worker = Sweeping()
+        await Client(worker.app).create()
+        with anyio.fail_after(DEADLINE):
+            await worker.looks(1)
 
     async def test_a_full_part_is_followed_by_the_next_at_once(self) -> None:
         """Each is begun well within its lease, side by side with its part; the pause comes when there is no more."""
@@ -190,11 +196,11 @@ class TestSweepingBesideTheServer:
         """While the store is away the log says once a minute that ended sessions wait."""
         worker = Sweeping()
         await worker.expire()
-        worker.store.answers = 0
+        worker.store.failing.add("claim_ended")
         async with worker.running():
             await worker.looks(5)
             assert worker.ran == []
-            worker.store.answers = 10
+            worker.store.failing.clear()
             await worker.looks()
         assert worker.ran == [("session 0", "expired")]
         assert caplog.messages == ["sweep postponed: store unavailable (store_unavailable)"]

@@ -2,8 +2,6 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -22,7 +20,6 @@ from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.routing import route_path
 from mcp_sessions.stores import MemoryStore
-from mcp_sessions.stores._base import Ended
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
@@ -94,7 +91,6 @@ class Life(MemoryStore):
         super().__init__()
         self.says = says  # what the application answers to each thing that it hears
         self.steps: list[str] = []
-        self.swept = anyio.Event()
         self._opening = opening
 
     async def open(self) -> None:
@@ -107,10 +103,6 @@ class Life(MemoryStore):
         if self._opening is not None:
             raise self._opening
 
-    async def claim_ended(self, **options: Any) -> list[Ended]:
-        self.swept.set()
-        return await super().claim_ended(**options)
-
     def start(self) -> None:
         self.steps.append("work begins")
 
@@ -121,15 +113,6 @@ class Life(MemoryStore):
         for said in self.says:
             self.steps.append(f"the application hears {(await receive())['type']}")
             await send({"type": said})
-
-    @asynccontextmanager
-    async def own(self, app: object) -> AsyncIterator[str]:
-        """What a router does around its own life."""
-        self.steps.append("the application starts")
-        if app is None:
-            raise LookupError
-        yield f"state of {app}"
-        self.steps.append("the application stops")
 
     def wrapped(self, store: str | None = "memory:") -> MCPSessionMiddleware:
         app = sessions(self.app, store=store or self)
@@ -196,27 +179,6 @@ class TestItsStartAndStop:
         assert (await self.live(life))[-1] == "the server hears lifespan.shutdown.complete"
         assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
-
-    async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
-        await Client(sessions(Server(), store=(life := Life()), tracked=True)).create()
-        with anyio.fail_after(5):
-            await life.swept.wait()
-
-    async def test_of_several_lives_of_a_router_the_last_ends_ours(self, life: Life) -> None:
-        """As where an application is mounted twice."""
-        services = life.wrapped().services
-        async with services.around(life.own, "app") as state, services.around(life.own, "app"):
-            life.steps.append("serves")
-        assert state == "state of app"
-        assert life.steps == [
-            *["the store opens", "the application starts", "work begins"] * 2,
-            *("serves", "the application stops", "work ends", "the application stops", "the store closes"),
-        ]
-
-    async def test_a_router_that_fails_at_its_start_leaves_nothing_open(self, life: Life) -> None:
-        with pytest.raises(LookupError):
-            await life.wrapped().services.around(life.own, None).__aenter__()
-        assert life.steps == ["the store opens", "the application starts", "the store closes"]
 
 
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'

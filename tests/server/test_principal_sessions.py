@@ -12,7 +12,7 @@ from every_store import STORES
 from failing import Failing
 from starlette.types import Scope, Send
 
-from mcp_sessions import CreateRefused, KeyRing, Principal, Session, SessionCreated, SessionEvent, Sessions, SessionUsed
+from mcp_sessions import CreateRefused, KeyRing, Session, SessionCreated, SessionEvent, SessionUsed
 from mcp_sessions._server.principal import PrincipalSessions
 from mcp_sessions.stores import MemoryStore
 
@@ -31,13 +31,11 @@ async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 
 async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
-    assert session is not None
-    return [session.kind, session.id, session.expires_at.timestamp()]
+    return session and [session.kind, session.id, session.expires_at.timestamp()]
 
 
 def server(clock: Clock | None = None, **options: Any) -> Client:
-    app = Server(count=count, about=about)
-    clock = clock or Clock()
+    app, clock = options.pop("app", None) or Server(count=count, about=about), clock or Clock()
     given = {"transport.principal": True, "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
     return Client(sessions(app, **{**given, **options}))
 
@@ -128,20 +126,6 @@ async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     assert f"session {created.ref} of a principal created" in caplog.messages
 
 
-@pytest.mark.parametrize("tracked", [False, True])
-async def test_an_operator_ends_it(tracked: bool) -> None:
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    client = server(clock, store=store, tracked=tracked)
-    operator = Sessions(store=store, keys=SECRET, clock=clock)
-    assert [await counted(client) for _ in range(2)] == [1, 2]
-    await operator.end_all(Principal(subject="ann"))
-    clock.now += 1
-    ref = await ref_of(client)
-    assert await operator.end(ref) is tracked
-    assert await counted(client) == (1 if tracked else 2)
-
-
 async def test_an_idle_one_is_ended_by_its_successor() -> None:
     """`on_end` frees what it held; without `idle_timeout`, it ends after a day."""
     clock, ended = Clock(), list[str]()
@@ -225,7 +209,7 @@ async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
         return is_mallory
 
     store, app = MemoryStore(clock=Clock()), Server(count=count, guard=guard)
-    client = Client(sessions(app, principal=user_of, store=store, tracked=True, **{"transport.principal": True}))
+    client = server(app=app, store=store, tracked=True)
     assert (await client.tool("count", by("mallory"))).status == 401
     assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
     assert [await counted(client) for _ in range(2)] == [1, 2]
@@ -258,14 +242,9 @@ async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
 
 def test_what_is_remembered_has_a_bound() -> None:
     remembered = PrincipalSessions(max_callers=2)
-    for subject in ("a", "b", "c"):
+    for subject in "abc":
         remembered.put(subject, subject.encode())
-    assert [remembered.get(subject) for subject in ("a", "b", "c")] == [None, None, b"c"]
-
-
-class NeverSwapping(MemoryStore):
-    async def compare_and_swap(self, *_: object) -> bool:
-        return False
+    assert [remembered.get(subject) for subject in "abc"] == [None, None, b"c"]
 
 
 async def test_who_gets_none_is_answered_why() -> None:
@@ -274,13 +253,17 @@ async def test_who_gets_none_is_answered_why() -> None:
     def on_create(session: Session, params: Any, scope: Scope) -> None:
         raise CreateRefused(f"not for {user_of(scope)}")
 
+    async def never(*_: object) -> bool:
+        return False
+
     client = server(require="always")
     assert await counted(client) == 1
     assert "result" in (await client.send("tools/list", None, by("ann"))).json
     assert (await client.tool("count")).error["code"] == -31044
     refused = await server(on_create=on_create).tool("count", by("ann"))
     assert refused.error == {"code": -31045, "message": "not for ann"}
-    store = NeverSwapping(clock=Clock())
+    store = Failing(clock=Clock())
+    store.compare_and_swap = never  # type: ignore[assignment]
     refused = await server(store=store).tool("count", by("ann"))
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
     assert await counted(server(keys=None)) is None

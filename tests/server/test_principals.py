@@ -67,9 +67,6 @@ UNSEEN = {
     "code": -31046,
     "message": "Principal required: the server does not see whose Authorization header this is; its log has the remedy",
 }
-UNAUTHENTICATED: dict[str, Any] = {
-    "user": UnauthenticatedUser()
-}  # as Starlette leaves credentials that it does not know
 
 
 class TestACallerWhomNothingShows:
@@ -80,7 +77,7 @@ class TestACallerWhomNothingShows:
         logs._warned.clear()
         app = sessions(Server())
         client = Client(app)
-        for one in (client, client, Client(app, **UNAUTHENTICATED)):
+        for one in (client, client, Client(app, user=UnauthenticatedUser())):  # Starlette's for unknown credentials
             assert (await one.send("sessions/create", None, BEARER)).error == UNSEEN
         assert (await client.send("sessions/fork", None, BEARER, session=await client.create())).error == UNSEEN
         (warned,) = [text for text in caplog.messages if text.startswith("no session for a request")]

@@ -1,7 +1,6 @@
 """Transport sessions: the bridge, where clients see our ids and the server its own, and who is led to have one."""
 
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -48,25 +47,6 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
     assert [header for header in answer.start["headers"] if header[0] == HEADER] == [ours for _ in seen]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps(fails: bool) -> None:
-    """Servers with transport sessions keep the request that began one, also where they fail."""
-    kept: list[Any] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        kept.append(scope)
-        if fails:
-            raise LookupError
-        await Stateful()(scope, receive, send)
-
-    client = Client(sessions(app, bridge=True, admission="own"), modern=False)
-    held = await client.create()
-    with pytest.raises(LookupError) if fails else nullcontext():
-        assert (await client.send("initialize", session=held)).status == 200
-    (scope,) = kept
-    assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
-
-
 @pytest.mark.parametrize(
     ("refusal", "status", "code"), [(CreateRefused("not today"), 200, -31045), (StoreUnavailable(), 503, -32603)]
 )
@@ -89,17 +69,6 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
     _, client = bridged(Stateful(names="servers "), transport="off")
     assert HEADER not in (await client.send("initialize")).headers
     assert "not visible ASCII, or too long" in caplog.text
-
-
-async def test_what_the_server_has_forgotten_is_a_404() -> None:
-    """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
-    server, client = bridged()
-    ours = await client.initialize()
-    remembered = server.counts.pop("servers-1")
-    answer = await client.send("tools/call", None, ours)
-    assert (answer.status, answer.error["message"]) == (404, "Session not found")
-    server.counts["servers-1"] = remembered
-    assert (await client.send("tools/call", None, ours)).result == {"content": 1}
 
 
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])

@@ -314,17 +314,6 @@ def test_no_refusal_is_missing_from_the_table() -> None:
     assert {case.refusal.reason for case in CASES} == {refusal.reason for refusal in EVERY} | set(SENT)
 
 
-def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
-    """What an application says is sent, and is not for others."""
-    refused = errors.SessionNotFound("token_principal", ref="ses_a")
-    assert (refused.reason, refused.ref, str(refused)) == ("token_principal", "ses_a", "Session not found")
-    assert errors.SessionNotFound.reason == "unknown"
-    row = refusal("required", ref="ses_a", retry_after=7)
-    assert (row.reason, row.ref, row.retry_after) == ("required", "ses_a", 7)
-    said = errors.CreateRefused("one basket each")
-    assert (said.client_message, said.message) == ("one basket each", errors.CreateRefused.message)
-
-
 def test_reasons_tell_refusals_apart() -> None:
     """No two share one, or a log could not say which it was; what handlers raise is what the policy answers."""
     classes = [refusal.reason for refusal in EVERY]
