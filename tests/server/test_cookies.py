@@ -12,7 +12,6 @@ from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import CreateRefused, Limits, Record, Session, SessionCreated, SessionEvent, TransportSessions
-from mcp_sessions._protocol.cookies import cookie_name
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
@@ -32,11 +31,6 @@ def error_of(answer: Answer) -> tuple[int, str]:
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
     return (await client.tool("count", *headers, **more)).result["content"]
-
-
-def test_a_cookie_is_named_after_the_audience() -> None:
-    """For good: another name would end all sessions of a deployment that is upgraded."""
-    assert cookie_name("shop") == b"mcp-session-7dypny4b"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The end of a session: in one order, by one worker, and to its end, which open streams find here and elsewhere."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import DEADLINE, Clock, Incoming, RealClient, chunks, http
+from clients import DEADLINE, Clock, RealClient
 from failing import Failing
 from sources import claims
-from starlette.types import Message
 from streaming import Streaming
 
 from mcp_sessions import Record, Session, SessionDeleted, SessionEvent
@@ -201,33 +199,6 @@ async def test_a_store_that_was_away_is_told_later_to_forget(caplog: pytest.LogC
     assert caplog.messages == [f"data of ended session {worker.made[0].ref} not deleted yet: store unavailable"]
     await anyio.wait_all_tasks_blocked()
     assert (ran, await worker.has_data()) == (["deleted"], False)
-
-
-async def test_streams_are_cut_side_by_side() -> None:
-    """A client that reads slowly does not keep the others waiting."""
-    worker, cut, waited = Worker(server=Streaming()), anyio.Event(), list[bool]()
-    held = await worker.create()
-
-    async def work(is_slow: bool) -> None:
-        async def send(message: Message) -> None:
-            if not message.get("more_body", True):
-                if is_slow:
-                    await cut.wait()
-                    waited.append(True)
-                cut.set()
-
-        body = json.dumps(worker.message("tools/call", session=held)).encode()
-        await worker.app(http(headers=worker.headers("tools/call")), Incoming(*chunks(body)), send)
-
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as group:
-            group.start_soon(work, True)
-            await anyio.wait_all_tasks_blocked()
-            group.start_soon(work, False)
-            await anyio.wait_all_tasks_blocked()
-            await worker.delete(held)
-            worker.app.app.go.set()  # type: ignore[attr-defined]
-    assert waited == [True]
 
 
 async def test_an_end_elsewhere_is_found_by_asking_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,38 +100,6 @@ class TestOnCreate:
             group.cancel_scope.cancel()
         assert await made[0].data.get("browser") is None
 
-    async def test_it_does_not_run_for_what_cannot_be_recorded(self) -> None:
-        """Nothing that it would have made has to be freed."""
-        ran, store = list[str](), Failing("register")
-        hook = {"on_create": lambda session, *_: ran.append(session.ref)}
-        client = Client(sessions(Server(), store=store, tracked=True, **hook))
-        assert (await client.send("sessions/create")).status == 503
-        assert ran == []
-        store.failing.clear()
-        assert [(await client.tool(session=await client.create())).result["content"]] == ran
-
-
-@pytest.mark.parametrize("by_header", [False, True])
-async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
-    """And is a request like any other again where the store did not take the end; what it wrote goes with it."""
-    store = Failing("revoke")
-
-    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-        assert session is not None
-        session.state["n"] = 1
-        with pytest.raises(StoreUnavailable):
-            await session.end()
-        before = session._active.ended_by_own_request  # type: ignore[attr-defined]
-        store.failing.clear()
-        await session.end()
-        return [before, session._active.ended_by_own_request]  # type: ignore[attr-defined]
-
-    client = Client(sessions(Server(leave=leave), store=store), modern=False)
-    header = [await client.initialize()] if by_header else []
-    session = None if by_header else await client.create()
-    assert (await client.tool("leave", *header, session=session)).result["content"] == [False, True]
-    assert (await client.tool("leave", *header, session=session)).error["code"] == -32043
-
 
 async def test_what_cannot_be_changed_is_kept_from_the_server(modern: bool) -> None:
     """No compression is asked for, and no file is sent around us: only where the response must change."""

@@ -223,7 +223,7 @@ def test_a_warning_is_seen_without_any_set_up() -> None:
 
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")
+JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")  # another name would end all sessions at an upgrade
 
 
 def asking(*, modern: bool = True, **options: Any) -> Client:

@@ -180,6 +180,11 @@ class TestItsStartAndStop:
         assert "the session store does not answer yet (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
+    async def test_a_router_that_fails_at_its_start_leaves_nothing_open(self, life: Life) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await life.wrapped().services.around(lambda _: 1 / 0, None).__aenter__()  # type: ignore[arg-type, return-value]
+        assert life.steps == ["the store opens", "the store closes"]
+
 
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 BODIES = {"application/json": SUCCESS, "text/event-stream": b"data: %b\n\n" % SUCCESS, "text/plain": b"hello"}

@@ -206,16 +206,6 @@ async def test_what_a_router_leads_elsewhere_passes_unread(path: str, require: A
     assert kept.scopes[0]["headers"] is scope["headers"]
 
 
-@pytest.mark.parametrize("path", ["/", "//mcp", "/MCP", "/mcp\n", "/x/mcp"])
-async def test_where_nothing_depends_on_it_an_application_without_routes_is_left_alone(path: str) -> None:
-    """A policy or the bridge makes the difference; below the endpoint every JSON message is judged in any case."""
-    kept, shop = Kept(), Shop()
-    await sessions(kept)(scope := post(path), Incoming(), Answer())
-    assert kept.scopes == [scope]
-    answer = await call(sessions(shop, require="always"), post(path), CALL.encode())
-    assert answer.error["code"] == -31044
-
-
 ENCODED = {
     **{coding: CALL.encode(coding) for coding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be")},
     "with blanks": b" \r\n\t" + CALL.encode(),
@@ -245,18 +235,6 @@ async def test_what_begins_otherwise_passes_as_it_comes(pieces: list[bytes]) -> 
     scope = http(path="/token", headers=[(b"content-type", b"text/plain")])
     await sessions(app, require="always", max_body_bytes=5)(scope, Incoming(*chunks(*pieces)), Answer())
     assert received == [b"".join(pieces)]
-
-
-@pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_streams_and_sessions_are_found_by_the_same_paths(header: bytes, method: str) -> None:
-    """Two session ids are refused where the server would hear them; without a header there is nothing to judge."""
-    kept = Kept()
-    app = sessions(Router([Route("/mcp", kept)]), admission="own")
-    twice = [(b"mcp-session-id", b"a"), (b"mcp-session-id", b"b"), (header, b"c")]
-    assert (await call(app, post("/mcp\n", method=method, headers=twice))).status == 400
-    await app(post("/mcp\n", method=method), Incoming(), Answer())
-    assert len(kept.scopes) == 1
 
 
 class Broken(Route):

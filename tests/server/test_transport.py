@@ -85,8 +85,7 @@ async def test_a_stream_ends_with_its_session() -> None:
     (server, client), answer = bridged(), Exchange()
     ours = await client.initialize()
     await client.send("tools/call", None, ours)
-    session = server.sessions[-1]
-    assert session is not None
+    session = server.seen[-1].scope["mcp_session"]
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answer.run, client.app, http("GET", headers=[ours]), b"")

@@ -60,10 +60,9 @@ NO_DRIVER = f"import sys\nsys.modules['redis.asyncio.retry'] = None\n{APP % ''}\
 def printed(folder: Path, source: str, *command: str) -> str:
     """Return all that a server of `app` in a module `served` prints until it ends by itself."""
     (folder / "served.py").write_text(source, "utf-8")
-    ended = subprocess.run(
+    return subprocess.run(
         [sys.executable, *command], cwd=folder, stdout=PIPE, stderr=STDOUT, encoding="utf-8", timeout=300, check=False
-    )
-    return ended.stdout
+    ).stdout
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,13 @@ def mirrored(session: Mapping[str, str]) -> Header:
     return b"mcp-session-id", session["sessionId"].encode()
 
 
-async def used(client: Client) -> Answer:
-    return await client.tool(session=await client.create())
+def with_session(use: Callable[[Client, dict[str, str]], Awaitable[Answer]]) -> Attempt:
+    """Create a session, and send a request that may be in it."""
+
+    async def attempt(client: Client) -> Answer:
+        return await use(client, await client.create())
+
+    return attempt
 
 
 async def ended(client: Client) -> Answer:
@@ -109,23 +114,10 @@ async def expired(client: Client) -> Answer:
     return await client.tool(session=session)
 
 
-async def deleting(client: Client) -> Answer:
-    return await client.delete(await client.create())
-
-
-async def forked(client: Client) -> Answer:
-    return await client.send("sessions/fork", session=await client.create())
-
-
 async def shared_jar(client: Client) -> Answer:
     cookie = (await client.send("server/discover")).cookie
     shared = (await client.send("server/discover", None, cookie)).cookie
     return await client.tool("whoami", shared)
-
-
-async def over_limit(client: Client) -> Answer:
-    await client.create()
-    return await client.send("sessions/create")
 
 
 def unreadable_number(client: Client) -> Awaitable[Answer]:
@@ -134,17 +126,9 @@ def unreadable_number(client: Client) -> Awaitable[Answer]:
     return client.post(created.encode(), method="sessions/create")
 
 
-async def unreadable_state(client: Client) -> Answer:
-    return await client.tool(session={**await client.create(), "state": "x"})
-
-
 async def mirrored_otherwise(client: Client) -> Answer:
     one, other = await client.create(), await client.create()
     return await client.tool("whoami", mirrored(one), session=other)
-
-
-async def mirrored_alone(client: Client) -> Answer:
-    return await client.tool("whoami", mirrored(await client.create()))
 
 
 def broken(*_: object) -> None:
@@ -167,6 +151,7 @@ FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
 UNKNOWN = {"sessionId": "unknown"}
+FORKED = with_session(lambda client, made: client.send("sessions/fork", session=made))
 
 PARSE = (-32700, 400, 400)
 INVALID = (-32600, 400, 400)
@@ -232,11 +217,20 @@ CASES = [
         speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
         {**FIRST, "max_data_bytes": 8},
     ),
-    Case(errors.StateUnreadable(), *PARAMS, unreadable_state),
+    Case(
+        errors.StateUnreadable(),
+        *PARAMS,
+        with_session(lambda client, made: client.tool(session={**made, "state": "x"})),
+    ),
     Case(refusal("envelope_incomplete"), -32602, None, 400, edited(dict.clear)),
     Case(refusal("session_header_mismatch"), *HEADER, mirrored_otherwise),
     Case(refusal("field_header_missing"), *HEADER, speaking({}, sessionId="made-up"), FIRST),
-    Case(refusal("session_header_alone"), *HEADER, mirrored_alone, {"transport": "off"}),
+    Case(
+        refusal("session_header_alone"),
+        *HEADER,
+        with_session(lambda client, made: client.tool("whoami", mirrored(made))),
+        {"transport": "off"},
+    ),
     Case(
         refusal("version_header_mismatch"), -32020, None, 400, edited(lambda meta: meta.update({VERSION: "2099-01-01"}))
     ),
@@ -270,13 +264,34 @@ CASES = [
         {"on_create": no_more},
         "no more than one basket each",
     ),
-    Case(refusal("sessions_full"), *CROWDED, forked, {**OF_ALICE, "tracked": True, "limits.sessions_per_principal": 1}),
+    Case(refusal("sessions_full"), *CROWDED, FORKED, {**OF_ALICE, "tracked": True, "limits.sessions_per_principal": 1}),
     Case(
-        refusal("data_full"), *CROWDED, forked, {**OF_ALICE, "on_create": fill, "limits.data_bytes_per_principal": 300}
+        refusal("data_full"), *CROWDED, FORKED, {**OF_ALICE, "on_create": fill, "limits.data_bytes_per_principal": 300}
     ),
-    Case(refusal("create_limit"), -31029, 429, 429, over_limit, {"create_limit": 1}),
-    Case(errors.StoreUnavailable(), -32603, 503, 503, used, {"store": Failing("status")}),
-    Case(errors.StoreFull(), -32603, 503, 503, deleting, {"store": MemoryStore(max_entries=0)}),
+    Case(
+        refusal("create_limit"),
+        -31029,
+        429,
+        429,
+        with_session(lambda client, _: client.send("sessions/create")),
+        {"create_limit": 1},
+    ),
+    Case(
+        errors.StoreUnavailable(),
+        -32603,
+        503,
+        503,
+        with_session(lambda client, made: client.tool(session=made)),
+        {"store": Failing("status")},
+    ),
+    Case(
+        errors.StoreFull(),
+        -32603,
+        503,
+        503,
+        with_session(lambda client, made: client.delete(made)),
+        {"store": MemoryStore(max_entries=0)},
+    ),
 ]
 
 

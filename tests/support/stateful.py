@@ -11,8 +11,6 @@ import anyio
 from apps import Seen, read
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import Session
-
 HEADER = b"mcp-session-id"
 
 
@@ -27,21 +25,11 @@ class Stateful:
     counts: dict[str, int] = field(default_factory=dict)
     listening: anyio.Event = field(default_factory=anyio.Event)
 
-    @property
-    def ids(self) -> list[str | None]:
-        """The transport id of each request, in order."""
-        ids = [seen.headers.get(HEADER) for seen in self.seen]
-        return [None if one is None else one.decode() for one in ids]
-
-    @property
-    def sessions(self) -> list[Session | None]:
-        """The session of each request, in order."""
-        return [seen.scope.get("mcp_session") for seen in self.seen]
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b"" if scope["method"] == "GET" else await read(receive)
         self.seen.append(Seen(scope, body))
-        own, message = self.ids[-1], json.loads(body or b"{}")
+        named, message = self.seen[-1].headers.get(HEADER), json.loads(body or b"{}")
+        own = None if named is None else named.decode()
         if own is None:
             own = f"{self.names}{len(self.counts) + 1}"  # which begins, whether it may or not
             self.counts[own] = 0

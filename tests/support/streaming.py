@@ -42,13 +42,10 @@ class Streaming:
             await reply(send, b"")
             return
         message = json.loads(await read(receive))
-        if message["method"] == "tools/call":
-            self.session = scope["mcp_session"]
-            await self._call(message, send)
-        else:
+        if message["method"] != "tools/call":
             await reply(send, json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": {}}).encode())
-
-    async def _call(self, message: dict[str, Any], send: Send) -> None:
+            return
+        self.session = scope["mcp_session"]
         await send(START)
         await send(event("1", {"method": "notifications/message"}))
         self.began.set()
