@@ -132,19 +132,6 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: boo
     assert not broken.app._runtime.streams._open
 
 
-@pytest.mark.parametrize("modern", [False, True])
-async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
-    """No server sees it, so a client names no transport session when it takes the stream up."""
-    broken = Broken()
-    broken.server.go.set()
-    client = Client(broken.app, modern=modern)
-    session = await client.create()
-    await client.tool("work", (b"mcp-session-id", session["sessionId"].encode()), session=session)
-    assert (await broken.resume()).status == 200
-    await client.delete(session)
-    assert (await broken.resume()).status == 405
-
-
 class TestACallThatGoesOn:
     """A server with an event store runs a call to its end, and its client collects the answer later."""
 
@@ -169,22 +156,6 @@ class TestACallThatGoesOn:
         await broken.handler_s.end()
         assert (await broken.resume()).result["content"] == SECRET_RESULT
         assert (await broken.client.tool(session=session)).error["code"] == -32043
-
-    @pytest.mark.parametrize("resumed", [False, True])
-    async def test_an_answered_call_is_closed(self, resumed: bool) -> None:
-        """At once; one that was answered by an error, when its stream is taken up."""
-        broken = Broken()
-        if resumed:
-            await broken.happen()
-            request = broken.app._runtime.events.request_of(None, "1")
-            assert request is not None
-            request.answered = True
-            await broken.resume()
-        else:
-            broken.server.go.set()
-            await broken.client.tool("work", session=await broken.client.create())
-        with pytest.raises(StateClosed):
-            broken.handler_s.state["n"] = 2
 
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
@@ -241,13 +212,6 @@ class TestACallThatIsCancelled:
             await broken.client.delete(session)
 
         assert (b"error" not in await self.answered(broken, cancel, *headers, session=session)) is is_settled
-
-    async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
-        """Clients of the SDK 1.x leave without cancelling their calls."""
-        broken = Broken()
-        header = await broken.client.initialize()
-        body = await self.answered(broken, lambda: call(broken.app, http("DELETE", headers=[header])), header)
-        assert (b"notifications/message" in body, b"-32043" in body) == (True, False)
 
 
 CLAIMS = claims()

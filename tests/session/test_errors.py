@@ -63,9 +63,9 @@ def speaking(params: Mapping[str, Any], *, method: str = "tools/call", **fields:
     return lambda client: client.post({**client.message(method, params), **fields}, method=method)
 
 
-def with_headers(*headers: Header) -> Attempt:
+def with_headers(*headers: Header, method: str = "tools/call") -> Attempt:
     """Send a request with these headers."""
-    return lambda client: client.send("tools/call", None, *headers)
+    return lambda client: client.send(method, None, *headers)
 
 
 def receiving(message: Message) -> Attempt:
@@ -150,7 +150,17 @@ CLOCK = Clock()
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
+LISTED: Mapping[str, Any] = {"tracked": True, **OF_ALICE}
 UNKNOWN = {"sessionId": "unknown"}
+IN_META = {"_meta": {SESSION_KEY: UNKNOWN}}
+BEGIN = carrying(None, "sessions/create")
+CAPABLE = speaking({"capabilities": {"roots": {}}}, method="sessions/create")
+UNSEEN = with_headers((b"authorization", b"Bearer x"), method="sessions/create")
+ODD_STATE = with_session(lambda client, made: client.tool(session={**made, "state": "x"}))
+MIRRORED = with_session(lambda client, made: client.tool("whoami", mirrored(made)))
+TWICE = with_session(lambda client, _: client.send("sessions/create"))
+USED = with_session(lambda client, made: client.tool(session=made))
+DELETED = with_session(lambda client, made: client.delete(made))
 FORKED = with_session(lambda client, made: client.send("sessions/fork", session=made))
 
 PARSE = (-32700, 400, 400)
@@ -197,40 +207,16 @@ CASES = [
     Case(refusal("session_on_create"), *PARAMS, carrying(UNKNOWN, "sessions/create")),
     Case(refusal("session_missing"), *PARAMS, carrying(None, "sessions/delete")),
     Case(refusal("field_missing"), *PARAMS, carrying(None, "terminate"), {"dialects": [SEP1364Initialize()]}),
-    Case(
-        refusal("cursor_unknown"),
-        *PARAMS,
-        lambda client: client.send("sessions/list", {"cursor": "next"}),
-        {"tracked": True, **OF_ALICE},
-    ),
+    Case(refusal("cursor_unknown"), *PARAMS, speaking({"cursor": "x"}, method="sessions/list"), LISTED),
     Case(refusal("field_not_string"), *PARAMS, speaking({}, sessionId=7), FIRST),
-    Case(
-        refusal("session_field_mismatch"),
-        *PARAMS,
-        speaking({"_meta": {SESSION_KEY: UNKNOWN}}, sessionId="another"),
-        FIRST,
-    ),
+    Case(refusal("session_field_mismatch"), *PARAMS, speaking(IN_META, sessionId="another"), FIRST),
     Case(refusal("capabilities_missing"), *PARAMS, speaking({"capabilities": []}, method="sessions/create"), FIRST),
-    Case(
-        refusal("capabilities_too_large"),
-        *PARAMS,
-        speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
-        {**FIRST, "max_data_bytes": 8},
-    ),
-    Case(
-        errors.StateUnreadable(),
-        *PARAMS,
-        with_session(lambda client, made: client.tool(session={**made, "state": "x"})),
-    ),
+    Case(refusal("capabilities_too_large"), *PARAMS, CAPABLE, {**FIRST, "max_data_bytes": 8}),
+    Case(errors.StateUnreadable(), *PARAMS, ODD_STATE),
     Case(refusal("envelope_incomplete"), -32602, None, 400, edited(dict.clear)),
     Case(refusal("session_header_mismatch"), *HEADER, mirrored_otherwise),
     Case(refusal("field_header_missing"), *HEADER, speaking({}, sessionId="made-up"), FIRST),
-    Case(
-        refusal("session_header_alone"),
-        *HEADER,
-        with_session(lambda client, made: client.tool("whoami", mirrored(made))),
-        {"transport": "off"},
-    ),
+    Case(refusal("session_header_alone"), *HEADER, MIRRORED, {"transport": "off"}),
     Case(
         refusal("version_header_mismatch"), -32020, None, 400, edited(lambda meta: meta.update({VERSION: "2099-01-01"}))
     ),
@@ -244,52 +230,22 @@ CASES = [
     Case(errors.SessionEnded(), *NOT_FOUND, ended),
     Case(refusal("required"), -31044, 200, 200, carrying(None), {"require": {"tools/call"}}),
     Case(refusal("cookie_jar_shared"), -31044, None, 200, shared_jar, {"require": {"tools/call"}}),
-    Case(
-        refusal("principal_required"), -31046, 200, 200, lambda client: client.send("sessions/list"), {"tracked": True}
-    ),
-    Case(
-        refusal("principal_unseen"),
-        -31046,
-        200,
-        200,
-        lambda client: client.send("sessions/create", None, (b"authorization", b"Bearer x")),
-    ),
-    Case(refusal("on_create_failed"), -32603, 200, 200, carrying(None, "sessions/create"), {"on_create": broken}),
-    Case(
-        errors.CreateRefused(),
-        -31045,
-        200,
-        200,
-        carrying(None, "sessions/create"),
-        {"on_create": no_more},
-        "no more than one basket each",
-    ),
-    Case(refusal("sessions_full"), *CROWDED, FORKED, {**OF_ALICE, "tracked": True, "limits.sessions_per_principal": 1}),
+    Case(refusal("principal_required"), -31046, 200, 200, carrying(None, "sessions/list"), {"tracked": True}),
+    Case(refusal("principal_unseen"), -31046, 200, 200, UNSEEN),
+    Case(refusal("on_create_failed"), -32603, 200, 200, BEGIN, {"on_create": broken}),
+    Case(errors.CreateRefused(), -31045, 200, 200, BEGIN, {"on_create": no_more}, "no more than one basket each"),
+    Case(refusal("sessions_full"), *CROWDED, FORKED, {**LISTED, "limits.sessions_per_principal": 1}),
     Case(
         refusal("data_full"), *CROWDED, FORKED, {**OF_ALICE, "on_create": fill, "limits.data_bytes_per_principal": 300}
     ),
-    Case(
-        refusal("create_limit"),
-        -31029,
-        429,
-        429,
-        with_session(lambda client, _: client.send("sessions/create")),
-        {"create_limit": 1},
-    ),
-    Case(
-        errors.StoreUnavailable(),
-        -32603,
-        503,
-        503,
-        with_session(lambda client, made: client.tool(session=made)),
-        {"store": Failing("status")},
-    ),
+    Case(refusal("create_limit"), -31029, 429, 429, TWICE, {"create_limit": 1}),
+    Case(errors.StoreUnavailable(), -32603, 503, 503, USED, {"store": Failing("status")}),
     Case(
         errors.StoreFull(),
         -32603,
         503,
         503,
-        with_session(lambda client, made: client.delete(made)),
+        DELETED,
         {"store": MemoryStore(max_entries=0)},
     ),
 ]
