@@ -169,29 +169,6 @@ class TestSweepingBesideTheServer:
             await all_ran.wait()
         assert len(set(inside)) == SWEEP_BATCH + 1
 
-    async def test_a_hook_that_runs_is_waited_for_when_it_is_stopped(self) -> None:
-        """Cut off, it would run a second time on another worker."""
-        inside, go, ended = anyio.Event(), anyio.Event(), list[str]()
-
-        async def on_end(session: EndedSession, reason: str) -> None:
-            inside.set()
-            await go.wait()
-            ended.append("hook")
-
-        async def let_go() -> None:
-            await anyio.wait_all_tasks_blocked()
-            ended.append("let go")
-            go.set()
-
-        worker = Sweeping(on_end=on_end)
-        await worker.expire()
-        async with anyio.create_task_group() as group:
-            async with worker.running():
-                await inside.wait()
-                group.start_soon(let_go)
-            ended.append("stopped")
-        assert ended == ["let go", "hook", "stopped"]
-
     async def test_it_goes_on_when_the_store_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
         """While the store is away the log says once a minute that ended sessions wait."""
         worker = Sweeping()

@@ -64,21 +64,17 @@ def test_a_slash_at_the_end_and_a_timedelta_make_no_difference() -> None:
     assert (app.path, app._runtime.lifetime, app._runtime.idle_timeout) == ("/a/b", DAY, DAY)
 
 
-DURATIONS = {
-    "lifetime": 1,
-    "idle_timeout": 1,
-    **dict.fromkeys(("body_timeout", "store_timeout", "sweep_interval"), 0.001),
-}
 WRONG: list[tuple[str, list[Any], str]] = [
     ("path", ["mcp", 1], "must begin with '/', as in path='/mcp'; None means every path"),
     ("path", ["/{tenant}/mcp", "/mcp}"], r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None"),
     ("audience", ["", "a\n", None], "audience=.* must be printable ASCII"),
     ("bridge", ["yes", 1], "bridge=.* must be True or False"),
-    *(
-        (name, [least / 2], f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
-        for name, least in DURATIONS.items()
+    (
+        "lifetime",
+        [None, float("inf"), True, "60", timedelta(0), 1e15],
+        "from 1 to 3155760000 seconds, a number or a",
     ),
-    ("lifetime", [None, float("inf"), True, "60", timedelta(0), 1e15], "must be from 1 to"),
+    ("body_timeout", [0.0005], "body_timeout=.* must be from 0.001 to"),
     ("max_batch", [0, 1.5, True, "1", None], "max_batch=.* must be a whole number of at least 1"),
     ("max_token_bytes", [511, None], "max_token_bytes=.* at least 512"),
     ("token_cache", [-1], "token_cache=.* at least 0"),

@@ -1,21 +1,40 @@
-"""Who a request is authenticated as, for every shape of user that servers leave on the scope."""
+"""Who a request is authenticated as, and sessions of a principal, whose client names none."""
 
 import itertools
 import json
+import logging
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import anyio
 import pytest
-from apps import Server, sessions
-from clients import Client, Header, by, call, http, user_of
+from apps import Server, reply, sessions
+from clients import SECRET, SESSION_KEY, Client, Clock, Header, by, call, http, user_of
+from every_store import STORES
+from failing import Failing
 from starlette.authentication import SimpleUser, UnauthenticatedUser
+from starlette.types import Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import ConfigurationError, Principal, SEP1364Create, SEP1364Initialize
+from mcp_sessions import (
+    ConfigurationError,
+    CreateRefused,
+    KeyRing,
+    Principal,
+    SEP1364Create,
+    SEP1364Initialize,
+    Session,
+    SessionCreated,
+    SessionEvent,
+    SessionUsed,
+)
 from mcp_sessions._server import logs, minting
-from mcp_sessions._server.principal import from_scope, reader
+from mcp_sessions._server.options import DAY, HOUR
+from mcp_sessions._server.principal import PrincipalSessions, from_scope, reader
 from mcp_sessions._session.claims import Kind
+from mcp_sessions.stores import MemoryStore
 
 JOHN_SMITH = {"display_name": "John Smith"}
 
@@ -101,14 +120,6 @@ class TestACallerWhomNothingShows:
         await client.tool("asks", BEARER)
         assert "does not see who the caller is; pass principal=" in caplog.messages[-1]
 
-    @pytest.mark.parametrize(
-        ("principal", "scope"),
-        [(lambda scope: "ann", {}), (lambda scope: None, {}), (None, {"user": SimpleUser("ann")})],
-        ids=["a principal", "nobody, on purpose", "a user on the scope"],
-    )
-    async def test_it_gets_one_where_it_is_seen_or_anonymous_on_purpose(self, principal: Any, scope: Any) -> None:
-        assert await Client(sessions(Server(), principal=principal), **scope).create(BEARER)
-
 
 DIALECTS = [SEP1364Create(), SEP1364Initialize()]
 DEPLOYMENTS: list[dict[str, Any]] = [
@@ -147,3 +158,256 @@ async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, 
     for user, method in itertools.product(([], [by("bob")]), ("POST", "GET", "DELETE", "PUT")):
         forged = await answers(minted.token[:-4] + "AAAA", method, *user)
         assert await answers(minted.token, method, *user) == forged, (user, method)
+
+
+# --- sessions of a principal ---
+
+OTHER = "another-secret-of-tests-0123456789-abcdef"
+
+
+async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Count the calls of a session in its state and in its data, and say which one it is."""
+    if session is None:
+        return None
+    session.state["n"] = session.state.get("n", 0) + 1
+    assert await session.data.increment("n") == session.state["n"]
+    return session.state["n"], session.ref
+
+
+async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
+    return session and [session.kind, session.id, session.expires_at.timestamp()]
+
+
+def server(clock: Clock | None = None, **options: Any) -> Client:
+    app, clock = options.pop("app", None) or Server(count=count, about=about), clock or Clock()
+    given = {"transport.principal": True, "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
+    return Client(sessions(app, **{**given, **options}))
+
+
+async def counted(client: Client, who: str = "ann") -> Any:
+    """Return which call of their session one is; "" is nobody."""
+    return ((await client.tool("count", by(who))).result["content"] or [None])[0]
+
+
+async def ref_of(client: Client, *headers: Header, **more: Any) -> Any:
+    """Return the ref of the session that a call of Ann's is in."""
+    return ((await client.tool("count", by("ann"), *headers, **more)).result["content"] or [None, None])[1]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the driver of Redis knows nothing else
+@pytest.mark.parametrize(("kind", "tracked"), [*((kind, True) for kind in STORES), ("redis", False)])
+async def test_a_caller_whose_client_names_nothing_is_in_its_own_session(
+    kind: str, tracked: bool, tmp_path: Path
+) -> None:
+    """In both eras, on every worker, by nothing but who it is; after the session's end in a new one."""
+    clock = Clock()
+    store = STORES[kind](clock, tmp_path)
+    workers = [server(clock, store=store, tracked=tracked, idle_timeout=HOUR, store_timeout=10) for _ in range(2)]
+    legacy = Client(workers[1].app, modern=False)
+    turns = [*workers, legacy, workers[0]]
+    assert [await counted(client) for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client, "bob") for client in turns] == [1, 2, 3, 4]
+    assert [await counted(client, "") for client in turns] == [None] * 4
+    await workers[0].tool("leave", by("ann"))
+    assert [await counted(client) for client in reversed(turns)] == [1, 2, 3, 4]
+    assert await counted(legacy, "bob") == 5
+    clock.now += 50 * 60
+    assert await counted(workers[0]) == 5
+    clock.now += 50 * 60  # which is too long for Bob's
+    assert [await counted(workers[1], name) for name in ("ann", "bob")] == [6, 1]
+    clock.now += 31 * DAY
+    assert [await counted(client) for client in turns] == [1, 2, 3, 4]
+    await store.close()
+
+
+async def test_it_gives_way_to_every_session_that_is_named() -> None:
+    client = server()
+    own = await ref_of(client)
+    cookie = (await client.send("server/discover", None, by("ann"))).cookie
+    legacy = Client(client.app, modern=False)
+    header = (b"mcp-session-id", (await legacy.send("initialize", None, by("ann"))).headers[b"mcp-session-id"])
+    held = [
+        await ref_of(client, session=await client.create(by("ann"))),
+        await ref_of(client, cookie),
+        await ref_of(legacy, header),
+    ]
+    assert len({own, None, *held}) == 5
+    assert await ref_of(legacy, (b"mcp-session-id", b"the-servers-own")) is None
+    shared, dead = ((b"cookie", cookie[1].partition(b"=")[0] + value) for value in (b"=shared", b"=dead"))
+    assert await ref_of(client, shared) == own
+    assert (await client.tool("count", by("ann"), dead)).error["code"] == -32043
+    assert await ref_of(client) == own
+
+
+async def test_handshakes_pings_notifications_and_stable_lists_begin_none() -> None:
+    """They use no session, and `sessions/*` concerns others; a list that may vary is in it."""
+    store = MemoryStore(clock=Clock())
+    off: dict[str, Any] = {"transport.cookie": False}
+    client = server(store=store, tracked=True, **off)
+    legacy = Client(client.app, modern=False)
+    unused = (client, "server/discover"), (legacy, "ping"), (client, "tools/list"), (client, "sessions/list")
+    for one, method in unused:
+        assert "result" in (await one.send(method, None, by("ann"))).json
+    assert (await legacy.send("notifications/initialized", None, by("ann"), id=None)).status == 202
+    assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
+    await legacy.send("tools/list", None, by("ann"))
+    [record] = await store.list_sessions(audience="mcp-sessions", limit=9)
+    assert record.ref == await ref_of(client)
+
+
+async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """To handlers, listeners and the log; no token names it, and no answer has a trace of it."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    events: list[Any] = []
+    clock = Clock()
+    client = server(clock, listen=events.append)
+    answer = await client.tool("about", by("ann"))
+    assert answer.result["content"] == ["principal", "", clock.now + DAY]
+    assert SESSION_KEY not in answer.body.decode()
+    assert [name for name, _ in answer.start["headers"]] == [b"content-type", b"content-length"]
+    [created] = [event for event in events if isinstance(event, SessionCreated)]
+    assert created.of_principal
+    assert f"session {created.ref} of a principal created" in caplog.messages
+
+
+async def test_an_idle_one_is_ended_by_its_successor() -> None:
+    """`on_end` frees what it held; without `idle_timeout`, it ends after a day."""
+    clock, ended = Clock(), list[str]()
+    client = server(clock, on_end=lambda session, reason: ended.append(reason))
+    for hours, expected in ((0, 1), (20, 2), (20, 3), (25, 1)):
+        clock.now += hours * HOUR
+        assert await counted(client) == expected
+    assert ended == ["idle"]
+
+
+async def test_a_worker_that_slept_follows_the_others() -> None:
+    """What it remembers is older than what the store has, and counts no longer."""
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    slow, busy = (server(clock, store=store) for _ in range(2))
+    assert await counted(slow) == 1
+    for expected in (2, 3, 4):
+        clock.now += 20 * HOUR
+        assert await counted(busy) == expected
+    assert await counted(slow) == 5
+    clock.now += 61
+    assert await counted(busy) == 6
+    clock.now += 61  # due again in both, and the slow one's swap fails
+    assert await counted(slow) == 7
+
+
+async def test_it_outlives_the_rotation_of_keys() -> None:
+    store = MemoryStore(clock=Clock())
+    before, between, after = (
+        server(store=store, keys=KeyRing(keys)) for keys in ([SECRET], [SECRET, OTHER], [OTHER, SECRET])
+    )
+    assert [await counted(one) for one in (before, between, after, between)] == [1, 2, 3, 4]
+    await after.tool("leave", by("ann"))
+    assert [await counted(one) for one in (after, between, after)] == [1, 2, 3]
+    assert await counted(server(store=store, keys=KeyRing([OTHER]))) == 4
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) -> None:
+    """Its own session ends as one that never began: `on_end` learns it, and events report neither."""
+    clock, ended, events = Clock(), list[str](), list[SessionEvent]()
+    store = Failing(clock=clock)
+    hooks = {"on_end": lambda session, reason: ended.append(reason), "listen": events.append}
+    one, other = (server(clock, store=store, tracked=tracked, **hooks) for _ in range(2))
+    store.before["compare_and_swap"] = lambda *_: other.tool("count", by("ann"))
+    assert [await counted(client) for client in (one, other, one)] == [2, 3, 4]
+    assert ended == ["superseded"]
+    assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
+
+
+async def test_requests_that_come_at_once_begin_one_session() -> None:
+    """As an agent's do that calls several tools: `on_create` runs once, while the others wait."""
+    begun: list[str] = []
+    answers: list[Any] = []
+
+    async def on_create(session: Session, params: Any, scope: Scope) -> None:
+        begun.append(session.ref)
+        await anyio.lowlevel.checkpoint()
+        session.state["n"] = 10
+        await session.data.set("n", 10)
+
+    client = server(on_create=on_create)
+
+    async def call() -> None:
+        answers.append((await client.tool("about", by("ann"))).result["content"])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(call)
+    assert (len(begun), len(answers)) == (1, 5)
+    assert await counted(client) == 11
+
+
+async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
+    """A name that nothing has checked yet must not fill the store: the server's own answer is the answer."""
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        is_mallory = user_of(scope) == "mallory"
+        if is_mallory:
+            await reply(send, b"no", status=401, media_type=b"text/plain")
+        return is_mallory
+
+    store, app = MemoryStore(clock=Clock()), Server(count=count, guard=guard)
+    client = server(app=app, store=store, tracked=True)
+    assert (await client.tool("count", by("mallory"))).status == 401
+    assert await store.list_sessions(audience="mcp-sessions", limit=9) == []
+    assert [await counted(client) for _ in range(2)] == [1, 2]
+    assert app.methods[2:] == ["server/discover", "tools/call", "tools/call"]
+
+
+@pytest.mark.parametrize("failing", ["status", "read", "compare_and_swap"])
+async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
+    failing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the deployment says; where only the note of its use is lost, the request is in it."""
+    clock = Clock()
+    for allowed in (False, True):
+        store = Failing(clock=clock)
+        options = {"on_store_error": "allow"} if allowed else {}
+        client = server(clock, store=store, **options)
+        assert await counted(client) == 1
+        clock.now += 61
+        store.failing = {failing}
+        answer = await client.tool("whoami", by("ann"))
+        if failing == "compare_and_swap" or allowed:
+            assert answer.result["content"].startswith("ses_")
+        else:
+            assert (answer.status, answer.error["message"]) == (503, "Session store unavailable")
+        store.failing = {"read", "compare_and_swap"}
+        refused = await client.tool("whoami", by("bob"))
+        assert refused.json.get("result") == ({"content": "nobody"} if allowed else None)
+    assert "a request goes without its principal's session: store unavailable (store_unavailable)" in caplog.messages
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    remembered = PrincipalSessions(max_callers=2)
+    for subject in "abc":
+        remembered.put(subject, subject.encode())
+    assert [remembered.get(subject) for subject in "abc"] == [None, None, b"c"]
+
+
+async def test_who_gets_none_is_answered_why() -> None:
+    """By a policy, `on_create`, a store that never swaps, or not at all, where keys die with the process."""
+
+    def on_create(session: Session, params: Any, scope: Scope) -> None:
+        raise CreateRefused(f"not for {user_of(scope)}")
+
+    async def never(*_: object) -> bool:
+        return False
+
+    client = server(require="always")
+    assert await counted(client) == 1
+    assert "result" in (await client.send("tools/list", None, by("ann"))).json
+    assert (await client.tool("count")).error["code"] == -31044
+    refused = await server(on_create=on_create).tool("count", by("ann"))
+    assert refused.error == {"code": -31045, "message": "not for ann"}
+    store = Failing(clock=Clock())
+    store.compare_and_swap = never  # type: ignore[assignment]
+    refused = await server(store=store).tool("count", by("ann"))
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
+    assert await counted(server(keys=None)) is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, sessions
 from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, call, http
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
@@ -172,30 +172,6 @@ async def test_a_client_of_the_draft_stays_in_its_era() -> None:
     assert "result" in (await client.post(message, NODE, method=DISCOVER)).json
 
 
-class Answering:
-    """A server that answers `initialize` in its own way."""
-
-    def __init__(self, status: int, body: bytes, *headers: Header) -> None:
-        self.answer = status, body, headers
-        self.ended: list[bytes] = []
-        self.inner = Server()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        if scope["method"] == "DELETE":
-            self.ended.append(headers[b"mcp-session-id"])
-            await reply(send, b"")
-        elif b"mcp-protocol-version" in headers:
-            await self.inner(scope, receive, send)
-        else:
-            status, body, more = self.answer
-            message = (await receive())["body"]
-            body = body.replace(b"ID", message.partition(b'"id":')[2].partition(b",")[0])
-            start = [(b"content-type", b"application/json"), *more]
-            await send({"type": "http.response.start", "status": status, "headers": start})
-            await send({"type": "http.response.body", "body": body})
-
-
 SUCCESS = b'{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}'
 OWN: Header = (b"mcp-session-id", b"the-servers-own")
 
@@ -214,9 +190,25 @@ OWN: Header = (b"mcp-session-id", b"the-servers-own")
 )
 async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options: dict[str, Any], led: bool) -> None:
     """Not to a server of the modern era alone, nor to one whose own sessions we leave alone; it ends what it began."""
-    app = Answering(*answer)
+    ended: list[bytes] = []
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        """Answer `initialize` in the way that is asked about."""
+        headers = dict(scope["headers"])
+        if scope["method"] == "DELETE":
+            ended.append(headers[HEADER])
+        elif b"mcp-protocol-version" in headers:
+            return False
+        status, body, *more = answer
+        body = body.replace(b"ID", app.last.body.partition(b'"id":')[2].partition(b",")[0])
+        start = [(b"content-type", b"application/json"), *more]
+        await send({"type": "http.response.start", "status": status, "headers": start})
+        await send({"type": "http.response.body", "body": body})
+        return True
+
+    app = Server(guard=guard)
     client = Client(sessions(app, era="auto", **options))
     assert [await is_led(client, NODE) for _ in range(2)] == [led, led]
-    assert app.ended == ([b"the-servers-own"] if OWN in answer else [])
-    app.answer = 200, SUCCESS, ()
-    assert await is_led(client, NODE) is (led or answer[0] == 401)  # the next one asks again
+    assert ended == ([b"the-servers-own"] if OWN in answer else [])
+    own, answer = answer, (200, SUCCESS)
+    assert await is_led(client, NODE) is (led or own[0] == 401)  # the next one asks again
