@@ -1,6 +1,5 @@
 """The cookie dialect: who gets one, what it is good for, how each odd one is answered, and when its session begins."""
 
-import json
 from http.cookies import SimpleCookie
 from typing import Any
 
@@ -210,25 +209,6 @@ async def test_a_jar_may_be_one_conversation() -> None:
     assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
 
 
-async def test_an_answer_of_a_session_is_not_kept_for_others() -> None:
-    """A list is the same for all; nor has a request without a cookie an answer of its own."""
-    hints = {"ttlMs": 60_000, "cacheScope": "public"}
-
-    async def guard(scope: Scope, send: Send) -> bool:
-        await reply(send, json.dumps({"jsonrpc": "2.0", "id": 1, "result": {**hints, "capabilities": {}}}).encode())
-        return True
-
-    client = Client(sessions(Server(guard=guard)))
-    cookie, _ = await alive(client)
-    for method, headers, kept in (
-        ("resources/read", [cookie], {"ttlMs": 0, "cacheScope": "private"}),
-        ("tools/list", [cookie], hints),
-        ("resources/read", [], hints),
-    ):
-        answer = await client.send(method, {"uri": "a://b"}, *headers)
-        assert answer.result == {**kept, "capabilities": {}}
-
-
 async def test_a_cookie_of_which_the_store_cannot_say_anything_is_taken_for_a_live_one() -> None:
     """To begin anew could give one of two clients the session of the other."""
     store = Failing()
@@ -344,13 +324,3 @@ async def test_limits_count_what_is_used(limits: dict[str, int]) -> None:
     assert "error" in (await client.tool("whoami", cookies[1])).json
     assert "result" in (await client.tool("whoami", cookies[0])).json
     assert "result" in (await client.send("tools/list", None, cookies[1])).json
-
-
-async def test_it_is_idle_from_its_first_use_on() -> None:
-    clock = Clock()
-    client = Client(sessions(Server(), clock=clock, tracked=True, idle_timeout=600))
-    cookie = (await client.send(DISCOVER)).cookie
-    clock.now += 3600
-    assert [await counted(client, cookie) for _ in range(2)] == [1, 2]
-    clock.now += 3600
-    assert (await client.tool("count", cookie)).error["code"] == -32043

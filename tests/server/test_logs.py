@@ -26,7 +26,7 @@ from mcp_sessions import (
     current_session,
 )
 from mcp_sessions._server import current, logs
-from mcp_sessions._server.logs import MANY, EventSink, caller_of
+from mcp_sessions._server.logs import MANY, EventSink
 from mcp_sessions.telemetry import SessionLogFilter
 
 
@@ -158,19 +158,6 @@ async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pyt
     assert warnings(caplog) == [f"refused {MANY} requests {some} that may indicate an attack ({reasons}"]
 
 
-async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """`principal=` may fail, and a server may give no address: the warning goes without."""
-
-    def fails(scope: Any) -> Principal | None:
-        raise LookupError
-
-    assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
-    stolen = RequestRefused("token_principal", -32043, "ping")
-    EventSink(None, bool, pytest.fail)(stolen, lambda: caller_of({"client": None}, fails))
-    (line,) = warnings(caplog)
-    assert line == "refused 1 request that may indicate an attack (token_principal 1"
-
-
 async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,12 +198,6 @@ class Minutes:
         passed, self._passed = self._passed, anyio.Event()
         passed.set()
         await anyio.wait_all_tasks_blocked()
-
-
-def test_a_warning_is_seen_without_any_set_up() -> None:
-    """Python shows warnings of a logger that nobody has configured, and so do servers."""
-    logger = logging.getLogger("mcp_sessions")
-    assert (logger.handlers, logger.propagate, logger.disabled) == ([], True, False)
 
 
 # --- why a handler got no session, and that a session is in another process -----------------------

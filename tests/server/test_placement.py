@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import SECRET, Client, by, call, http, started, user_of
+from clients import SECRET, by, call, http, started
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -176,15 +176,6 @@ async def test_routes_may_be_added_until_the_first_call() -> None:
     assert (await started(app))["type"] == "lifespan.startup.complete"
     with pytest.raises(ConfigurationError):
         await call(app, http())
-
-
-async def test_with_a_principal_of_its_own_it_may_stand_anywhere() -> None:
-    """`principal=` tells whose the session is, so nothing has to be seen on the scope."""
-    app = sessions(authenticated(Server()), principal=user_of)
-    client = Client(app)
-    session = await client.create(by("ann"))
-    assert "result" in (await client.tool("whoami", by("ann"), session=session)).json
-    assert (await client.tool("whoami", by("bob"), session=session)).error["code"] == -32043
 
 
 async def own_default(scope: Scope, receive: Receive, send: Send) -> None:
