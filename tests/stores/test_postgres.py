@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -16,9 +16,6 @@ import anyio
 import postgres_servers
 import psycopg
 import pytest
-from apps import Server as Application
-from apps import sessions
-from clients import Answer, Client
 from postgres_servers import DOES_NO_HARM, Server, serving
 from reasons import refused
 from servers import HOST
@@ -116,25 +113,16 @@ async def test_tables_of_another_version_are_refused_with_the_remedy(
 # --- faults --------------------------------------------------------------------------------------
 
 
-async def test_a_restart_of_the_server_costs_no_request(make_store: Make, harmed: Server) -> None:
-    """Every connection is dead, and the first call on each finds out and is made again. What was promised holds."""
+async def test_a_call_waits_for_a_server_that_is_started(make_store: Make, harmed: Server) -> None:
+    """It is answered as soon as the server is back, if that is in its time."""
     store = make_store(harmed, timeout=60)
-    assert await revoke(store, session("one")) is True
-    await at_once([partial(store.status, session())] * 10)
+    await store.open()
     harmed.stop()
     with refused("store_unreachable"):
         await make_store(harmed, timeout=0.3).status(session())
-    with anyio.fail_after(30):  # a call that waits is answered as soon as the server is back
+    with anyio.fail_after(30):
         status, _ = await at_once([partial(store.status, session()), partial(anyio.to_thread.run_sync, harmed.start)])
     assert status is SessionStatus.LIVE
-    for end in (harmed.stop, harmed.kill9):
-        await at_once([partial(store.write, namespace(session("d")), "k", b"1")] * 10)
-        end()
-        harmed.start()
-        assert await store.add(namespace(session("c")), "n", 1) >= 1
-        assert await revoke(store, session(f"ended by {end.__name__}")) is True
-    assert await store.add(namespace(session("c")), "n", 1) == 3
-    assert await store.status(session("one")) is SessionStatus.ENDED
 
 
 async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
@@ -193,32 +181,6 @@ async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> Non
         for connection in held:
             connection.close()
         await store.close()
-
-
-@pytest.mark.parametrize(("ends", "returns", "tracked"), [("stop", "start", False), ("pause", "resume", True)])
-async def test_an_outage_is_answered_in_time_and_forgotten_at_once(
-    make_store: Make, harmed: Server, ends: str, returns: str, tracked: bool
-) -> None:
-    """Each request ends in the time that is documented, with 503 and Retry-After; then one reconnect is enough."""
-    store = TimeoutStore(make_store(harmed, timeout=1), seconds=1, background_timeout=30)
-    await store.open()
-    client = Client(sessions(Application(), store=store, clock=Clock(), tracked=tracked))
-    held, live = await client.create(), await client.create()
-    await at_once([partial(client.tool, session=held)] * 5)
-    getattr(harmed, ends)()
-    calls: list[Callable[[], Awaitable[Answer]]] = [partial(client.tool, session=held)] * 5
-    calls.append(partial(client.delete, held))
-    if tracked:  # else nothing is stored, and a new session needs no store
-        calls.append(partial(client.send, "sessions/create"))
-    for _ in range(2):
-        with anyio.fail_after(15):  # three times as long for the last two, and a slow machine
-            answers = await at_once(calls)
-        assert {(one.status, one.headers[b"retry-after"]) for one in answers} == {(503, b"1")}
-    getattr(harmed, returns)()
-    with anyio.fail_after(60):
-        while (answer := await client.tool(session=live)).status == 503:
-            """A call on a slow machine may still come too early."""
-    assert answer.session is not None
 
 
 async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplog: pytest.LogCaptureFixture) -> None:

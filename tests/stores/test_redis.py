@@ -16,9 +16,7 @@ from uuid import uuid4
 
 import pytest
 import redis_servers
-from apps import Server as App
-from apps import sessions
-from clients import START, Client, Clock
+from clients import START, Clock
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 from redis_servers import Server, serving, watching
@@ -312,36 +310,6 @@ def frozen(server: Server) -> Iterator[None]:
         server.resume()
 
 
-def connections(server: Server) -> int:
-    """Return how many connections a server has ever had, with that of the question."""
-    return int(server.command("INFO", "stats").split(b"total_connections_received:")[1].split()[0])
-
-
-@pytest.mark.parametrize(("fault", "recovery"), [(Server.pause, Server.resume), (Server.kill9, Server.start)])
-async def test_an_outage_costs_each_request_its_time_and_then_one_connection(fault: Any, recovery: Any) -> None:
-    """Each is answered with 503 and when to try again, and the next one after the outage as ever."""
-    with serving(appendonly="yes", appendfsync="always") as own:
-        app = sessions(App(), store=own.url, clock=time.time, store_timeout=0.5, tracked=True)
-        client = Client(app)
-        session, other = await client.create(), await client.create()
-        await asyncio.gather(*(client.tool(session=session) for _ in range(5)))
-        calls = [
-            client.tool(session=session),
-            client.delete(other),  # a request in a session, and three times as long
-            client.send("sessions/create"),
-        ]
-        fault(own)
-        answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
-        recovery(own)
-        assert {(answer.status, answer.headers.get(b"retry-after")) for answer in answers} == {(503, b"1")}
-        before = connections(own)
-        while (answer := await client.tool(session=session)).status == 503:
-            """A busy machine needs longer."""
-        assert answer.result
-        assert connections(own) - before <= 3
-        await app._runtime.store.close()
-
-
 async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> None:
     """Not the driver's seven seconds of retries; waiting for a connection counts as well."""
     async with opened(place.url, timeout=0.25, connections=1) as store:
@@ -355,20 +323,6 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
             with suppress(StoreUnavailable):  # it may be too early
                 status = await store.status(session())
         assert status is ENDED
-
-
-async def test_connections_that_died_unused_cost_no_request(server: Server) -> None:
-    """Not one, however many were open when Redis was restarted."""
-    async with opened(server.url) as store:
-        server.command("CLIENT", "PAUSE", 300, "ALL")  # so that they need a connection each
-        await asyncio.gather(*(store.status(session(str(n))) for n in range(10)))
-        server.kill9()
-        server.start()
-        for _ in range(2):  # the loop, which slept while the server was restarted here, sees that they are closed
-            await asyncio.sleep(0)
-        assert await store.add(shelf(), "key", 1) == 1
-        statuses = await asyncio.gather(*(store.status(session(str(n))) for n in range(10)))
-        assert set(statuses) == {UNKNOWN}
 
 
 async def waiting(server: Server) -> None:
@@ -404,7 +358,7 @@ async def test_a_caller_that_gives_up_leaves_no_reply_for_the_next(place: Place)
     async with opened(place.url) as store:
         await store.write(shelf("a"), "key", b"1")
         await store.write(shelf("b"), "key", b"2")
-        before = connections(place.server)
+        before = place.server.connections()
         place.server.command("CLIENT", "PAUSE", 60_000, "WRITE")
         task = asyncio.ensure_future(store.add(shelf("a"), "key", 10))
         await waiting(place.server)
@@ -416,7 +370,7 @@ async def test_a_caller_that_gives_up_leaves_no_reply_for_the_next(place: Place)
         assert of_b == [b"2", b"2"]
         assert of_a in {b"1", b"11"}
         commands = 20  # of this test, and its looks at the list of clients
-        assert connections(place.server) - before < commands
+        assert place.server.connections() - before < commands
 
 
 @pytest.mark.parametrize("before", [True, False])

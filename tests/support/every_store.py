@@ -25,12 +25,12 @@ def name(folder: Path) -> str:
 STORES: dict[str, Callable[..., Store]] = {
     "memory": lambda clock, folder, **options: MemoryStore(clock=clock, **options),  # which is lost with its process
     "sqlite": lambda clock, folder, **options: SQLiteStore(folder / "sessions.db", clock=clock, **options),
-    "redis": lambda clock, folder, **options: RedisStore(
-        redis_servers.shared().url, **{"prefix": name(folder), "clock": clock, "timeout": 10, **options}
+    "redis": lambda clock, folder, url=None, **options: RedisStore(
+        url or redis_servers.shared().url, **{"prefix": name(folder), "clock": clock, "timeout": 10, **options}
     ),
-    "postgres": lambda clock, folder, **options: PostgresStore(
-        postgres_servers.shared().url,
+    "postgres": lambda clock, folder, url=None, **options: PostgresStore(
+        url or postgres_servers.shared().url,
         **{"schema": name(folder), "clock": clock, "durability": "ignore", "timeout": 10, **options},
     ),
 }
-"""By kind: what makes a store with a clock, for a folder, with options of its own."""
+"""By kind: what makes a store with a clock, for a folder and on a server, with options of its own."""

@@ -7,7 +7,6 @@ cannot be installed, the test is skipped, or fails where `CI` is set.
 
 import os
 import shutil
-import signal
 import subprocess
 from contextlib import AbstractContextManager
 from functools import cache, partial
@@ -71,11 +70,6 @@ class Server(Process):
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(sql.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
-
-    def stop(self) -> None:
-        """End the server in order, at once: connections break."""
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait()
 
 
 def serving(*, tls: bool = False, **options: Any) -> AbstractContextManager[Server]:

@@ -86,6 +86,10 @@ class Server(Process):
             return False
         return True
 
+    def connections(self) -> int:
+        """Return how many connections it has ever had, with that of the question."""
+        return int(self.command("INFO", "stats").split(b"total_connections_received:")[1].split()[0])
+
     def wait_for_slots(self) -> None:
         """Wait until a node serves its slots: after a start it first listens for others."""
         wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
