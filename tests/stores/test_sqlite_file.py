@@ -159,20 +159,17 @@ def test_the_owner_of_the_folder_may_own_the_file(case: Case) -> None:
 # --- what is kept --------------------------------------------------------------------------------
 
 
-def test_what_was_changed_is_on_the_disk(case: Case) -> None:
-    """Each commit waits for it, and readers and the writer do not wait for each other."""
-    file = case.file()
+def test_a_file_is_durable_and_private(case: Case) -> None:
+    """Each commit waits for the disk, and readers and the writer do not wait for each other.
+
+    Its parts name sessions. There is no moment at which others may read them, whatever the process's mask says.
+    """
+    file, before = case.file(), os.umask(0)
     file.change(add("a"))
+    os.umask(before)
     found = [file.read(partial(pragma, name)) for name in ("journal_mode", "synchronous", "fullfsync")]
     assert found == ["wal", 2, 1]
     assert case.file().read(names) == ["a"]
-
-
-def test_a_file_and_its_log_are_private(case: Case) -> None:
-    """They name sessions. There is no moment at which it is otherwise, whatever the process's mask says."""
-    before = os.umask(0)
-    case.file().change(add("a"))
-    os.umask(before)
     modes = {found.name: found.stat().st_mode & 0o777 for found in case.path.parent.iterdir()}
     assert modes == dict.fromkeys(("sessions.db", "sessions.db-wal", "sessions.db-shm"), 0o600)
 
@@ -200,14 +197,6 @@ def test_a_file_that_another_process_is_making_is_waited_for(case: Case) -> None
     os.utime(making, (0, 0))
     case.file(busy=HASTY).open()
     assert not making.exists()
-
-
-def test_the_log_of_a_file_that_is_gone_goes_too(case: Case) -> None:
-    """SQLite would read it into the new file."""
-    for part in ("-wal", "-shm"):
-        case.part(part).write_bytes(b"old")
-    sqlite_file.create_owner_only(str(case.path))
-    assert case.beside() == ["sessions.db"]
 
 
 def test_a_file_that_was_made_meanwhile_is_not_replaced(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,27 +236,22 @@ def test_a_full_file_refuses_what_is_new_and_keeps_what_it_has(case: Case) -> No
     assert case.path.stat().st_size <= 1 << 18
 
 
-def test_a_file_that_is_no_database_is_refused(case: Case) -> None:
-    """It is not touched. When it is out of the way, a new one is made."""
-    case.path.write_bytes(b"no database" * 1000)
-    file = case.file()
-    assert refused(file.open) == refused(file.read, names) == refused(file.change, add("a")) == "store_corrupt"
-    assert case.path.read_bytes() == b"no database" * 1000
-    case.path.unlink()
-    file.change(add("a"))
-    assert file.read(names) == ["a"]
-
-
-def test_a_damaged_database_is_refused(case: Case) -> None:
-    """A page that is lost would otherwise read as if nothing had been ended."""
+@pytest.mark.parametrize(
+    "damaged", [lambda content: b"no database" * 1000, lambda content: content[:-8192] + bytes(8192)]
+)
+def test_a_file_that_is_no_database_or_a_damaged_one_is_refused(case: Case, damaged: Callable[[bytes], bytes]) -> None:
+    """A lost page would read as if nothing had been ended. It is not touched; when it is away, a new one is made."""
     file = case.file()
     for n in range(100):
         file.change(add(f"{n}", size=200))
     file.close()
-    content = bytearray(case.path.read_bytes())
-    content[-8192:] = bytes(8192)
+    content = damaged(case.path.read_bytes())
     case.path.write_bytes(content)
-    assert refused(file.read, names) == refused(file.change, add("a")) == "store_corrupt"
+    assert refused(file.open) == refused(file.read, names) == refused(file.change, add("a")) == "store_corrupt"
+    assert case.path.read_bytes() == content
+    case.path.unlink()
+    file.change(add("a"))
+    assert file.read(names) == ["a"]
 
 
 def test_a_database_that_is_damaged_while_open_is_opened_again(case: Case) -> None:
@@ -349,30 +333,36 @@ def test_a_file_whose_folder_became_a_file_is_gone(case: Case, caplog: pytest.Lo
     assert "the session store's file was deleted or replaced: older sessions may be refused" in caplog.messages
 
 
+FORMATS = (sql.FORMAT + 1, sql.FORMAT - 1)
+
+
 @pytest.mark.parametrize(
-    "statement", ["CREATE TABLE theirs (a)", "PRAGMA user_version = 1", "PRAGMA application_id = 5"]
+    ("is_ours", "statement", "remedy"),
+    [
+        (False, "CREATE TABLE theirs (a)", "belongs to another program; give the path"),
+        (False, "PRAGMA user_version = 1", "belongs to another program"),
+        (False, "PRAGMA application_id = 5", "belongs to another program"),
+        *(
+            (True, f"PRAGMA user_version = {n}", rf"format {n}, this .* {sql.FORMAT}\); give another path")
+            for n in FORMATS
+        ),
+    ],
 )
-def test_another_programs_file_is_refused_untouched(case: Case, statement: str) -> None:
-    """Known by its tables, its version or its name. The error shows the remedy."""
+def test_another_program_s_or_version_s_file_is_refused_untouched(
+    case: Case, is_ours: bool, statement: str, remedy: str
+) -> None:
+    """The error shows the remedy. Another version may end a session in a way that is not known here."""
+    if is_ours:
+        case.file().open()
+        case.opened.pop().close()
     with case.raw() as other:
         other.execute(statement)
     content = case.path.read_bytes()
     file = case.file()
     for call in (file.open, partial(file.read, names), partial(file.change, add("a"))):
-        with pytest.raises(ConfigurationError, match="belongs to another program; give the path"):
+        with pytest.raises(ConfigurationError, match=remedy):
             call()
     assert case.path.read_bytes() == content
-
-
-@pytest.mark.parametrize("more", [1, -1])
-def test_another_versions_file_is_refused(case: Case, more: int) -> None:
-    """It may say that a session ended in a way that is not known here, or lack what is asked for."""
-    case.file().open()
-    with case.raw() as other:
-        other.execute(f"PRAGMA user_version = {sql.FORMAT + more}")
-    remedy = rf"format {sql.FORMAT + more}, this one knows {sql.FORMAT}\); give another path"
-    with pytest.raises(ConfigurationError, match=remedy):
-        case.file().open()
 
 
 def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
@@ -409,21 +399,14 @@ def test_faults_that_no_test_makes_have_their_reasons(text: str, reason: str) ->
 # --- files that vanish ---------------------------------------------------------------------------
 
 
-def test_a_new_file_vouches_for_nothing_older(case: Case) -> None:
-    """Opening it again moves nothing."""
-    file = case.file()
-    assert file.read(epoch) == START
-    file.close()
-    case.clock.now = START + 100
-    assert file.read(epoch) == case.file().read(epoch) == START
-
-
 @pytest.mark.parametrize("parts", [["", "-wal", "-shm"], [""]])
 def test_a_file_that_was_deleted_is_made_anew_and_vouches_for_nothing_older(case: Case, parts: list[str]) -> None:
     """Not even for that second, in which it may have been told something. The others see the same epoch."""
     one, two = case.file(), case.file()
-    for file in (one, two):
+    for now, file in ((START, one), (START + 50, two)):
+        case.clock.now = now
         file.change(add(f"{file}"))
+        assert file.read(epoch) == START  # opening it again moves nothing
     case.clock.now = START + 100.5
     for part in parts:
         case.part(part).unlink()
