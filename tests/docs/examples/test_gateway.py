@@ -1,15 +1,11 @@
 """The example `gateway`: sessions for a server of the official TypeScript SDK, in a process of Node's."""
 
-import json
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx
 import pytest
+from clients import SECRET, RealClient, lifespan
 from mcp import Client
 from pages import example
 from programs import free_port
@@ -20,48 +16,29 @@ from integration.serving import serving
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 
-Line = Callable[[], Awaitable[str]]
+Served = tuple[Any, Callable[[], Awaitable[str]]]  # a gateway, and what reads the next line that its server prints
+forms = pytest.mark.parametrize("form", ["json", "stream"])
 
-ACCEPT = {"accept": "application/json, text/event-stream"}
 
-
-@asynccontextmanager
-async def gateway(origin: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """Serve a gateway before a server within the block, and yield the URL of its MCP endpoint."""
+def gateway(origin: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("UPSTREAM", origin)
-    monkeypatch.setenv("MCP_SESSIONS_KEYS", secrets.token_urlsafe(32))
-    async with serving(example("gateway")) as url:
-        yield url
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
+    return example("gateway")
 
 
 @pytest.fixture
-async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, Line]]:
-    """The URL of a gateway before the server in Node, and what reads the next line that the server prints."""
-    async with serving_javascript(packages(), tmp_path) as (origin, line), gateway(origin, monkeypatch) as url:
-        yield url, line
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    async with serving_javascript(packages(), tmp_path) as (origin, line):
+        yield gateway(origin, monkeypatch), line
 
 
-async def post(http: httpx.AsyncClient, url: str, method: str, **params: Any) -> httpx.Response:
-    """Send a request, and return the answer, of which each is one JSON object or one event."""
-    return await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, headers=ACCEPT)
-
-
-def result(answer: httpx.Response) -> Any:
-    """Return the result in an answer."""
-    (line,) = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith(("data: {", "{"))]
-    return json.loads(line)["result"]
-
-
-def counted(answer: httpx.Response) -> list[str]:
-    """Return what `count` finds: the session's name, its count, and the host and query of the request."""
-    text: str = result(answer)["content"][0]["text"]
-    return text.split()
-
-
-async def test_an_unchanged_client_has_a_session(served: tuple[str, Any]) -> None:
+async def test_an_unchanged_client_has_a_session(served: Served) -> None:
     """The server knows each client by the name of its session."""
-    url, _ = served
-    async with Client(url, mode="legacy") as a, Client(url, mode="legacy") as b:
+    async with (
+        serving(served[0]) as url,
+        Client(url, mode="legacy") as a,
+        Client(url, mode="legacy") as b,
+    ):
         texts = [(await client.call_tool("count", {})).content[0].text for client in (a, a, b)]  # type: ignore[union-attr]
     refs, counts, *_ = zip(*(text.split() for text in texts), strict=True)
     assert refs[0] == refs[1] != refs[2]
@@ -69,48 +46,36 @@ async def test_an_unchanged_client_has_a_session(served: tuple[str, Any]) -> Non
     assert all(ref.startswith("ses_") for ref in refs)
 
 
-@pytest.mark.parametrize("form", ["json", "stream"])
-async def test_the_server_gets_the_session_and_the_client_its_id(served: tuple[str, Any], form: str) -> None:
+@forms
+async def test_the_server_gets_the_session_and_the_client_its_id(served: Served, form: str) -> None:
     """The answer is whole, and holds the session, though the server would compress it if the gateway let it."""
-    url, _ = served
-    async with httpx.AsyncClient(headers={"x-answer": form, "accept-encoding": "gzip"}) as http:
-        session = result(await post(http, url, "sessions/create"))["session"]
-        meta = {"io.modelcontextprotocol/session": {"sessionId": session["sessionId"]}}
-        answer = await post(http, url, "tools/call", name="count", _meta=meta)
-    assert "content-encoding" not in answer.headers
-    assert counted(answer)[0].startswith("ses_")
-    assert result(answer)["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
+    async with lifespan(served[0]):
+        client = RealClient(served[0], headers={"x-answer": form, "accept-encoding": "gzip"})
+        held = await client.create()
+        answer = await client.send("tools/call", {"name": "count"}, session=dict(held))
+    assert b"content-encoding" not in answer.headers
+    assert answer.text.startswith("ses_")
+    assert (answer.session or {})["sessionId"] == held["sessionId"]
 
 
-async def test_host_and_query_are_forwarded_and_a_made_up_session_is_not(served: tuple[str, Any]) -> None:
+async def test_host_and_query_are_forwarded_and_a_made_up_session_is_not(served: Served) -> None:
     """Only the gateway names a session; who has none cannot name one."""
-    url, _ = served
     headers = {"host": "mcp.example", "x-mcp-session-ref": "ses_admin", "connection": "x-answer", "x-answer": "json"}
-    async with httpx.AsyncClient(headers=headers) as http:
-        answer = await post(http, f"{url}?tenant=a%20b", "tools/call", name="count")
-    assert counted(answer) == ["null", "1", "mcp.example", "?tenant=a%20b"]
-    assert answer.headers["content-type"] == "text/event-stream"  # `Connection` names what is for this hop alone
+    async with lifespan(served[0]):
+        client = RealClient(served[0], headers=headers, query_string=b"tenant=a%20b")
+        answer = await client.send("tools/call", {"name": "count"})
+    assert answer.text.split() == ["null", "1", "mcp.example", "?tenant=a%20b"]
+    assert answer.headers[b"content-type"] == b"text/event-stream"  # `Connection` names what is for this hop alone
 
 
-@pytest.mark.parametrize("form", ["json", "stream"])
-async def test_a_call_is_cancelled_when_its_client_leaves(served: tuple[str, Line], form: str) -> None:
+@forms
+async def test_a_call_is_cancelled_when_its_client_leaves(served: Served, form: str) -> None:
     """Before the answer begins (JSON), and in the middle of it (an event stream)."""
-    url, line = served
-    async with httpx.AsyncClient(headers={"x-answer": form}) as http, anyio.create_task_group() as tasks:
-
-        async def call() -> None:
-            await post(http, url, "tools/call", name="wait")
-
-        tasks.start_soon(call)
-        assert await line() == "called"
-        tasks.cancel_scope.cancel()
-    assert await line() == "left"
-
-
-async def test_a_server_that_is_down_is_named_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url, httpx.AsyncClient() as http:
-        answer = await post(http, url, "tools/call", name="count")
-    assert (answer.status_code, answer.text) == (502, "No answer from the server behind this gateway: ConnectError")
+    app, line = served
+    async with lifespan(app):
+        async with RealClient(app, headers={"x-answer": form}).under_way("tools/call", {"name": "wait"}):
+            assert await line() == "called"
+        assert await line() == "left"
 
 
 LOGINS = ("/.well-known/oauth-protected-resource", "/.well-known/openid-configuration/mcp")
@@ -121,18 +86,12 @@ ASTRAY = (
 
 
 async def test_no_path_leads_past_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the gateway does not route is not forwarded, however it is spelt; a login is, with GET, here to nobody."""
-    async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url:
+    """What is not routed is not forwarded, however it is spelt; a login is, with GET. Here the server is down."""
+    app = gateway(f"http://127.0.0.1:{free_port()}", monkeypatch)
+    async with lifespan(app):
+        answer = await RealClient(app).send("tools/call", {"name": "count"})
+        assert (answer.status, answer.body) == (502, b"No answer from the server behind this gateway: ConnectError")
         for path in ASTRAY + LOGINS:
-            statuses = [await raw_status(url, method, path) for method in ("GET", "POST")]
+            client, ping = RealClient(app, path=path), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+            statuses = [(await client.http(method, ping)).status for method in ("GET", "POST")]
             assert statuses == ([502, 405] if path in LOGINS else [404, 404]), path
-
-
-async def raw_status(url: str, method: str, path: str) -> int:
-    """Send a request whose path no client library has resolved, and return the status."""
-    parts = httpx.URL(url)
-    text = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count"}}'
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\n\r\n"
-    async with await anyio.connect_tcp(parts.host, parts.port or 80) as connection:
-        await connection.send(head.encode() + text)
-        return int((await connection.receive()).split()[1])
