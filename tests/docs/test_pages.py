@@ -287,11 +287,3 @@ def test_json_on_a_page_is_json() -> None:
     for page in ROOT.glob("docs/*.md"):
         for message in "\n\n".join(blocks_of(page.read_text("utf-8"), "json")).split("\n\n"):
             assert not message.strip() or json.loads(message), page.name
-
-
-def test_every_example_is_named() -> None:
-    """The README of `examples/` names every file and folder there, and nothing that does not exist."""
-    page = (ROOT / "examples" / "README.md").read_text("utf-8")
-    named = re.findall(r"`([\w.]+/?)`", "".join(re.findall(r"^\|(.*?)\|", page, re.MULTILINE)))
-    found = [f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "examples").iterdir()]
-    assert sorted(set(named)) == sorted({*found} - {"README.md", "__pycache__/"})

@@ -8,7 +8,7 @@ import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from environments import require
@@ -19,7 +19,7 @@ require("readme-renderer")
 import yaml
 from readme_renderer import markdown
 
-from mcp_sessions import KeyRing, Limits, SessionEvent
+from mcp_sessions import Limits, SessionEvent
 from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
 from mutants import MUTANTS, place_of
@@ -107,37 +107,21 @@ def test_every_limit_has_a_row() -> None:
     assert {field.name for field in fields(Limits)} - {"store_timeout"} == set(re.findall(r"`(\w+)`", rows))
 
 
-def commands(heading: str) -> list[str]:
-    """Return the commands of the first block under a heading."""
-    block, *_ = blocks(SECURITY.partition(f"\n{heading}\n")[2], "console")
-    return [line.removeprefix("$ ") for line in block.splitlines()]
-
-
 def test_the_commands_make_and_roll_keys(tmp_path: Path) -> None:
-    """The file is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`, and keeps its group and mode."""
-    program = tmp_path / "bin" / "mcp-sessions"
+    """The file is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`, and keeps its mode."""
+    program, keys, rings = tmp_path / "bin" / "mcp-sessions", tmp_path / "keys", list[list[Any]]()
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mcp_sessions "$@"\n', "utf-8")
     program.chmod(0o755)
     environ = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    keys = tmp_path / "keys"
-    group = os.getgid() + (os.geteuid() == 0)  # only root may give a file to another group
-
-    def ring_after(command: str) -> list[str]:
-        subprocess.run(["sh", "-ec", f"umask 022; {command}"], cwd=tmp_path, env=environ, check=True)
-        ring: KeyRing = key_source(f"file:{keys}")(0)
-        return list(ring._keys)
-
-    (make,) = commands("## Keys")
-    (old,) = ring_after(make)
-    assert keys.stat().st_mode & 0o777 == 0o600
-    os.chown(keys, -1, group)
-    keys.chmod(0o640)
-    rings = []
-    for command in commands("### Rotation"):
-        rings.append(ring_after(command))
-        files = [path.stat() for path in tmp_path.iterdir() if path.is_file()]
-        assert {(file.st_gid, file.st_mode & 0o777) for file in files} == {(group, 0o640)}
-    (new,) = rings[-1]
-    assert rings == [[old], [old, new], [new, old], [new]]
+    for heading, mode in (("## Keys", 0o600), ("### Rotation", 0o640)):
+        block, *_ = blocks(SECURITY.partition(f"\n{heading}\n")[2], "console")
+        for line in block.splitlines():
+            command = line.removeprefix("$ ")
+            subprocess.run(["sh", "-ec", f"umask 022; {command}"], cwd=tmp_path, env=environ, check=True)
+            assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if path.is_file()} == {mode}
+            rings.append(list(key_source(f"file:{keys}")(0)._keys))
+        keys.chmod(0o640)
+    (old,), (new,) = rings[0], rings[-1]
+    assert rings == [[old], [old], [old, new], [new, old], [new]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "keys"]

@@ -274,13 +274,8 @@ async def serving(port: int, host: str = "127.0.0.1", **options: Any) -> AsyncIt
 
 async def get(port: int, **headers: str) -> httpx.Response:
     """Ask for the page, as soon as the port is open."""
-    async with httpx.AsyncClient() as client:
-        with anyio.fail_after(DEADLINE):
-            while True:
-                try:
-                    return await client.get(f"http://127.0.0.1:{port}/", headers=headers)
-                except httpx.TransportError:
-                    await anyio.sleep(0.01)
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=8)) as client:
+        return await client.get(f"http://127.0.0.1:{port}/", headers=headers)
 
 
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on it alone

@@ -158,10 +158,6 @@ def calls(meter: Meter) -> dict[tuple[str, str], int]:
     return {(point.attributes["gen_ai.tool.name"], point.attributes[OUTCOME]): point.value for point in points}
 
 
-def timed(meter: Meter) -> list[dict[str, Any]]:
-    return [point.attributes for point in meter.points(OPERATION)]
-
-
 async def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
     client = shopping(meter)
     await client.tool("add")
@@ -170,11 +166,10 @@ async def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) ->
     await client.send("prompts/get", {"name": "greet"})
     scope = http(headers=[(b"mcp-protocol-version", b"2020-02-02")], http_version="1.1")
     await call(client.app, scope, b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"name":"add"}}')
-    bounds = {tuple(point.explicit_bounds) for point in meter.points(OPERATION)}
-    assert bounds == {OPERATION_BUCKETS}
+    assert {tuple(point.explicit_bounds) for point in meter.points(OPERATION)} == {OPERATION_BUCKETS}
     common = {**TRANSPORT, "network.protocol.version": "1.1", "mcp.protocol.version": "2026-07-28"}
     execute = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", **common}
-    assert timed(meter) == [
+    assert [point.attributes for point in meter.points(OPERATION)] == [
         {**execute, "gen_ai.tool.name": "add"},
         {**execute, "gen_ai.tool.name": "buy", "error.type": "tool_error"},
         {**execute, "rpc.response.status_code": "-32602"},
@@ -223,6 +218,7 @@ async def test_no_client_makes_names(meter: Meter, monkeypatch: pytest.MonkeyPat
     for name in Shop.LISTED[:2]:
         await client.tool(name)
     await client.send("made/up")
-    assert {of.get("gen_ai.tool.name") for of in timed(meter)} == {"_OTHER", "fails-0", "fails-1", "pay", None}
-    assert {of["mcp.method.name"] for of in timed(meter)} == {"tools/call", "tools/list", "_OTHER"}
+    timed = [point.attributes for point in meter.points(OPERATION)]
+    assert {of.get("gen_ai.tool.name") for of in timed} == {"_OTHER", "fails-0", "fails-1", "pay", None}
+    assert {of["mcp.method.name"] for of in timed} == {"tools/call", "tools/list", "_OTHER"}
     assert calls(meter)["_OTHER", "refused"] == 5
