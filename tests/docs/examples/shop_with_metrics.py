@@ -1,6 +1,4 @@
-"""A replica with a tool that works and one that fails, with metrics on `/metrics/`, and its sessions in a store."""
-
-import os
+"""A replica with a tool that works and one that fails, with metrics on `/metrics/`."""
 
 from mcp.server import MCPServer
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -13,7 +11,6 @@ from mcp_sessions import MCPSessionMiddleware, Telemetry
 from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.telemetry import SessionMetrics
 
-STORE = os.environ["SHOP_STORE"]  # none: sessions are not tracked
 mcp = MCPServer("shop")
 
 
@@ -34,7 +31,7 @@ routes = [Mount("/metrics", make_asgi_app(REGISTRY)), Mount("/", inner)]
 app = MCPSessionMiddleware(
     Starlette(routes=routes, lifespan=lifespan_of(inner)),
     keys="env:MCP_SESSIONS_KEYS",
-    store=STORE or "memory:",
-    tracked=bool(STORE),
+    store="memory:",
+    tracked=True,
     telemetry=Telemetry(metrics=SessionMetrics(MeterProvider([PrometheusMetricReader()]))),
 )

@@ -1,12 +1,9 @@
 """The dashboard and the alert rules: valid, and a real Prometheus that scrapes a server answers what they ask."""
 
-import itertools
 import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +30,27 @@ def test_promtool_takes_the_alert_rules(arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+class Replica(Program):
+    """The shop with metrics, in a process of its own."""
+
+    is_ready = b"Application startup complete"
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, *"-m uvicorn shop_with_metrics:app --app-dir".split(), str(Path(__file__).parent)]
+        super().__init__(
+            "replica", folder, [*command, "--port", str(port := free_port())], port, MCP_SESSIONS_KEYS=SECRET
+        )
+
+
 class Prometheus(Program):
-    """A Prometheus that scrapes the replicas of each job every second."""
+    """A Prometheus that scrapes a replica every second."""
 
     is_ready = b"Server is ready to receive web requests"
 
-    def __init__(self, folder: Path, **jobs: list[Program]) -> None:
+    def __init__(self, folder: Path, replica: Replica) -> None:
         port, config = free_port(), folder / "prometheus.json"
-        scrapes = [
-            {
-                "job_name": job,
-                "metrics_path": "/metrics/",
-                "static_configs": [{"targets": [f"127.0.0.1:{replica.port}" for replica in replicas]}],
-            }
-            for job, replicas in jobs.items()
-        ]
+        targets = [{"targets": [f"127.0.0.1:{replica.port}"]}]
+        scrapes = [{"job_name": "shop", "metrics_path": "/metrics/", "static_configs": targets}]
         config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}), "utf-8")
         command: list[str | Path] = [program("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
         super().__init__("prometheus", folder, [*command, f"--web.listen-address=127.0.0.1:{port}"], port)
@@ -70,38 +73,6 @@ class Prometheus(Program):
                 await anyio.sleep(0.2)
 
 
-class Replica(Program):
-    """The shop with metrics, in a process of its own."""
-
-    is_ready = b"Application startup complete"
-
-    def __init__(self, folder: Path, name: str, store: str = "") -> None:
-        port = free_port()
-        command = [sys.executable, *"-m uvicorn shop_with_metrics:app --app-dir".split(), str(Path(__file__).parent)]
-        environment = {"SHOP_STORE": store, "MCP_SESSIONS_KEYS": SECRET}
-        super().__init__(name, folder, [*command, "--port", str(port)], port, **environment)
-
-
-@asynccontextmanager
-async def observed(folder: Path, **jobs: list[Replica]) -> AsyncIterator[Prometheus]:
-    """Run replicas, and a Prometheus that scrapes them."""
-    async with AsyncExitStack() as programs:
-        prometheus = Prometheus(folder, **{job: list[Program](replicas) for job, replicas in jobs.items()})
-        for program in (prometheus, *itertools.chain(*jobs.values())):
-            await programs.enter_async_context(program.running())
-        yield prometheus
-
-
-async def begin(url: str, http: httpx.AsyncClient) -> str:
-    """Begin a session as clients of the handshake do; its id."""
-    begun = await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE})
-    return begun.headers["mcp-session-id"]
-
-
-def client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=30)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the SDK's client runs on asyncio alone
 async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
@@ -109,8 +80,9 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
 
     So is the first failure of a tool, by its name.
     """
-    replica = Replica(tmp_path, "replica", "memory:")
-    async with observed(tmp_path, shop=[replica]) as prometheus:
+    replica = Replica(tmp_path)
+    prometheus = Prometheus(tmp_path, replica)
+    async with prometheus.running(), replica.running():
         refused = 'mcp_sessions_request_refused_total{mcp_sessions_reason="token_signature"}'
         failed = 'mcp_sessions_tool_calls_total{gen_ai_tool_name="broken",mcp_sessions_outcome="tool_error"}'
         await prometheus.until(refused, "0")
@@ -119,11 +91,13 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
             await prometheus.until(failed, "0")
             for tool in ("buy", "buy", "broken"):
                 await peer.call_tool(tool, {})
-            async with client() as http:
-                forged = {"mcp-session-id": (await begin(replica.url, http))[:-8] + "AAAAAAAA"}
-                ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=30) as http:
+                hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+                begun = (await http.post(replica.url, json=hello)).headers["mcp-session-id"]
+                http.headers["mcp-session-id"] = begun[:-8] + "AAAAAAAA"
                 for _ in range(3):
-                    assert (await http.post(replica.url, json=ping, headers=forged)).status_code == 404
+                    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+                    assert (await http.post(replica.url, json=ping)).status_code == 404
             await prometheus.until(f"{LIVE} >= bool 1", "1")
             for series, times in ((refused, 3), (failed, 1)):
                 await prometheus.until(series, str(times))
@@ -131,28 +105,3 @@ async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> N
             for query in (*PANELS, *(query.strip("`") for query in asked("Prometheus").values())):
                 found = await prometheus.answer(re.sub(r"\$(job|tool)", ".*", query.replace("$__rate_interval", "5m")))
                 assert found or "store_" in query or "session_duration" in query or "ended" in query, query
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_live_sessions_are_right_while_replicas_are_replaced(tmp_path: Path) -> None:
-    """Two of one store, one after the other, and sessions that end meanwhile; untracked, there is no number."""
-    store = f"sqlite:{tmp_path / 'sessions.db'}"
-    replicas = [Replica(tmp_path, name, store) for name in ("one", "other")]
-    async with (
-        observed(tmp_path, shop=replicas, untracked=[Replica(tmp_path, "untracked")]) as prometheus,
-        client() as http,
-    ):
-        held = [await begin(replica.url, http) for replica in replicas * 3]
-        await prometheus.until(LIVE, "6")
-        for replica, other in (replicas, reversed(replicas)):
-            await replica.end()
-            for session in (held.pop(), held.pop()):
-                gone = await http.delete(other.url, headers={"mcp-session-id": session})
-                assert gone.status_code == 200
-            await prometheus.until(LIVE, str(len(held)))
-            await replica.launch()
-        looks = await prometheus.answer(f"({LIVE})[5m:1s]")
-        assert {float(value) for _, value in looks[0]["values"]} <= {0, 1, 2, 3, 4, 5, 6}
-        assert await prometheus.answer('mcp_sessions_session_active{job="untracked"}') == []
-        assert await prometheus.answer('up{job="untracked"} == 1')
