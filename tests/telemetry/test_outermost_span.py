@@ -115,7 +115,7 @@ async def test_a_refusal_is_in_the_session_that_is_refused(spans: list[ReadableS
 
 
 async def test_a_request_without_a_message_says_whose_it_is(spans: list[ReadableSpan]) -> None:
-    """And who sent it: a stolen id is in its session, and a forged one in none. A GET has the answer of all."""
+    """And who sent it: a stolen id is in its session, a forged one in none. An odd body says why it is refused."""
     app = sessions(Server(), principal=user_of, user=lambda principal: principal.subject)
     client = Client(instrumented(app), modern=False, client=("192.0.2.7", 4242))
     name, own = await client.initialize()
@@ -130,6 +130,8 @@ async def test_a_request_without_a_message_says_whose_it_is(spans: list[Readable
     says = [said(span, "session.id", "mcp_sessions.reason", "user.id", "client.address") for span in found]
     refused = [[None, "token_signature", "ann", "192.0.2.7"], [ref, "token_principal", "bob", "192.0.2.7"]]
     assert says == [*refused, *refused, [ref, None, None, None]]
+    await call(client.app, http(), b"[")
+    assert said(outermost(spans), "rpc.response.status_code", "mcp_sessions.reason") == ["-32700", "not_json"]
 
 
 async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
@@ -152,11 +154,6 @@ async def test_without_spans_such_requests_are_served_all_the_same(spans: list[R
     assert [(await call(client.app, http("DELETE", headers=[header]))).status for _ in range(2)] == [200, 404]
     assert (await call(client.app, http(), b"[")).status == 400
     assert spans == []
-
-
-async def test_a_body_that_is_not_a_message_says_why_it_is_refused(spans: list[ReadableSpan]) -> None:
-    await call(instrumented(sessions(Server())), http(), b"[")
-    assert said(outermost(spans), "rpc.response.status_code", "mcp_sessions.reason") == ["-32700", "not_json"]
 
 
 # --- arguments and results ---------------------------------------------------------------------------
@@ -214,14 +211,13 @@ def broken(what: Content, tool: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("redact", "expected"),
     [
-        (None, [None, None]),
         (whole, ['{"card": "4111"}', '{"content": {"card": "4111"}}']),
         (some, ["remember: 1", None]),
         (broken, [None, None]),
     ],
 )
 async def test_what_the_function_gives_is_written(
-    redact: Redact | None, expected: list[str | None], spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+    redact: Redact, expected: list[str | None], spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Never with a session in it; a function that fails writes nothing, and the call goes on."""
     client = Client(sessions(Server(), redact=redact))

@@ -46,11 +46,9 @@ STORIES: dict[str, list[Step]] = {
         *(("a", "append", {"note": "two"}, ["one", "two"]), ("b", "read", {}, ["other"])),
         ("a", "append", {"note": "long" * 2000}, Failed("the limit is 4096")),
         *(("a", "read", {}, ["one", "two"]), ("none", "append", {"note": "x"}, REQUIRED)),
-        ("none", "read", {}, REQUIRED),
     ],
     "sandbox: files belong to a session": [
         ("a", "write", {"name": "notes.txt", "text": "mine"}, ["notes.txt"]),
-        ("a", "write", {"name": "more.txt", "text": "too"}, ["more.txt", "notes.txt"]),
         ("b", "read", {"name": "notes.txt"}, Failed("there is no notes.txt in this session")),
         ("b", "write", {"name": "notes.txt", "text": "other"}, ["notes.txt"]),
         *(("a", "read", {"name": "notes.txt"}, "mine"), ("b", "read", {"name": "notes.txt"}, "other")),
@@ -61,7 +59,7 @@ STORIES: dict[str, list[Step]] = {
     ],
     "transaction: others see values once they are committed": [
         ("a", "write", {"name": "size", "value": "9"}, Failed("call begin first")),
-        *(("a", "commit", {}, Failed("call begin first")), ("a", "begin", {}, "open")),
+        ("a", "begin", {}, "open"),
         ("a", "write", {"name": "color", "value": "red"}, {"color": "red"}),
         ("a", "write", {"name": "size", "value": "9"}, {"color": "red", "size": "9"}),
         *(("a", "read", {"name": "size"}, "9"), ("b", "read", {"name": "size"}, None), ("a", "commit", {}, 2)),
@@ -81,10 +79,8 @@ STORIES: dict[str, list[Step]] = {
         ("b", "greet", {"name": "Ann"}, "Hello, Ann."),
     ],
     "fastmcp_app: a session keeps its language and its history": [
-        *(
-            ("a", "choose_language", {"language": "Greek"}, "From now on: Greek."),
-            ("none", "say", {"word": "x"}, Failed("Session required")),
-        ),
+        ("a", "choose_language", {"language": "Greek"}, "From now on: Greek."),
+        ("none", "say", {"word": "x"}, Failed("Session required")),
         *(("a", "say", {"word": "moon"}, "moon, in Greek"), ("b", "say", {"word": "sun"}, "sun, in English")),
         *(("a", "history", {}, ["moon"]), ("b", "history", {}, ["sun"])),
     ],
@@ -151,10 +147,6 @@ async def test_an_example_serves_its_sessions(story: str, *, modern: bool) -> No
             assert await use(client, tool, sessions.get(session), **arguments) == expected, tool
 
 
-def kept(sandboxes: Path) -> list[str]:
-    return [file.read_text("utf-8") for file in sandboxes.glob("*/notes.txt")]
-
-
 async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
     """Its folder alone; a session without files can be deleted, too."""
     async with running("sandbox") as app:
@@ -164,16 +156,17 @@ async def test_a_sandbox_is_removed_with_its_session(tmp_path: Path) -> None:
             await use(client, "write", session, name="notes.txt", text=text)
         for session in (one, empty):
             assert (await client.delete(session)).status == 200
-    assert kept(tmp_path) == ["other"]
+    kept = await anyio.to_thread.run_sync(lambda: [file.read_text("utf-8") for file in tmp_path.glob("*/notes.txt")])
+    assert kept == ["other"]
 
 
 async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
     """The other commit finds no open transaction."""
+    outcomes = list[Any]()
     async with running("transaction") as app:
-        client, outcomes = RealClient(app), list[Any]()
+        client = RealClient(app)
         session = await client.create()
         await use(client, "begin", session)
-        await use(client, "write", session, name="color", value="red")
 
         async def commit() -> None:
             outcomes.append(await use(client, "commit", dict(session)))
@@ -181,7 +174,7 @@ async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(commit)
             tasks.start_soon(commit)
-    assert sorted(outcomes, key=str) == [1, Failed("no transaction is open; call begin first")]
+    assert sorted(outcomes, key=str) == [0, Failed("no transaction is open; call begin first")]
 
 
 async def test_the_routes_beside_an_mcp_endpoint_are_unchanged() -> None:
