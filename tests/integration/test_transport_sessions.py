@@ -1,7 +1,6 @@
 """Unchanged clients in their default settings get a session each: by the transport header, the bridge or a cookie."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
-from clients import SESSION_KEY, RealClient, lifespan
+from clients import MODERN, OFFERED, SESSION_KEY, RealClient, lifespan
 from environments import needs
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from client.peers import Log, streams_of
+from client.peers import streams_of
 from mcp_sessions import MCPSessionMiddleware, SessionCreated, SessionDeleted, SessionEvent
 from mcp_sessions.client import with_sessions
 
@@ -32,17 +31,22 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
         peer(cell, url) as one,
         peer(cell, url) as two,
     ):
+        assert cell.modern == (getattr(one.session, "protocol_version", None) == MODERN)
+        assert one.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
         mine, yours = await one.tool("whoami"), await two.tool("whoami")
         assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
-        held = await one.create()
-        assert [await one.tool("count", held), await one.tool("count")] == ["1", "3"]
+        held, other = await one.create(), await one.create()
+        assert [await one.tool("count", each) for each in (held, other, None, held)] == ["1", "1", "3", "2"]
         await one.delete(held)
+        with pytest.raises(Exception, match="Session not found"):
+            await one.tool("count", held)
+        assert await one.tool("count", other) == "2"
     created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
-    assert len(created) == 3
+    deleted = {fact.ref for fact in facts if isinstance(fact, SessionDeleted) and fact.reason == "deleted"}
+    assert len(created) == 4
     assert {mine, yours} < created
-    assert {(fact.ref, fact.reason) for fact in facts if isinstance(fact, SessionDeleted)} == {
-        (ref, "deleted") for ref in (created - {mine, yours} if cell.modern else created)
-    }
+    assert len(deleted) == (1 if cell.modern else 3)
+    assert ({mine, yours} < deleted) is not cell.modern
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.modern and not cell.stateful], ids=str)
@@ -99,65 +103,47 @@ async def test_a_cookie_is_good_on_every_worker_until_all_sessions_are_gone(fram
         assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
 
 
-# --- the response cache of the SDK's client, which knows nothing of sessions ---------------------------
+@needs("mcp>=2")
+async def test_two_sessions_of_one_client_with_a_cache_read_their_own() -> None:
+    """And without one it reads nothing of them, in any order: its cache knows of no session.
 
+    The client names sessions by itself, or as `with_sessions` has it.
+    """
+    caching, hints = import_module("mcp.client.caching"), import_module("mcp.server.caching")
+    fresh = hints.CacheHint(ttl_ms=3_600_000, scope="public")
+    mcp = import_module("mcp.server.mcpserver").MCPServer("cached", cache_hints={"resources/read": fresh})
+    served: list[str] = []
 
-@asynccontextmanager
-async def cached(served: list[str]) -> AsyncIterator[tuple[str, Log]]:
-    """A server whose resource answers with its session's ref and may be cached for an hour."""
-    fresh = import_module("mcp.server.caching").CacheHint(ttl_ms=3_600_000, scope="public")
-    mcp = import_module("mcp.server.mcpserver").MCPServer(
-        "cached", cache_hints={"resources/read": fresh, "tools/list": fresh}
-    )
-
-    @mcp.resource("session://me")  # type: ignore[untyped-decorator]
     async def me() -> str:
         served.append(ref())
         return ref()
 
-    log = Log(MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS))
+    async def read(client: Any, held: dict[str, str] | None = None) -> str:
+        result = await client.read_resource("session://me", meta=None if held is None else {SESSION_KEY: held})
+        return str(result.contents[0].text)
+
+    def client_of(to: Any) -> Any:
+        config = caching.CacheConfig(default_ttl_ms=60_000)
+        return import_module("mcp").Client(to, mode="2026-07-28", cache=config)
+
+    mcp.resource("session://me")(me)
+    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
     with anyio.fail_after(DEADLINE):
-        async with serving(log) as url:
-            yield url, log
-
-
-def caching(to: Any) -> Any:
-    config = import_module("mcp.client.caching").CacheConfig(default_ttl_ms=60_000)
-    return import_module("mcp").Client(to, mode="2026-07-28", cache=config)
-
-
-async def read(client: Any, held: dict[str, str] | None = None) -> str:
-    result = await client.read_resource("session://me", meta=None if held is None else {SESSION_KEY: held})
-    return str(result.contents[0].text)
-
-
-@needs("mcp>=2")
-async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
-    """With the cache on, each session and a reader without one get their own answer, in any order."""
-    served: list[str] = []
-    async with cached(served) as (url, log), caching(url) as client:
-        wire = RealClient(log, modern=True)
-        first, second = await wire.create(), await wire.create()
-        mine, yours = await read(client, first), await read(client, second)
-        assert [await read(client), await read(client)] == ["nobody", "nobody"]
-        assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
-        found = [await read(client, held) for held in (first, None, second, None)]
-    assert found == [mine, "nobody", yours, "nobody"]
-    assert len({mine, yours, "nobody"}) == 3
-
-
-@needs("mcp>=2")
-async def test_each_session_reads_its_own_and_a_call_without_one_reads_nothing_of_them() -> None:
-    """In any order of reading: the client knows of no session, so its cache could not keep them apart."""
-    async with cached([]) as (url, log):
-        sessions = with_sessions(streams_of(url))
-        async with caching(sessions) as client:
-            texts: list[str] = []
-            first, second = sessions.new(), sessions.new()
-            for session in (None, first, second, None, second, first):
-                with sessions.use(session):
-                    texts.append(await read(client))
-                    await client.list_tools()
+        async with serving(app) as url:
+            async with client_of(url) as client:
+                wire = RealClient(app, modern=True)
+                first, second = await wire.create(), await wire.create()
+                mine, yours = await read(client, first), await read(client, second)
+                assert [await read(client), await read(client)] == ["nobody", "nobody"]
+                assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
+                found = [await read(client, held) for held in (first, None, second, None)]
+                assert found == [mine, "nobody", yours, "nobody"]
+            sessions = with_sessions(streams_of(url))
+            async with client_of(sessions) as client:
+                one, other = sessions.new(), sessions.new()
+                texts = []
+                for session in (None, one, other, None, other, one):
+                    with sessions.use(session):
+                        texts.append(await read(client))
     assert texts == ["nobody", texts[1], texts[2], "nobody", texts[2], texts[1]]
-    assert len(set(texts)) == 3
-    assert len(log.sent("tools/list")) == len(texts)
+    assert len({*found, *texts}) == 5
