@@ -7,9 +7,8 @@ for the reason that the corpus states, or answered as the bare server does.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -21,8 +20,7 @@ from mcp_sessions import MCPSessionMiddleware, RequestRefused, SessionEvent, Tel
 from .servers import DEADLINE, ERAS, KEYS, SDK
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A tool call as the server read it, and the session in which it ran."""
 
     tool: str
@@ -30,47 +28,30 @@ class Run:
     session_id: str | None
     ref: str | None
 
-    @property
-    def read(self) -> tuple[str, Any, str | None]:
-        return self.tool, self.arguments, self.session_id
 
-
-class Recorder:
+def recording(runs: list[Run]) -> Any:
     """The real server, stateless and with JSON answers, with one tool under every name, which records its calls."""
 
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-        self.app = {"sdk1": self._sdk1, "sdk2": self._sdk2}[SDK]()
-
-    def keep(self, tool: str, arguments: Any, meta: dict[str, Any]) -> None:
-        session = current_session()
-        named = meta.get(SESSION_KEY)
+    def keep(tool: str, arguments: Any, meta: dict[str, Any]) -> None:
+        session, named = current_session(), meta.get(SESSION_KEY)
         session_id = named.get("sessionId") if isinstance(named, dict) else named
-        self.runs.append(Run(tool, arguments, session_id, None if session is None else session.ref))
+        runs.append(Run(tool, arguments, session_id, None if session is None else session.ref))
 
-    def _sdk2(self) -> Any:
-        types = import_module("mcp_types")
+    async def call(context: Any, params: Any) -> Any:
+        keep(params.name, params.arguments or {}, params.meta or {})
+        return import_module("mcp_types").CallToolResult(content=[])
 
-        async def call(context: Any, params: Any) -> Any:
-            self.keep(params.name, params.arguments or {}, params.meta or {})
-            return types.CallToolResult(content=[])
+    async def call_of_sdk_1(name: str, arguments: dict[str, Any]) -> list[Any]:
+        meta = mcp._mcp_server.request_context.meta
+        keep(name, arguments, (meta and meta.model_extra) or {})
+        return []
 
-        server = import_module("mcp.server.lowlevel").Server("recorder", on_call_tool=call)
-        return server.streamable_http_app(stateless_http=True, json_response=True)
-
-    def _sdk1(self) -> Any:
-        mcp = import_module("mcp.server.fastmcp").FastMCP(
-            "recorder", stateless_http=True, json_response=True, log_level="ERROR"
-        )
-        server = mcp._mcp_server
-
-        async def call(name: str, arguments: dict[str, Any]) -> list[Any]:
-            meta = server.request_context.meta
-            self.keep(name, arguments, (meta and meta.model_extra) or {})
-            return []
-
-        server.call_tool(validate_input=False)(call)
+    modes = {"stateless_http": True, "json_response": True}
+    if SDK == "sdk1":
+        mcp = import_module("mcp.server.fastmcp").FastMCP("recorder", log_level="ERROR", **modes)
+        mcp._mcp_server.call_tool(validate_input=False)(call_of_sdk_1)
         return mcp.streamable_http_app()
+    return import_module("mcp.server.lowlevel").Server("recorder", on_call_tool=call).streamable_http_app(**modes)
 
 
 def accepted(reply: Answer) -> bool:
@@ -95,7 +76,7 @@ def faults(own_runs: list[Run], our_runs: list[Run], refs: dict[str, str], *, re
             yield "ran past the policy"
     if our_runs and refused:
         yield "ran, though it was refused"
-    if our_runs and [run.read for run in our_runs] != [run.read for run in own_runs]:
+    if our_runs and [run[:3] for run in our_runs] != [run[:3] for run in own_runs]:
         yield "the server read something else"
 
 
@@ -104,29 +85,29 @@ def faults(own_runs: list[Run], our_runs: list[Run], refs: dict[str, str], *, re
 async def test_no_body_is_read_in_two_ways(modern: bool, group: str) -> None:
     """Each runs what it runs on the bare server, in the session that it reads, or is refused as the corpus states."""
     facts: list[SessionEvent] = []
-    bare, inside = Recorder(), Recorder()
-    telemetry = Telemetry(listen=facts.append)
-    wrapped = MCPSessionMiddleware(inside.app, keys=KEYS, require={"tools/call": ["guarded"]}, telemetry=telemetry)
-    own_client, our_client = (RealClient(app, modern=modern) for app in (bare.app, wrapped))
+    own_runs, our_runs = list[Run](), list[Run]()
+    bare, inside, telemetry = recording(own_runs), recording(our_runs), Telemetry(listen=facts.append)
+    wrapped = MCPSessionMiddleware(inside, keys=KEYS, require={"tools/call": ["guarded"]}, telemetry=telemetry)
+    own_client, our_client = (RealClient(app, modern=modern) for app in (bare, wrapped))
     found, given, stated = [], [], []
     with anyio.fail_after(DEADLINE):
-        async with lifespan(bare.app), lifespan(wrapped):
+        async with lifespan(bare), lifespan(wrapped):
             refs: dict[str, str] = {}
             for _ in range(2):
                 held = await our_client.create()
                 await our_client.tool("open", session=held)
-                refs[held["sessionId"]] = str(inside.runs.pop().ref)
+                refs[held["sessionId"]] = str(our_runs.pop().ref)
             for case in GROUPS[group]:
                 for name in ("open", "guarded") if modern else ("open",):
                     headers = {"mcp-method": "tools/call", "mcp-name": name} if modern else {}
-                    for kept in (facts, bare.runs, inside.runs):
+                    for kept in (facts, own_runs, our_runs):
                         kept.clear()
                     own, ours = [
                         await client.having(**headers).http("POST", case.sent(*refs))
                         for client in (own_client, our_client)
                     ]
                     reasons = [fact.reason for fact in facts if isinstance(fact, RequestRefused)]
-                    wrong = [*faults(bare.runs, inside.runs, refs, refused=bool(reasons))]
+                    wrong = [*faults(own_runs, our_runs, refs, refused=bool(reasons))]
                     if not same_answer(own, ours, refused=bool(reasons)):
                         wrong.append("passed, but with another answer")
                     found += [(case.name, fault) for fault in wrong]
