@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 from clients import SECRET, RealClient, call, http, lifespan, started
 from fastapi import FastAPI
@@ -17,7 +16,7 @@ from starlette.routing import Route, Router
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import startup_checks
 from mcp_sessions.integrations import lifespan_of
-from mcp_sessions.stores import Ended, MemoryStore
+from mcp_sessions.stores import MemoryStore
 
 from .servers import FRAMEWORKS, SDK, Cell, http_app, made, server_class, whoami
 from .test_starlette import known
@@ -124,12 +123,11 @@ async def test_the_start_says_that_a_stateful_server_hides_our_sessions(
 
 
 class Store(MemoryStore):
-    """Notes when it is opened, looked into and closed."""
+    """Notes when it is opened and closed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[str] = []
-        self.swept = anyio.Event()
 
     async def open(self) -> None:
         self.steps.append("open")
@@ -137,37 +135,16 @@ class Store(MemoryStore):
     async def close(self) -> None:
         self.steps.append("close")
 
-    async def claim_ended(self, **asked: Any) -> list[Ended]:
-        self.swept.set()
-        return []
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store that a middleware makes."""
-    store = Store()
-    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-    return store
-
 
 @pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
-async def test_the_store_lives_as_long_as_the_application(make: Callable[[Route], Any], store: Store) -> None:
-    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
-    with anyio.fail_after(5):
-        async with lifespan(add_sessions(make(known()), keys=SECRET, tracked=True)):
-            await store.swept.wait()
-            assert store.steps == ["open"]
+async def test_the_store_lives_as_long_as_the_application(
+    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
+    async with lifespan(add_sessions(make(known()), keys=SECRET)):
+        assert store.steps == ["open"]
     assert store.steps == ["open", "close"]
-
-
-async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(store: Store) -> None:
-    """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
-    inner = add_sessions(Starlette(routes=[known()]), keys=SECRET)
-    async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
-        async with inner.router.lifespan_context(inner):
-            """The other place."""
-        assert "close" not in store.steps
-    assert store.steps.count("close") == 1
 
 
 # --- `require=` on resources ---------------------------------------------------------------------
