@@ -42,38 +42,19 @@ def as_shipped(cell: Cell, **options: Any) -> ASGIApp:
     return wrapped(cell, transport="auto", **options)
 
 
-TOUR = (
-    ["list"],
-    ["call", "whoami"],
-    ["call", "whoami_sync"],
-    ["resume"],
-    ["call", "whoami"],
-    ["end"],
-    ["call", "whoami"],
-)
-
-
-async def toured(visit: Visiting, app: ASGIApp) -> list[tuple[list[Any], set[Exchange]]]:
-    return [(seen.results, set(seen.exchanges)) for seen in await visit(app, EVERY, *TOUR)]
-
-
-async def test_without_a_lasting_key_clients_see_the_bare_server(visit: Visiting) -> None:
-    """With keys that die with the process, results and statuses are those of the bare server in both eras."""
-    seen = await toured(visit, as_shipped(STATELESS, keys=None))
-    assert seen == await toured(visit, bare(STATELESS))
-    for results, exchanges in seen:
-        assert {"whoami", "count"} <= set(results[0])
-        assert results[1:] == ["nobody", "nobody", True, "nobody", True, "nobody"]
-        assert {(exchange.sent, exchange.named) for exchange in exchanges} == {(None, None)}
-
-
-async def test_a_stateful_server_keeps_its_own_transport_sessions(visit: Visiting) -> None:
-    seen = await toured(visit, as_shipped(STATEFUL))
-    assert seen == await toured(visit, bare(STATEFUL))
-    for results, exchanges in seen[: len(LEGACY)]:
-        assert results[1:-1] == ["nobody", "nobody", True, "nobody", True]
-        assert results[-1].startswith("failed: ")
-        assert Exchange("POST", 404, 0, None) in exchanges
+@pytest.mark.parametrize(("cell", "options"), [(STATELESS, {"keys": None}), (STATEFUL, {})], ids=str)
+async def test_without_sessions_of_ours_clients_see_the_bare_server(
+    cell: Cell, options: dict[str, Any], visit: Visiting
+) -> None:
+    """In both eras: where keys die with the process, and on a server that has transport sessions of its own."""
+    calls = ["call", "whoami"], ["call", "whoami_sync"]
+    steps = (["list"], *calls, ["resume"], calls[0], ["end"], calls[0])
+    ours, own = [await visit(app, EVERY, *steps) for app in (as_shipped(cell, **options), bare(cell))]
+    for seen, expected in zip(ours, own, strict=True):
+        assert (seen.results, {*seen.exchanges}) == (expected.results, {*expected.exchanges})
+        assert {"whoami", "count"} <= {*seen.results[0]}
+        assert seen.results[1:-1] == ["nobody", "nobody", True, "nobody", True]
+    assert (Exchange("POST", 404, 0, None) in ours[0].exchanges) is cell.stateful
 
 
 async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
@@ -124,16 +105,15 @@ async def test_an_unchanged_client_behind_the_bridge_has_a_session(visit: Visiti
         assert seen.exchanges[-1] == Exchange("POST", 404, 0, None)
 
 
-@pytest.mark.parametrize("client", LEGACY)
 @pytest.mark.parametrize("is_behind", [False, True], ids=["bare", "behind the bridge"])
-async def test_a_client_that_comes_back_for_its_result_gets_it(client: str, is_behind: bool, visit: Visiting) -> None:
+async def test_a_client_that_comes_back_for_its_result_gets_it(is_behind: bool, visit: Visiting) -> None:
     """The server ends the stream of a call in the middle, and the state is open until the client has resumed it."""
     hall = Hall()
     hall.open()
     app = with_events(STATEFUL, hall, bridge=True) if is_behind else keeping_events(STATEFUL, hall)
-    [seen] = await visit(app, (client,), ["call", "count"], ["call", "poll"], ["call", "count"])
-    assert seen.results == (["1", "2", "3"] if is_behind else ["nobody"] * 3)
-    assert (seen.statuses("GET"), seen.troubles) == ({200}, [])
+    for seen in await visit(app, LEGACY, ["call", "count"], ["call", "poll"], ["call", "count"]):
+        assert seen.results == (["1", "2", "3"] if is_behind else ["nobody"] * 3)
+        assert (seen.statuses("GET"), seen.troubles) == ({200}, [])
 
 
 async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(visit: Visiting) -> None:
