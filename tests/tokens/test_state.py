@@ -63,9 +63,7 @@ def test_the_format_is_pinned() -> None:
     assert sealed() != sealed()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"jti": "k" * 22}, {"subject": "t" * 22}, {"subject": None}, {"subject": ""}, {"audience": "other"}]
-)
+@pytest.mark.parametrize("changes", [{"jti": "k" * 22}, {"subject": None}, {"subject": ""}, {"audience": "other"}])
 def test_a_state_opens_for_its_own_session_principal_and_audience_alone(changes: dict[str, Any]) -> None:
     assert reason(sealed(), **changes) == "state_seal"
     assert opened(sealed(**changes), **changes).last_seen == NOW
@@ -77,16 +75,6 @@ def test_a_state_survives_a_rotation_until_its_key_is_gone() -> None:
     assert opened(sealed(ring=KeyRing([NEW, OLD])), KeyRing([OLD, NEW])).payload == CART
     assert reason(sealed(), KeyRing([NEW])) == "state_key_unknown"
     assert reason(sealed().replace(KID, KeyRing([NEW]).signing.kid), KeyRing([OLD, NEW])) == "state_seal"
-
-
-def test_private_keys_seal_and_public_ones_neither_seal_nor_open() -> None:
-    private, public = KeyRing([PRIVATE]), KeyRing([OLD, PUBLIC])
-    half = public.get(private.signing.kid)
-    assert half is not None
-    assert opened(sealed(ring=private), private).payload == CART
-    assert reason(sealed(ring=private), public) == "state_key_unknown"
-    with pytest.raises(ValueError, match=r"^a public key cannot seal$"):
-        seal.seal(half, b"{}", claims(), last_seen=NOW)
 
 
 def test_a_state_from_the_future_is_refused() -> None:
@@ -109,12 +97,12 @@ GOOD = "." + base64url(bytes(40))
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        *((f"v1.{KID}{rest}", "state_shape") for rest in (".", "x" + GOOD, GOOD + "=", GOOD[:-1] + "B", GOOD + "\n")),
-        *((text, "state_shape") for text in ("", f"v2.{KID}{GOOD}", f"v1.{KID}.\ud800")),
+        *((f"v1.{KID}{rest}", "state_shape") for rest in (".", "x" + GOOD, GOOD[:-1] + "B", GOOD + "\n")),
+        (f"v2.{KID}{GOOD}", "state_shape"),
         (f"v1.{KID}.{base64url(bytes(35))}", "state_shape"),
         (f"v1.{KID}.{base64url(bytes(36))}", "state_seal"),
         (f"v1.AAAAAAAA{GOOD}", "state_key_unknown"),
-        *((odd, "state_size") for odd in (b"v1", None)),
+        (b"v1", "state_size"),
     ],
 )
 def test_what_is_no_state_token_is_refused(token: Any, why: str) -> None:
@@ -137,8 +125,7 @@ def test_no_text_raises_anything_but_our_error(text: str) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        *(b"", b"null", b"{}x", b'{"a":nan}', b'{"a":"\xff"}', b'{"a":"\\ud800"}'),
-        *(b'{"a":' * 3000, b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"),
+        *(b"", b"null", b"{}x", b'{"a":"\xff"}', b'{"a":"\\ud800"}', b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"),
     ],
 )
 def test_what_is_sealed_is_a_json_object_or_unreadable(payload: bytes) -> None:
@@ -174,12 +161,11 @@ def test_what_was_sealed_opens_for_its_session_and_says_nothing_to_others(ring: 
         sealed_server_id(jti="k" * 21 + "A"),
         sealed_server_id(subject=None),
         sealed_server_id(audience="there"),
-        sealed_server_id()[:-2],
         "A" + sealed_server_id()[1:],
         "not base64!",
         "AAAA",
     ],
-    ids=["session", "owner", "audience", "cut", "changed", "no text of ours", "short"],
+    ids=["session", "owner", "audience", "changed", "no text of ours", "short"],
 )
 def test_what_was_sealed_for_another_does_not_open(sealed_id: str) -> None:
     with pytest.raises(SessionNotFound) as refused:
@@ -187,15 +173,16 @@ def test_what_was_sealed_for_another_does_not_open(sealed_id: str) -> None:
     assert (refused.value.reason, refused.value.ref) == ("bridge_seal", bridged().ref)
 
 
-def test_a_public_key_opens_and_seals_nothing() -> None:
-    theirs = KeyRing([PRIVATE])
-    public = KeyRing([OLD, PUBLIC]).get(theirs.signing.kid)
-    assert public is not None
+def test_a_public_key_neither_seals_nor_opens() -> None:
+    private, public = KeyRing([PRIVATE]), KeyRing([OLD, PUBLIC])
+    half = public.get(private.signing.kid)
+    assert half is not None
+    assert reason(sealed(ring=private), public) == "state_key_unknown"
     with pytest.raises(SessionNotFound) as refused:
-        seal.open_upstream(public, bridged(sealed_server_id(theirs)))
+        seal.open_upstream(half, bridged(sealed_server_id(private)))
     assert (refused.value.reason, refused.value.ref) == ("bridge_key_unknown", bridged().ref)
-    with pytest.raises(ValueError, match="cannot seal"):
-        seal.seal_upstream(public, SERVERS, bridged())
+    with pytest.raises(ValueError, match=r"^a public key cannot seal$"):
+        seal.seal(half, b"{}", claims(), last_seen=NOW)
 
 
 def test_what_is_sealed_for_one_purpose_opens_for_no_other() -> None:

@@ -73,14 +73,13 @@ def reason(token: Any, **how: Any) -> str:
 @every_ring
 def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing) -> None:
     """In an id of at most 512 bytes with an owner and a trace; 768 with a long name and a transport id."""
-    for principal in (None, ALICE):
-        usual = claims(ring, principal, trace=TRACE, issued_at=NOW + 0.123)
-        named = msgspec.structs.replace(usual, client="client é😀".ljust(64, "x"), upstream="x" * 120)
-        for minted, limit in ((usual, 512), (named, 768)):
-            token = TOKENS.mint(ring, minted)
-            assert accepted(token, ring=ring, principal=principal, now=NOW + 1) == minted
-            assert len(token) <= limit
-            assert looks_like_session_id(token)
+    usual = claims(ring, ALICE, trace=TRACE, issued_at=NOW + 0.123)
+    named = msgspec.structs.replace(usual, client="client é😀".ljust(64, "x"), upstream="x" * 120)
+    for minted, limit in ((usual, 512), (named, 768)):
+        token = TOKENS.mint(ring, minted)
+        assert accepted(token, ring=ring, principal=ALICE, now=NOW + 1) == minted
+        assert len(token) <= limit
+        assert looks_like_session_id(token)
 
 
 @every_ring
@@ -134,18 +133,15 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
         TOKENS.mint(HS256, claims(**changes))
 
 
-@pytest.mark.parametrize("option", ["issuer", "audience"])
-def test_wrong_options_are_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^issuer and audience must be non-empty strings$"):
-        tokens(**{option: ""})
-
-
-def test_an_id_may_be_as_long_as_the_limit_and_no_longer() -> None:
+def test_an_id_is_of_somebody_for_somebody_and_no_longer_than_the_limit() -> None:
     token = TOKENS.mint(HS256, claims())
     assert accepted(tokens(max_bytes=len(token)).mint(HS256, claims()), by=tokens(max_bytes=len(token))).jti == JTI
     assert reason(token, by=tokens(max_bytes=len(token) - 1)) == "token_size"
     with pytest.raises(ConfigurationError, match=f"would take {len(token)} bytes; the limit is {len(token) - 1}"):
         tokens(max_bytes=len(token) - 1).mint(HS256, claims())
+    for option in ("issuer", "audience"):
+        with pytest.raises(ConfigurationError, match=r"^issuer and audience must be non-empty strings$"):
+            tokens(**{option: ""})
 
 
 # --- who, what for, and until when ---------------------------------------------------------------
@@ -219,13 +215,6 @@ def test_the_cache_is_bounded_and_still_right() -> None:
         assert held == most
 
 
-def test_a_verified_token_is_not_verified_again() -> None:
-    by = tokens()
-    assert reason(TOKEN[:-4] + "AAAA", by=by) == "token_signature"
-    assert not by._young
-    assert accepted(TOKEN, by=by) is by.authentic(HS256, TOKEN)
-
-
 # --- shape ---------------------------------------------------------------------------------------
 
 
@@ -236,11 +225,10 @@ HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
 @pytest.mark.parametrize(
     ("token", "why"),
     [
-        *((text, "token_shape") for text in ("", "a.b", f"{TOKEN}.", f"{TOKEN}=", f"{TOKEN}\ud800", f"{TOKEN}AA")),
-        *((text, "token_shape") for text in (f"{HEADER}.{PAYLOAD}.", f"{HEADER}..{SIGNATURE}")),
-        (TOKEN.replace("e", "е"), "token_shape"),
+        *((text, "token_shape") for text in ("a.b", f"{TOKEN}.", f"{TOKEN}=", f"{TOKEN}\ud800", f"{TOKEN}AA")),
+        (f"{HEADER}..{SIGNATURE}", "token_shape"),
         (f"{HEADER}.{PAYLOAD}!.{SIGNATURE}", "token_signature"),  # what is not signed is not decoded
-        *((odd, "token_size") for odd in ("a" * (MAX_TOKEN_BYTES + 1), "a." * 5_000_000, TOKEN.encode(), None)),
+        *((odd, "token_size") for odd in ("a" * (MAX_TOKEN_BYTES + 1), TOKEN.encode())),
     ],
 )
 def test_what_has_not_the_shape_of_a_token_gets_nowhere(token: Any, why: str) -> None:
@@ -298,11 +286,10 @@ def test_the_right_header_in_any_order_and_spacing_verifies() -> None:
         assert accepted(signed(header, GOOD_PAYLOAD)).jti == JTI
 
 
-STRANGE_MEMBERS: list[tuple[str, Any]] = [("alg", ["HS256"]), ("kid", 1), ("typ", "JWT"), ("jku", "x")]
-CHANGES = [("{", '{"alg":"x",'), ('"kid"', '"kid":"x","kid"'), ("alg", "\\u0061lg"), (KID, "\\ud800"), (KID, "\udcff")]
+CHANGES = [("{", '{"alg":"x",'), ("alg", "\\u0061lg"), (KID, "\\ud800"), (KID, "\udcff")]
 ODD_HEADERS = [
-    *({**GOOD_HEADER, name: value} for name, value in STRANGE_MEMBERS),
-    *({"alg": "HS256", "kid": KID}, [GOOD_HEADER], b"{", b"[" * 1000, b"\xef\xbb\xbf" + HEADER_TEXT.encode()),
+    *({**GOOD_HEADER, **odd} for odd in ({"kid": 1}, {"typ": "JWT"}, {"jku": "x"})),
+    *({"alg": "HS256", "kid": KID}, [GOOD_HEADER], b"[" * 1000),
     *(HEADER_TEXT.replace(old, new).encode(errors="surrogateescape") for old, new in CHANGES),
 ]
 
@@ -327,7 +314,7 @@ def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
 # --- claims --------------------------------------------------------------------------------------
 
 
-STRANGE: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "\ud800", ["mcp-sessions"], {}]
+STRANGE: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "\ud800", ["mcp-sessions"]]
 REQUIRED = ("iss", "aud", "jti", "iat", "exp", "knd")
 ACCEPTED: list[Any] = [("iat", 0), ("iat", 1.5), ("cli", ""), ("cli", "x"), ("up", "x"), ("boot", "x")]
 
@@ -353,7 +340,6 @@ def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str) -> N
     ("changes", "why"),
     [
         ({"exp": NOW + 3600.0}, "token_claim_exp"),
-        ({"jti": JTI + "\n"}, "token_claim_jti"),
         ({"jti": "A" * 21 + "B"}, "token_claim_jti"),
         ({"sub": "alice"}, "token_claim_sub"),
         ({"tp": f"{TRACE}\r\nset-cookie: x"}, "token_claim_tp"),
@@ -367,15 +353,13 @@ def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str
     assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
 
 
-@pytest.mark.parametrize("payload", [b"null", b"[]", b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
-def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
+MORE = [b'"later":"\xff"}', b'"later":"\\ud800"}', b'"x":' + b"[" * 1200, b'"x":1}x']
+
+
+@pytest.mark.parametrize("payload", [b"null", b"{", b"[" * 1200, *(START + b"," + more for more in MORE)])
+def test_a_payload_is_an_object_that_every_parser_could_read(payload: bytes) -> None:
+    """However well it is signed; not even a claim that is not read may be unreadable."""
     assert reason(signed(GOOD_HEADER, payload)) == "token_claims"
-
-
-@pytest.mark.parametrize("more", [b'"later":"\xff"}', b'"later":"\\ud800"}', b'"x":' + b"[" * 1200, b'"x":1}x'])
-def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
-    """What other parsers could not read is not accepted, not even in a claim that is not read."""
-    assert reason(signed(GOOD_HEADER, START + b"," + more)) == "token_claims"
 
 
 def test_a_claim_of_a_later_version_is_skipped_and_a_null_claim_is_not() -> None:
@@ -383,9 +367,3 @@ def test_a_claim_of_a_later_version_is_skipped_and_a_null_claim_is_not() -> None
     assert accepted(signed(GOOD_HEADER, START + b',"later":{"nested":[1]},"nbf":null}')).jti == JTI
     for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
         assert reason(signed(GOOD_HEADER, START + more)).startswith("token_claim_")
-
-
-def test_claims_cannot_be_changed() -> None:
-    """They are shared by all requests of a session."""
-    with pytest.raises(AttributeError):
-        claims().expires_at = 0  # type: ignore[misc]
