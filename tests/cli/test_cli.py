@@ -66,14 +66,10 @@ def token(principal: Principal | None = None, *, audience: str = "mcp-sessions",
 # --- keys and session ids ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "algorithm"),
-    [((), "HS256"), (("--algorithm", "EdDSA"), "EdDSA"), (("--algorithm", "ES256"), "ES256")],
-)
-def test_a_new_key_can_be_used_as_it_is_printed(
-    options: tuple[str, ...], algorithm: str, run: Run, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("algorithm", ["HS256", "EdDSA", "ES256"])
+def test_a_new_key_can_be_used_as_it_is_printed(algorithm: str, run: Run, tmp_path: Path) -> None:
     """Redirected to a file, it is a key file, one of several; and it is another one each time."""
+    options = () if algorithm == "HS256" else ("--algorithm", algorithm)
     (code, key), (_, other) = run("keygen", *options), run("keygen", *options)
     assert (code, key != other) == (0, True)
     assert KeyRing([key]).signing.algorithm == algorithm
@@ -84,7 +80,7 @@ def test_a_new_key_can_be_used_as_it_is_printed(
 
 
 def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
-    """A forged signature makes no difference; header and claims are kept apart, and times are written out."""
+    """A forged signature makes no difference, and times are written out; a state token shows its envelope alone."""
     forged = token()[:-8] + "AAAAAAAA"
     code, printed = run("inspect", given=forged + "\n")
     assert code == 0
@@ -95,9 +91,6 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
     assert f"header kid     {RING.signing.kid}" in printed
     assert "claim exp      1800003600 (2027-01-15T09:00:00+00:00)" in printed
     assert forged.rsplit(".", 1)[1] not in printed
-
-
-def test_a_state_token_shows_its_envelope_alone(run: Run) -> None:
     sealed = seal.seal(RING.signing, b'{"a":1}', CLAIMS, last_seen=NOW)
     code, printed = run("inspect", given=sealed)
     assert (code, printed.startswith("NOT VERIFIED")) == (0, True)
@@ -110,10 +103,10 @@ def envelope(claims: str, *, kind: str = "mcp-session+jwt") -> str:
     return f"{base64url(header.encode())}.{base64url(claims.encode())}.AAAA"
 
 
-NEITHER = ["", "v1.k.AAAA", "v2.kkkkkkkk.AAAA", "v1.kkkkkkkk", *map(envelope, ("[]", "{", "[" * 100_000))]
+NEITHER = ["", "v1.k.AAAA", "v2.kkkkkkkk.AAAA", envelope("[]"), envelope("[" * 100_000), envelope("{}", kind="JWT")]
 
 
-@pytest.mark.parametrize("text", [*NEITHER, envelope("{}", kind="JWT")])
+@pytest.mark.parametrize("text", NEITHER)
 def test_what_is_neither_is_refused_and_not_repeated(text: str, run: Run) -> None:
     refused = "refused        neither a session id nor a state token of mcp-sessions\n"
     assert run("inspect", given=text) == (1, refused)
@@ -209,23 +202,22 @@ def test_sessions_are_listed(recorded: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("whom", "fits"),
+    ("whom", "fits", "ends"),
     [
-        (AS_ALICE, True),
-        (("--subject", "alice"), True),
-        (("--subject", "alice", "--issuer", "https://id.example"), True),
-        (("--client-id", "alice"), False),
-        (("--client-id", "cli", "--subject", "alice"), False),
-        (("--client-id", "web", "--issuer", "https://id.example", "--subject", "bob"), False),
+        (AS_ALICE, True, True),
+        (("--subject", "alice"), True, True),
+        (("--client-id", "cli", "--subject", "alice"), False, False),
+        (("--client-id", "web", "--issuer", "https://id.example", "--subject", "bob"), False, True),
+        ((*AS_ALICE, "--audience", "other"), False, True),
     ],
 )
 def test_what_is_left_out_of_a_principal_may_be_any(
-    whom: tuple[str, ...], fits: bool, recorded: Path, run: Run
+    whom: tuple[str, ...], fits: bool, ends: bool, recorded: Path, run: Run
 ) -> None:
     """A subject alone is the user with every client; what ends nobody says so and exits with 1."""
     assert run("list", "--count", *KEYS, *whom) == (0, f"sessions       {2 * fits}\n")
     code, printed = run("end-all", *KEYS, *whom)
-    if fits or len(whom) == 6:
+    if ends:
         assert code == 0
         assert printed.startswith("ended          the principal's sessions created before 2027-01-15T08:00:")
         assert f"recorded       {2 * fits}\n" in printed
@@ -233,13 +225,6 @@ def test_what_is_left_out_of_a_principal_may_be_any(
         assert (code, printed.partition(".")[0]) == (1, "refused        no recorded session matches")
     assert ended(recorded) == [ONE, OTHER] * fits
     assert run("list", "--count", *KEYS, *whom)[1] == "sessions       0\n"
-
-
-def test_sessions_are_those_of_one_audience(recorded: Path, run: Run) -> None:
-    """An audience that is not the default has to be named."""
-    assert run("list", *KEYS, *AS_ALICE, "--audience", "other") == (0, "")
-    assert run("end-all", *KEYS, *AS_ALICE, "--audience", "other")[0] == 0
-    assert ended(recorded) == []
 
 
 def test_one_session_is_ended(recorded: Path, run: Run) -> None:
@@ -250,12 +235,12 @@ def test_one_session_is_ended(recorded: Path, run: Run) -> None:
     assert (code, printed.partition(";")[0]) == (1, "refused        no live session of this name is recorded")
 
 
-@pytest.mark.parametrize("moment", ["2027-01-15T07:59:00Z", "2027-01-15T08:59:00+01:00"])
-def test_all_before_a_time_are_ended(moment: str, recorded: Path, run: Run) -> None:
+def test_all_before_a_time_are_ended(recorded: Path, run: Run) -> None:
     """Everybody's; what was created at that time or later lives. No keys are needed."""
-    code, printed = run("end-all", "--before", moment)
-    assert (code, printed.startswith("ended          everyone's sessions created before 2027-01-15T0")) == (0, True)
-    assert ended(recorded) == [ONE]
+    for moment in ("2027-01-15T07:59:00Z", "2027-01-15T08:59:00+01:00"):
+        code, printed = run("end-all", "--before", moment)
+        assert (code, printed.startswith("ended          everyone's sessions created before 2027-01-15T0")) == (0, True)
+        assert ended(recorded) == [ONE]
 
 
 def test_the_store_may_be_named_by_a_variable_or_a_file(
@@ -287,22 +272,18 @@ END = ("end", "--ref", "ses_x")
     [
         ((), "", "required"),
         (("sign",), "", "invalid choice"),
-        (("keygen", "--algorithm", "none"), "", "invalid choice"),
         (("verify",), "", "--keys"),
         (("inspect", "--file", "no/such/file"), "", "--file no/such/file: No such file"),
         (("verify", "--keys", "env:NO_SUCH_VARIABLE"), "", "NO_SUCH_VARIABLE is not set"),
-        (("verify", "--keys", "file:no/such/file"), "", "No such file"),
         # Other users of the machine could read a secret there, and the shell remembers it.
         (("verify", "--keys", SECRET), "", "env:NAME or file:PATH"),
         (("list", "--keys", SECRET, "--subject", "alice"), "sqlite:x.db", "env:NAME or file:PATH"),
         (END, f"redis://user:{PASSWORD}@host", "name env:NAME or file:PATH"),
         (END, f"redis://host?password={PASSWORD}", "name env:NAME or file:PATH"),
-        (END, "memory:", "pass the object"),
         (END, "mysql:x", "does not name a store"),
         (END, "sqlite:x.db", "an SQLite file that does not exist"),
         (END, "env:NO_SUCH_VARIABLE", "variable NO_SUCH_VARIABLE is not set"),
         (END, "file:no/such/file", "--store file:no/such/file: No such file"),
-        (("end",), "sqlite:x.db", "--ref"),
         (("end-all", *KEYS), "sqlite:x.db", "name the principal"),
         (("end-all", "--subject", "alice", "--before", "2026-07-28T12:00:00Z"), "sqlite:x.db", "leave out --before"),
         (("end-all", "--before", "yesterday"), "sqlite:x.db", "as in 2026-07-28T12:00:00Z"),
@@ -319,7 +300,6 @@ def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], store: 
 
 def test_a_moment_ahead_and_a_missing_key_are_refused(recorded: Path, run: Run) -> None:
     assert "in the future" in run("end-all", "--before", "2099-01-01T00:00:00Z")[1]
-    assert "needs a time zone" in run("end-all", "--before", "2026-01-01T00:00:00")[1]
     assert "keys= is needed" in run("list", *AS_ALICE)[1]
 
 
@@ -332,14 +312,12 @@ def test_other_bytes_are_not_read_as_text(run: Run, tmp_path: Path) -> None:
     assert run("inspect", "--file", "/dev/zero")[0] == 1
 
 
-def test_help_and_the_version_are_no_errors(run: Run) -> None:
+def test_help_is_no_error_and_the_package_is_the_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `python -m mcp_sessions`."""
     code, printed = run("--help")
     assert (code, "keygen | inspect | verify | list | end | end-all" in printed) == (0, True)
-    assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}\n")
-
-
-def test_the_package_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `python -m mcp_sessions`."""
     monkeypatch.setattr("sys.argv", ["mcp-sessions", "--version"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("mcp_sessions", run_name="__main__")
