@@ -1,8 +1,7 @@
 """The session that a call goes in, how sessions begin and end, and how a connection is entered and left."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from mcp_sessions.client import ClientError, NoAnswer, Refused, SessionMetadata, SessionNotFound, with_sessions
 from mcp_sessions.client import _sessions as sessions
 
-from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, plain, session_of, talk
+from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, session_of, talk
 
 # --- which session ---
 
@@ -69,22 +68,24 @@ def test_a_name_is_one_session_and_nothing_shows_a_credential() -> None:
 # --- how one begins ---
 
 
-async def test_a_create_that_is_refused_is_the_callers_error() -> None:
-    server = Server({"sessions/create": lambda _: error(-31029)})
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (error(-31029), "sessions/create was refused: -31029 no"),
+        *(({"result": {"session": odd}}, "holds no session") for odd in (None, {})),
+        *(({"result": {"session": {"sessionId": odd}}}, "holds no session") for odd in (7, "", "a b", "é")),
+    ],
+)
+async def test_a_create_that_fails_is_the_callers_error(answer: Answer, said: str) -> None:
+    server = Server({"sessions/create": lambda _: answer})
     async with talk(server) as (_, caller):
         for _ in range(2):
-            with pytest.raises(Refused, match="sessions/create was refused: -31029 no") as refusal:
+            with pytest.raises(ClientError, match=said) as failure:
                 await caller.ask("tools/call")
-            assert (refusal.value.method, refusal.value.code) == ("sessions/create", -31029)
+            if isinstance(failure.value, Refused):
+                assert (failure.value.method, failure.value.code) == ("sessions/create", -31029)
         del server.rules["sessions/create"]
         assert "result" in await caller.ask("tools/call")
-
-
-@pytest.mark.parametrize("session", [None, {}, {"sessionId": 7}, *({"sessionId": bad} for bad in ("", "a b", "é"))])
-async def test_a_created_session_must_be_one(session: Any) -> None:
-    async with talk(Server({"sessions/create": lambda _: {"result": {"session": session}}})) as (_, caller):
-        with pytest.raises(NoAnswer, match="holds no session"):
-            await caller.ask("tools/call")
 
 
 def test_the_hint_of_expiry_is_shown_where_it_can_be_read() -> None:
@@ -105,86 +106,49 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_for_ever() -> Non
         assert caller.others == []
 
 
-async def test_a_connection_that_ends_while_a_session_is_made_ends_the_wait() -> None:
+async def test_a_session_that_is_being_made_is_made_once_and_can_be_deleted() -> None:
+    """A caller who gives up takes nothing from the others, and what is deleted then is not left behind."""
     server = Server(late={"sessions/create"})
-
-    async def hang_up_when_asked() -> None:
-        await server.asked.wait()
-        server.hang_up()
-
-    async with talk(server) as (_, caller), anyio.create_task_group() as tasks:
-        tasks.start_soon(hang_up_when_asked)
-        with pytest.raises(NoAnswer, match="the connection is gone"):
-            await caller.ask("tools/call")
-
-
-async def test_a_caller_who_gives_up_takes_nothing_from_the_others() -> None:
-    server = Server(late={"sessions/create"})
-    async with talk(server) as (_, caller), anyio.create_task_group() as tasks:
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "tools/call")
         await server.asked.wait()
         with anyio.move_on_after(0):
             await caller.ask("tools/call")
         server.go.set()
-        await caller.ask("tools/call")
-    assert len(server.sent("sessions/create")) == 1
-    assert len(server.sent("tools/call")) == 2
+        await sessions.delete(sessions.open(""))
+        assert server.carried("sessions/delete") == ["id-1"]
+    assert len(server.sent("sessions/create")) == len(server.sent("tools/call")) == 1
 
 
 # --- how one ends ---
 
 
-async def test_deleting_ends_the_session_at_once() -> None:
-    """One without a name is done, one with a name begins anew; one that has not begun asks the server nothing."""
-    server = Server()
+@pytest.mark.parametrize("answer", [{"result": {}}, error(LOST), error(-32603)])
+async def test_deleting_ends_the_session_at_once(answer: Answer) -> None:
+    """One without a name is done, one with a name begins anew. That the server has lost it is no error, all else is."""
+    server = Server({"sessions/delete": lambda _: answer})
     async with talk(server) as (sessions, caller):
         unnamed, named = sessions.new(), sessions.open("thread")
         for held in (unnamed, named):
             with sessions.use(held):
                 await caller.ask("tools/call")
-            await sessions.delete(held)
+            with pytest.raises(Refused) if answer == error(-32603) else nullcontext():
+                await sessions.delete(held)
+            assert not held.created
         await sessions.delete(named)
         assert server.carried("sessions/delete") == ["id-1", "id-2"]
         with sessions.use(unnamed), pytest.raises(SessionNotFound):
             await caller.ask("tools/call")
         with sessions.use(named):
             await caller.ask("tools/call")
-        assert (named.ended, unnamed.ended) == (False, True)
-
-
-async def test_deleting_waits_for_a_session_that_is_being_made() -> None:
-    """Else it would be left behind."""
-    server = Server(late={"sessions/create"})
-    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
-        tasks.start_soon(caller.ask, "tools/call")
-        await server.asked.wait()
-        server.go.set()
-        await sessions.delete(sessions.open(""))
-        assert len(server.sent("sessions/delete")) == 1
-
-
-@pytest.mark.parametrize("code", [LOST, -32603])
-async def test_deleting_what_the_server_has_lost_is_not_an_error(code: int) -> None:
-    """Any other error is one, but for the last farewell."""
-    server = Server({"sessions/delete": lambda _: error(code)})
-    async with talk(server) as (sessions, caller):
-        await caller.ask("tools/call")
-        held = sessions.open("")
-        if code == LOST:
-            await sessions.delete(held)
-        else:
-            with pytest.raises(Refused):
-                await sessions.delete(held)
-        assert not held.created
-        await caller.ask("tools/call")
-    assert server.carried("sessions/delete") == ["id-1", "id-2"]
+        assert (named.id, named.ended, unnamed.ended) == ("id-3", False, True)
 
 
 # --- a session that the server has lost, or asks for ---
 
 
 async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
-    """One with a name begins anew; one without is done."""
+    """One with a name begins anew; one without is done, and not kept."""
     server = Server({"tools/call": losing("id-1", "id-2")})
     async with talk(server) as (sessions, caller):
         held = sessions.new()
@@ -192,6 +156,8 @@ async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
             lost = await caller.ask("tools/call")
             assert lost["error"] == {"code": LOST, "message": "no", "data": {"reason": "ended"}}
             assert held.ended
+            assert sessions._router is not None
+            assert not sessions._router.unnamed
             with pytest.raises(SessionNotFound, match="create another"):
                 await caller.ask("tools/call")
         assert "error" in await caller.ask("tools/call")
@@ -201,12 +167,16 @@ async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
 
 
 async def test_recreating_sends_the_request_again_once() -> None:
-    server = Server({"tools/call": losing("id-1", "id-2", "id-3")})
+    """Where that fails, the first answer stands."""
+    server = Server({"tools/call": losing("id-1", "id-2")})
     async with talk(server, on_not_found="recreate") as (sessions, caller):
         with sessions.use(sessions.new()):
             assert (await caller.ask("tools/call", {"name": "pay"}))["error"]["code"] == LOST
+            server.rules["tools/call"] = losing("id-3")
             assert "result" in await caller.ask("tools/call")
-    assert [message["id"] for message in server.sent("tools/call")] == [2, 2, 3, 3]
+            server.rules |= {"tools/call": losing("id-4"), "sessions/create": lambda _: error(-32000)}
+            assert (await caller.ask("tools/call"))["error"]["code"] == LOST
+    assert [message["id"] for message in server.sent("tools/call")] == [2, 2, 3, 3, 4]
     assert server.sent("tools/call")[1]["params"]["name"] == "pay"
 
 
@@ -263,14 +233,6 @@ async def test_a_session_that_is_required_is_created() -> None:
     assert server.carried("tools/call") == [None, None, "id-1"]
 
 
-async def test_the_first_answer_stands_where_trying_again_fails() -> None:
-    server = Server({"tools/call": losing("id-1")})
-    async with talk(server, on_not_found="recreate") as (_, caller):
-        await caller.ask("other")
-        server.rules["sessions/create"] = lambda message: error(-32000)
-        assert (await caller.ask("tools/call"))["error"]["code"] == LOST
-
-
 async def test_a_request_that_was_given_up_is_not_sent_again() -> None:
     """The program gave up while the session was made anew, or before: its answer goes nowhere."""
     server = Server({"tools/call": losing("id-1")})
@@ -287,71 +249,27 @@ async def test_a_request_that_was_given_up_is_not_sent_again() -> None:
         tasks.cancel_scope.cancel()
 
 
-_who: ContextVar[str] = ContextVar("who", default="anonymous")
-
-
-async def test_a_repeated_request_is_sent_in_the_context_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traces and the like belong to the call, also where its request is sent a second time."""
-    server = Server({"tools/call": losing("id-1")})
-    seen: list[str] = []
-
-    @asynccontextmanager
-    async def transport() -> AsyncIterator[Any]:
-        async with server.transport() as (read, write):
-            send = write.send
-
-            async def noting(item: Any) -> None:
-                if plain(item)["method"] == "tools/call":
-                    seen.append(_who.get())
-                await send(item)
-
-            monkeypatch.setattr(write, "send", noting)
-            yield read, write
-
-    async with calling(with_sessions(transport, on_not_found="recreate")) as caller:
-        _who.set("ann")
-        await caller.ask("tools/call")
-    assert seen == ["ann", "ann"]
-
-
-@pytest.mark.parametrize("on_not_found", ["raise", "recreate"])
-async def test_sessions_that_the_server_lost_do_not_pile_up(on_not_found: Any) -> None:
-    """A client that begins a session per conversation, on a server that forgets them, keeps none of them."""
-    server = Server({"tools/call": lambda message: error(LOST, **(session_of(message) or {}))})
-    async with talk(server, on_not_found=on_not_found) as (sessions, caller):
-        for _ in range(3):
-            with sessions.use(sessions.new()):
-                await caller.ask("tools/call")
-        assert sessions._router is not None
-        assert not sessions._router.unnamed
-    assert server.sent("sessions/delete") == []
-
-
 # --- how a connection is entered and left ---
 
 
-async def test_a_connection_is_left_as_it_was_entered() -> None:
-    """What the block raises comes out as it is, and the transport's streams are closed before it."""
-    server = Server()
+async def test_errors_come_out_as_they_are_and_leave_nothing_open() -> None:
+    """Of a transport that does not open, after which another is made, and of the program's own block."""
+    server, failures = Server(), iter([OSError("refused"), None])
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Any]:
+        if (failure := next(failures)) is not None:
+            raise failure
+        async with server.transport() as streams:
+            yield streams
+
+    sessions = with_sessions(opening)
+    with pytest.raises(OSError, match="refused"):
+        await sessions.__aenter__()
     with pytest.raises(KeyError, match="mine"):
-        async with with_sessions(server.transport):
+        async with sessions:
             raise KeyError("mine")
     assert server.closed
-
-
-async def test_streams_are_closed_for_the_client_before_the_transport_is() -> None:
-    """So that sessions can be ended when the client has gone."""
-    server = Server()
-    sessions = with_sessions(server.transport)
-    async with sessions as (read, write):
-        await write.aclose()
-        with pytest.raises(anyio.ClosedResourceError):
-            await write.send(None)
-        await read.aclose()
-        with pytest.raises(anyio.ClosedResourceError):
-            await read.receive()
-        assert sessions.offered is None
-        await server.push(ValueError("unread"))
 
 
 async def test_sessions_are_connected_once_at_a_time() -> None:
@@ -375,35 +293,26 @@ async def test_sessions_are_connected_once_at_a_time() -> None:
 
 
 async def test_a_transport_of_one_use_is_used_once() -> None:
-    """Its further members, of which SDK 1.x gives one, are passed on."""
+    """Its further members, of which SDK 1.x gives one, are passed on; its streams are closed for the client alone."""
+    server = Server()
 
     @asynccontextmanager
     async def three() -> AsyncIterator[Any]:
-        async with Server().transport() as streams:
+        async with server.transport() as streams:
             yield (*streams, "more")
 
     sessions = with_sessions(three())
-    async with sessions as streams:
-        assert streams[2] == "more"
+    async with sessions as (read, write, more):
+        assert (more, sessions.offered) == ("more", None)
+        await write.aclose()
+        with pytest.raises(anyio.ClosedResourceError):
+            await write.send(None)
+        await read.aclose()
+        with pytest.raises(anyio.ClosedResourceError):
+            await read.receive()
+        await server.push(ValueError("unread"))
     with pytest.raises(ClientError, match="a function can return one"):
         await sessions.__aenter__()
-
-
-async def test_a_transport_that_fails_to_open_leaves_nothing_open() -> None:
-    tries = iter([OSError("refused"), None])
-
-    @asynccontextmanager
-    async def opening() -> AsyncIterator[Any]:
-        if (failure := next(tries)) is not None:
-            raise failure
-        async with Server().transport() as streams:
-            yield streams
-
-    sessions = with_sessions(opening)
-    with pytest.raises(OSError, match="refused"):
-        await sessions.__aenter__()
-    async with calling(sessions):
-        pass
 
 
 @pytest.mark.parametrize("answers", ["never", "while the transport closes"])
@@ -427,16 +336,30 @@ async def test_leaving_does_not_wait_for_a_server_that_does_not_answer(
     assert server.closed
 
 
-@pytest.mark.parametrize("by", ["the server", "the program"])
-async def test_a_connection_that_is_gone_is_left_at_once(by: str) -> None:
-    """Also by a program that is being stopped."""
+async def test_a_connection_that_is_gone_is_not_waited_for() -> None:
+    """Neither by a call, which gets its error as it would without us, nor on leaving."""
+    server = Server()
+
+    async def hang_up_when_asked() -> None:
+        await server.asked.wait()
+        server.hang_up()
+
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
+        await caller.ask("tools/call")
+        server.late = {"sessions/create"}
+        tasks.start_soon(hang_up_when_asked)
+        with sessions.use(sessions.new()), pytest.raises(NoAnswer, match="the connection is gone"):
+            await caller.ask("tools/call")
+        with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
+            await caller.ask("tools/call")
+    assert server.sent("sessions/delete") == []
+
+
+async def test_a_program_that_is_stopped_leaves_at_once() -> None:
     server = Server()
     with anyio.CancelScope() as scope:
         async with talk(server) as (_, caller):
             await caller.ask("tools/call")
-            if by == "the server":
-                server.hang_up()
-            else:
-                scope.cancel()
-                await anyio.lowlevel.checkpoint()
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
     assert server.sent("sessions/delete") == []
