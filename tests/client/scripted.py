@@ -24,7 +24,7 @@ HEADERS: Final = "headers" in ClientMessageMetadata.__dataclass_fields__
 
 LOST: Final = -32043
 REQUIRED: Final = -31044
-OFFER: Final[dict[str, Any]] = {"capabilities": {"experimental": {"sessions": {}}}}
+OFFER: Final[dict[str, Any]] = {"capabilities": {"experimental": {"sessions": {"fork": True, "list": True}}}}
 Answer = dict[str, Any]
 Rule = Callable[[dict[str, Any]], Answer]
 
@@ -100,6 +100,9 @@ class Server:
             return {"result": OFFER}
         if method == "sessions/create":
             return {"result": {"session": {"sessionId": f"id-{next(self._numbers)}"}}}
+        if method == "sessions/fork":
+            fork = {"sessionId": f"fork-{len(self.sent(method))}"}
+            return {"result": {"session": fork, **echoing(state="moved on")(message)["result"]}}
         return {"result": {"_meta": {SESSION_KEY: session_of(message)}}}
 
     @asynccontextmanager

@@ -1,16 +1,37 @@
-"""What becomes of each message: the session that it goes in, and what its answer changes."""
+"""What becomes of each message: the session that it goes in, and what its answer changes; and the client's own."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
 import anyio
 import pytest
 from clients import SESSION_KEY
+from opentelemetry import baggage, context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-from mcp_sessions.client import NoAnswer, NotOffered
+from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, Refused, SessionNotFound, SessionPage
 from mcp_sessions.client import _router as router
 
-from .scripted import HEADERS, LOST, OFFER, Answer, Rule, Server, calling, error, item, plain, session_of, talk
+from .scripted import (
+    HEADERS,
+    LOST,
+    OFFER,
+    Answer,
+    Rule,
+    Server,
+    calling,
+    error,
+    item,
+    losing,
+    plain,
+    session_of,
+    storing,
+    talk,
+)
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
@@ -119,16 +140,6 @@ async def test_a_client_that_never_asks_what_a_server_offers_has_it_asked(offer:
     assert server.carried("tools/call") == ["id-1" if offered else None] * 3
 
 
-async def test_a_server_that_knows_no_discovery_has_no_sessions() -> None:
-    """And a client of the handshake era that sends requests before the handshake gets none."""
-    server = Server({"server/discover": lambda _: error(-32601)})
-    for modern in (True, False):
-        async with talk(server, modern=modern, greet=False) as (_, caller):
-            await caller.ask("tools/call")
-    assert server.carried("tools/call") == [None, None]
-    assert len(server.sent("server/discover")) == 1
-
-
 @pytest.mark.skipif(not HEADERS, reason="needs mcp>=2; the streams of mcp 1 carry no headers")
 async def test_headers_stand_beside_what_is_ours() -> None:
     """As the message says, its id, too; each envelope says that the client knows sessions, so it is given none."""
@@ -163,16 +174,6 @@ async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
     assert server.carried("notifications/progress") == [None]
 
 
-async def test_what_cannot_be_written_is_not_waited_for() -> None:
-    """The transport has closed: the client gets its error, as it would without us."""
-    server = Server()
-    async with talk(server) as (_, caller):
-        await caller.ask("tools/call")
-        server.hang_up()
-        with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
-            await caller.ask("tools/call")
-
-
 async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK 1.x says nothing when a call times out; the oldest make room, and their answers pass as they are."""
     monkeypatch.setattr(router, "MAX_PENDING", 1)
@@ -186,7 +187,7 @@ async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypa
     assert SESSION_KEY not in caller.answers[3]["result"]["_meta"]
 
 
-# --- what is known of the server ---------------------------------------------------------------------
+# --- what is known of the server ---
 
 
 def first(*answers: dict[str, Any], then: Any = None) -> Rule:
@@ -200,21 +201,14 @@ async def test_a_refused_discovery_leaves_it_to_the_handshake_which_may_be_made_
     async with talk(server) as (sessions, caller):
         assert sessions.offered is None
         caller.modern = False
+        await caller.ask("tools/call")
         for _ in range(3):
             await caller.ask("initialize", {"capabilities": {}})
         await caller.ask("tools/call")
     declared = [sent["params"]["capabilities"] for sent in server.sent("initialize")]
     assert declared == [{"experimental": {"sessions": {}}}] * 3
-    assert server.carried("tools/call") == ["id-1"]
-
-
-async def test_a_first_request_that_fails_changes_nothing() -> None:
-    server = Server({"tools/list": lambda _: error(-32603)})
-    async with talk(server, greet=False) as (sessions, caller):
-        with sessions.use(None):
-            await caller.ask("tools/list")
-        await caller.ask("tools/call")
-    assert server.carried("tools/call") == ["id-1"]
+    assert server.carried("tools/call") == [None, "id-1"]
+    assert len(server.sent("server/discover")) == 1
 
 
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
@@ -231,11 +225,176 @@ async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
     assert len(server.sent("server/discover")) == 2
 
 
-async def test_what_is_not_known_yet_is_not_lacking() -> None:
-    server = Server({"server/discover": first(error(-32603))})
+# --- forks and lists ---
+
+LISTED = {
+    "ref": "ses_a",
+    "createdAt": "2026-07-28T12:00:00Z",
+    "lastSeenAt": "2026-07-28T12:01:00Z",
+    "expiresAt": "2026-08-04T12:00:00Z",
+    "current": True,
+}
+
+
+async def test_a_fork_is_a_session_like_any_other() -> None:
+    """It begins what has not begun; the parent goes on, with the state of the answer; all are deleted on leaving."""
+    server = Server()
+    async with talk(server) as (sessions, caller):
+        fork = await sessions.fork(params={"task": "pay"})
+        with sessions.use(fork):
+            await caller.ask("tools/call")
+            second = await sessions.fork()
+        await caller.ask("tools/call")
+        assert (fork.id, second.id) == ("fork-1", "fork-2")
+    assert [sent["params"].get("task") for sent in server.sent("sessions/fork")] == ["pay", None]
+    assert server.carried("sessions/fork") == ["id-1", "fork-1"]
+    assert server.carried("tools/call") == ["fork-1", "id-1"]
+    assert session_of(server.sent("tools/call")[-1]) == {"sessionId": "id-1", "state": "moved on"}
+    assert {*server.carried("sessions/delete")} == {"fork-1", "fork-2", "id-1"}
+
+
+async def test_a_fork_with_a_name_is_kept() -> None:
+    """Under a name that is free: of no other session, nor of its parent."""
+    server, storage = Server(), MemoryStorage()
+    for connection in ("first", "second"):
+        sessions = storing(server, storage)
+        async with calling(sessions):
+            fork = sessions.open("helper") if connection == "second" else await sessions.fork(name="helper")
+            assert (fork.id, sessions.open("helper")) == ("fork-1", fork)
+            for parent, name in ((None, "helper"), (sessions.open("thread"), "thread")):
+                with pytest.raises(ValueError, match=f"'{name}'"):
+                    await sessions.fork(parent, name=name)
+            with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
+                await sessions.fork()
+
+
+async def test_a_fork_that_is_being_created_has_its_name() -> None:
+    """A second fork is refused before it is sent, or nobody would hold it; a call in it waits, and creates no other."""
+    server = Server(late={"sessions/fork"})
+    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
+        await caller.ask("tools/call")
+        tasks.start_soon(partial(sessions.fork, name="helper"))
+        await server.asked.wait()
+        with pytest.raises(ValueError, match="'helper'"):
+            await sessions.fork(name="helper")
+        with sessions.use(sessions.open("helper")):
+            tasks.start_soon(caller.ask, "tools/call")
+            await anyio.wait_all_tasks_blocked()
+        server.go.set()
+    assert server.carried("tools/call") == ["id-1", "fork-1"]
+    assert (len(server.sent("sessions/fork")), len(server.sent("sessions/create"))) == (1, 1)
+    assert {*server.carried("sessions/delete")} == {"fork-1", "id-1"}
+
+
+async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
+    """A session that was lost has no forks, and is not asked for them again."""
+    lost = error(-32043, sessionId="id-1")
+    answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}, lost])
+    async with talk(Server({"sessions/fork": lambda _: next(answers)})) as (sessions, _):
+        held = sessions.new()
+        with pytest.raises(Refused, match="-31045"):
+            await sessions.fork(held)
+        for _ in range(2):
+            with pytest.raises(NoAnswer, match="no session"):
+                await sessions.fork(held)
+        assert held.created
+        for said in ("sessions/fork", "create another"):
+            with pytest.raises(SessionNotFound, match=said):
+                await sessions.fork(held)
+
+
+async def test_a_list_is_read() -> None:
+    """Public names and times; it is asked for in the session at hand, if there is one, which is marked then."""
+    pages = iter([{"sessions": [LISTED], "nextCursor": "more"}, {"sessions": []}, {"sessions": [{"ref": 1}]}])
+    server = Server({"sessions/list": lambda _: {"result": next(pages)}})
+    async with talk(server) as (sessions, caller):
+        page = await sessions.list()
+        await caller.ask("tools/call")
+        assert await sessions.list(page.next_cursor) == SessionPage([])
+        with pytest.raises(NoAnswer, match="no list"):
+            await sessions.list("more")
+    (listed,) = page.sessions
+    times = (listed.created_at, listed.last_seen_at, listed.expires_at)
+    assert [at.strftime("%m-%d %H:%M %Z") for at in times] == ["07-28 12:00 UTC", "07-28 12:01 UTC", "08-04 12:00 UTC"]
+    assert (listed.ref, listed.current) == ("ses_a", True)
+    assert [sent["params"].get("cursor") for sent in server.sent("sessions/list")] == [None, "more", "more"]
+    assert server.carried("sessions/list") == [None, "id-1", "id-1"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"fork": False, "list": False}, None, "fork"])
+async def test_what_is_not_offered_is_not_asked_for(settings: Any) -> None:
+    offer = {"capabilities": {"experimental": {"sessions": settings}}}
+    server = Server({"server/discover": lambda _: {"result": offer}})
+    async with talk(server) as (sessions, _):
+        for call in (sessions.fork(sessions.new()), sessions.list()):
+            with pytest.raises(NotOffered):
+                await call
+    assert len(server.received) == 1
+
+
+async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
+    """Before anything was said and after nothing can be asked; where the server refuses to tell, nothing is lacking."""
+    server = Server({"server/discover": first(error(-32603)), "sessions/list": lambda _: {"result": {"sessions": []}}})
     async with talk(server, greet=False) as (sessions, caller):
+        with pytest.raises(NoAnswer, match="nothing was sent"):
+            await sessions.list()
         await caller.ask("ping")
         with pytest.raises(NoAnswer, match="not answered yet what it offers"):
             await sessions.list()
-        with pytest.raises(NotOffered):
+        assert await sessions.list() == SessionPage([])
+    assert len(server.sent("server/discover")) == 2
+    for call in (sessions.list(), sessions.fork()):
+        with pytest.raises(NoAnswer, match="not connected"):
+            await call
+
+
+# --- the program's trace, to which the client's own requests belong, as the SDK's own do ---
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CARRIED = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=1", "baggage": "who=ann"}
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """A span of the program's, with a vendor's state and baggage."""
+    span = SpanContext(int(TRACE, 16), 0xB7AD6B7169203331, False, TraceFlags(1), TraceState([("vendor", "1")]))
+    token = context.attach(baggage.set_baggage("who", "ann", set_span_in_context(NonRecordingSpan(span))))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def traces(server: Server) -> list[tuple[str, dict[str, str]]]:
+    """The requests that are ours, and the trace context in each."""
+    ours = [message for message in map(plain, server.received) if str(message.get("id")).startswith("mcp-sessions-")]
+    carried = [(message["method"], message.get("params", {}).get("_meta", {})) for message in ours]
+    return [(method, {name: meta[name] for name in CARRIED if name in meta}) for method, meta in carried]
+
+
+@eras
+async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool) -> None:
+    """Also where a call is repeated, which happens in the context of its caller."""
+    server = Server({"tools/call": losing("id-1"), "sessions/list": lambda _: {"result": {"sessions": []}}})
+    async with talk(server, modern=modern, greet=not modern, on_not_found="recreate") as (sessions, caller):
+        with traced():
+            await caller.ask("tools/call")
+            fork = await sessions.fork()
             await sessions.list()
+            for session in (fork, sessions.open("")):
+                await sessions.delete(session)
+    discovery = ["server/discover"] if modern else []
+    methods = [f"sessions/{name}" for name in ("create", "create", "fork", "list", "delete", "delete")]
+    assert traces(server) == [(method, CARRIED) for method in discovery + methods]
+
+
+async def test_without_a_span_or_opentelemetry_there_is_no_trace_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    async with talk(server) as (_, caller):
+        await caller.ask("tools/call")
+    monkeypatch.delitem(sys.modules, "opentelemetry.context")
+    with traced():
+        async with talk(server) as (_, caller):
+            await caller.ask("tools/call")
+    assert traces(server) == [("sessions/create", {}), ("sessions/delete", {})] * 2
+    assert "opentelemetry.context" not in sys.modules

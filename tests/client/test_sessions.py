@@ -68,12 +68,14 @@ def test_a_name_is_one_session_and_nothing_shows_a_credential() -> None:
 # --- how one begins ---
 
 
+NO_SESSIONS: list[Any] = [None, {}, *({"sessionId": odd} for odd in (7, "", "a b", "é"))]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (error(-31029), "sessions/create was refused: -31029 no"),
-        *(({"result": {"session": odd}}, "holds no session") for odd in (None, {})),
-        *(({"result": {"session": {"sessionId": odd}}}, "holds no session") for odd in (7, "", "a b", "é")),
+        *(({"result": {"session": odd}}, "holds no session") for odd in NO_SESSIONS),
     ],
 )
 async def test_a_create_that_fails_is_the_callers_error(answer: Answer, said: str) -> None:
