@@ -5,29 +5,24 @@ import os
 import stat
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
-from clients import SESSION_KEY
 
 from mcp_sessions.client import ClientError, FileStorage, MemoryStorage, NoAnswer, SessionMetadata, SessionStorage
 
-from .scripted import URL, Server, calling, losing, session_of, storing
+from .scripted import URL, Server, calling, echoing, losing, storing
 
 FULL = SessionMetadata("one", "state", "2999-01-01T00:00:00Z")
 TWO = SessionMetadata("two")
 
 
-@pytest.fixture(params=["memory", "file"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStorage:
-    return MemoryStorage() if request.param == "memory" else FileStorage(tmp_path / "new" / "sessions.db")
-
-
 # --- a storage ---
 
 
-async def test_a_storage_returns_what_it_was_given(storage: SessionStorage) -> None:
+@pytest.mark.parametrize("kept_in", ["memory", "a file"])
+async def test_a_storage_returns_what_it_was_given(kept_in: str, tmp_path: Path) -> None:
+    storage: SessionStorage = MemoryStorage() if kept_in == "memory" else FileStorage(tmp_path / "sessions.db")
     await storage.save(URL, "", FULL)
     await storage.save(URL, "thread", TWO)
     for session in (TWO, None):
@@ -77,91 +72,64 @@ async def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 # --- sessions in a storage ---
 
 
-def stating(*states: dict[str, str]) -> Any:
-    """A rule that answers each call with the next state or hint."""
-    says = iter(states)
-    return lambda message: {"result": {"_meta": {SESSION_KEY: {**(session_of(message) or {}), **next(says)}}}}
-
-
 async def test_named_sessions_are_kept_and_unnamed_ones_are_deleted() -> None:
+    """The same object resumes what it holds, and not what another program has stored meanwhile."""
     server, storage = Server(), MemoryStorage()
     sessions = storing(server, storage)
-    async with calling(sessions) as caller:
-        for session in (sessions.open(""), sessions.open("thread"), sessions.new()):
-            with sessions.use(session):
-                await caller.ask("tools/call")
-        sessions.open("never used")
-    assert server.carried("sessions/delete") == ["id-3"]
-    assert await storage.load(URL) == {"": SessionMetadata("id-1"), "thread": SessionMetadata("id-2")}
-    assert sessions.names == ["", "thread"]
+    for _ in range(2):
+        async with calling(sessions) as caller:
+            for session in (sessions.open(""), sessions.open("thread"), sessions.new()):
+                with sessions.use(session):
+                    await caller.ask("tools/call")
+            sessions.open("never used")
+        assert await storage.load(URL) == {"": SessionMetadata("id-1"), "thread": SessionMetadata("id-2")}
+        assert sessions.names == ["", "thread"]
+        await storage.save(URL, "", SessionMetadata("theirs"))
+        await storage.save(URL, "thread", SessionMetadata("theirs"))
+    assert server.carried("tools/call") == ["id-1", "id-2", "id-3", "id-1", "id-2", "id-4"]
+    assert server.carried("sessions/delete") == ["id-3", "id-4"]
 
 
 async def test_sessions_are_resumed_from_the_storage() -> None:
-    """Those opened before the connection is made, those opened later, and the default one."""
-    server, storage = Server(), MemoryStorage()
-    for name in ("", "early", "late"):
-        await storage.save(URL, name, SessionMetadata(f"kept{name}", f"state{name}"))
+    """Opened before the connection or later, the default one, and such as expired less than a day ago."""
+    server, storage, now = Server(), MemoryStorage(), datetime.now(timezone.utc)
+    for name, hours in {"": 1, "early": 1, "late": -12, "gone": -48}.items():
+        hint = (now + timedelta(hours=hours)).isoformat()
+        await storage.save(URL, name, SessionMetadata(f"kept{name}", "state", hint))
+    await storage.save(URL, "unknown", TWO)
     sessions = storing(server, storage)
     early = sessions.open("early")
     async with calling(sessions) as caller:
-        assert sessions.names == ["", "early", "late"]
-        for session in (sessions.open(""), early, sessions.open("late"), sessions.open("new")):
+        assert sessions.names == ["", "early", "late", "unknown"]
+        for session in (sessions.open(""), early, sessions.open("late"), sessions.open("gone")):
             with sessions.use(session):
                 await caller.ask("tools/call")
     assert server.carried("tools/call") == ["kept", "keptearly", "keptlate", "id-1"]
 
 
-async def test_a_session_that_expired_long_ago_is_not_resumed() -> None:
-    """With a day of leeway, and always one without a time that can be read."""
-    server, storage, now = Server(), MemoryStorage(), datetime.now(timezone.utc)
-    for name, hours in {"live": 1, "late": -12, "gone": -48}.items():
-        await storage.save(URL, name, SessionMetadata(name, None, (now + timedelta(hours=hours)).isoformat()))
-    await storage.save(URL, "unknown", TWO)
-    sessions = storing(server, storage)
-    async with calling(sessions):
-        assert sessions.names == ["late", "live", "unknown"]
-
-
-async def test_sessions_resume_when_the_same_object_connects_again() -> None:
-    """What is held counts, and not what another program has stored meanwhile."""
-    server, storage = Server(), MemoryStorage()
-    sessions = storing(server, storage)
-    for _ in range(2):
-        async with calling(sessions) as caller:
-            await caller.ask("tools/call")
-        await storage.save(URL, "", SessionMetadata("theirs"))
-    assert server.carried("tools/call") == ["id-1"] * 2
-
-
-async def test_a_resumed_session_can_be_deleted_once_it_is_known_how() -> None:
-    """A client that is pinned to a version has sent nothing yet: the session stays where it is until it has."""
-    server, storage = Server(), MemoryStorage()
-    await storage.save(URL, "", SessionMetadata("kept"))
+async def test_a_stored_session_that_ends_is_dropped() -> None:
+    """The server has lost it, or the program deletes it, which a client that is pinned to a version can only later."""
+    server, storage = Server({"tools/call": losing("lost")}), MemoryStorage()
+    await storage.save(URL, "", SessionMetadata("lost"))
+    await storage.save(URL, "thread", TWO)
     sessions = storing(server, storage)
     async with calling(sessions, greet=False) as caller:
         with pytest.raises(NoAnswer, match="version is unknown"):
-            await sessions.delete(sessions.open(""))
-        await caller.ask("ping")
-        await sessions.delete(sessions.open(""))
-    assert server.carried("sessions/delete") == ["kept"]
-    assert await storage.load(URL) == {}
-
-
-async def test_a_resumed_session_that_the_server_has_lost_is_dropped() -> None:
-    server, storage = Server({"tools/call": losing("kept")}), MemoryStorage()
-    await storage.save(URL, "", SessionMetadata("kept"))
-    async with calling(storing(server, storage)) as caller:
+            await sessions.delete(sessions.open("thread"))
         await caller.ask("tools/call")
+        assert await storage.load(URL) == {"thread": TWO}
+        await sessions.delete(sessions.open("thread"))
         assert await storage.load(URL) == {}
+    assert server.carried("sessions/delete") == ["two"]
 
 
 async def test_a_session_is_written_with_each_new_state_and_on_leaving() -> None:
     """A hint of expiry alone, which moves with every call, is written on leaving."""
     hint = "2999-01-01T00:00:00Z"
     server, storage = Server(), MemoryStorage()
-    server.rules["tools/call"] = stating({"state": "one"}, {"expiresAt": hint})
     async with calling(storing(server, storage)) as caller:
-        for _ in range(2):
+        for news in ({"state": "one"}, {"expiresAt": hint}):
+            server.rules["tools/call"] = echoing(**news)
             await caller.ask("tools/call")
             assert await storage.load(URL) == {"": SessionMetadata("id-1", "one")}
     assert await storage.load(URL) == {"": SessionMetadata("id-1", "one", hint)}
@@ -172,8 +140,7 @@ async def test_a_storage_that_cannot_be_written_later_is_reported_and_tried_agai
 ) -> None:
     """Calls go on; what could not be written is held, and written when that works again."""
     path = tmp_path / "sessions.db"
-    server, storage = Server(), FileStorage(path)
-    server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
+    server, storage = Server({"tools/call": echoing(state="one")}), FileStorage(path)
     sessions = storing(server, storage)
     with caplog.at_level(logging.ERROR, "mcp_sessions"):
         async with calling(sessions) as caller:
@@ -181,6 +148,7 @@ async def test_a_storage_that_cannot_be_written_later_is_reported_and_tried_agai
             path.mkdir()
             await caller.ask("tools/call")
             path.rmdir()
+            server.rules["tools/call"] = echoing(state="two")
             await caller.ask("tools/call")
             assert await storage.load(URL) == {"": SessionMetadata("id-1", "two")}
             path.unlink()
@@ -191,22 +159,12 @@ async def test_a_storage_that_cannot_be_written_later_is_reported_and_tried_agai
     assert all("kept in memory only" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("https://ann:secret@host/mcp#top", "https://ann:other@host/mcp", True),
-        ("https://host/mcp", "https://host/mcp?tenant=1", False),
-        ("https://ann:a@host/mcp", "https://bob:b@host/mcp", False),
-        ("https://host/mcp", "http://host/mcp", False),
-    ],
-)
-async def test_a_server_is_its_url_without_password_and_fragment(
-    one: str, other: str, same: bool, tmp_path: Path
-) -> None:
+async def test_a_server_is_its_url_without_password_and_fragment(tmp_path: Path) -> None:
     """No tenant or user of a host is sent the session of another, and no password is stored."""
     path, server = tmp_path / "sessions.db", Server()
-    for url in (one, other, one, other):
+    hosts = ("https://ann:secret@host/mcp#top", "https://ann:other@host/mcp", "https://bob:b@host/mcp")
+    for url in (*hosts, "https://host/mcp", "https://host/mcp?tenant=1", "http://host/mcp"):
         async with calling(storing(server, FileStorage(path), url)) as caller:
             await caller.ask("tools/call")
-    assert server.carried("tools/call") == ["id-1", "id-1" if same else "id-2"] * 2
+    assert server.carried("tools/call") == ["id-1", "id-1", "id-2", "id-3", "id-4", "id-5"]
     assert b"secret" not in path.read_bytes()
