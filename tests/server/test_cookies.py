@@ -16,16 +16,11 @@ from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore
 
-DEAD = (-32043, "Session not found")
 CLIENT = "io.modelcontextprotocol/clientCapabilities"
 
 
 def set_cookies(answer: Answer) -> list[bytes]:
     return [value for name, value in answer.start["headers"] if name == b"set-cookie"]
-
-
-def error_of(answer: Answer) -> tuple[int, str]:
-    return answer.error["code"], answer.error["message"]
 
 
 async def counted(client: Client, *headers: Header, **more: Any) -> Any:
@@ -127,7 +122,7 @@ async def test_what_is_no_live_cookie_of_the_caller_is_answered_once(kind: str) 
     elif kind == "deleted":
         await client.tool("leave", dead)
     refused, begun = await client.tool("count", dead), await client.send(DISCOVER, None, dead)
-    assert error_of(refused) == DEAD
+    assert refused.error["code"] == -32043
     assert "result" in begun.json
     assert [await counted(client, answer.cookie) for answer in (refused, begun)] == [1, 1]
 
@@ -137,7 +132,7 @@ async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -
     client = Client(sessions(Server()))
     _, name = await alive(client)
     answer = await client.tool("count", (b"cookie", name + b"=dead"), (b"authorization", b"Bearer of something"))
-    assert error_of(answer) == DEAD
+    assert answer.error["code"] == -32043
     assert set_cookies(answer) == []
 
 
@@ -196,7 +191,7 @@ async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCa
     assert set_cookies(await client.send(DISCOVER, None, shared)) == []
     assert "two MCP clients share one cookie jar" in caplog.text
     for headers, message in (([shared], REFUSALS["cookie_jar_shared"].message), ([], "Session required")):
-        assert error_of(await client.send("prompts/get", None, *headers)) == (-31044, message)
+        assert (await client.send("prompts/get", None, *headers)).error["message"] == message
 
 
 async def test_a_jar_may_be_one_conversation() -> None:

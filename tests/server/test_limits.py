@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import START, Answer, Client, Clock, Header, Incoming, by, call, chunks, http, user_of
 from opentelemetry.sdk.metrics import MeterProvider
@@ -153,24 +152,12 @@ async def read(receive: Receive, *headers: Header, max_bytes: int = 10, timeout:
     return await read_body(receive, RequestHeaders(headers), max_bytes=max_bytes, timeout=timeout)
 
 
-def slow(*messages: Message) -> Receive:
-    """A `receive` that lets other tasks run before each message, as a socket does."""
-    incoming = Incoming(*messages)
-
-    async def receive() -> Message:
-        await checkpoint()
-        return await incoming()
-
-    return receive
-
-
 @pytest.mark.parametrize("pieces", [[b"0123", b"4567", b"89"], [b"0123", b"", b"4567", b"89a"], [b""], [b"x" * 11]])
 async def test_a_body_is_judged_by_its_size_alone(pieces: list[bytes]) -> None:
-    """It arrives whole however it was cut, at once or piece by piece; cutting it neither saves nor condemns it."""
+    """It arrives whole however it was cut; cutting it neither saves nor condemns it."""
     body = b"".join(pieces)
-    for receive in (Incoming(*chunks(*pieces)), slow(*chunks(*pieces))):
-        with nullcontext() if len(body) <= 10 else refused("body_too_large"):
-            assert await read(receive) == body
+    with nullcontext() if len(body) <= 10 else refused("body_too_large"):
+        assert await read(Incoming(*chunks(*pieces))) == body
 
 
 async def test_small_pieces_cost_no_more_than_what_they_hold() -> None:
@@ -221,9 +208,8 @@ async def test_what_its_headers_say_refuses_it_unread(name: str, values: list[st
     ],
 )
 async def test_a_body_that_does_not_come_whole_is_refused(arrived: list[Message], timeout: float, reason: str) -> None:
-    for receive in (Incoming(*arrived), slow(*arrived)):
-        with anyio.fail_after(5), refused(reason):
-            await read(receive, timeout=timeout)
+    with anyio.fail_after(5), refused(reason):
+        await read(Incoming(*arrived), timeout=timeout)
 
 
 @pytest.mark.parametrize(("version", "closes"), [("1.0", True), ("1.1", True), ("2", False)])

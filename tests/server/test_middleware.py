@@ -32,17 +32,6 @@ async def test_two_session_headers_are_refused(method: str, path: str) -> None:
     assert not any(b"mcp-session-id" in seen.headers for seen in server.seen)
 
 
-@pytest.mark.parametrize("admission", ["ask", "own"])
-@pytest.mark.parametrize(("method", "status"), [("GET", 405), ("DELETE", 404)])
-async def test_a_session_header_of_ours_without_a_body_stands_alone(method: str, status: int, admission: str) -> None:
-    """A session of the draft lives in the metadata, so this is answered as a transport session that is over."""
-    app = sessions(server := Server(), admission=admission)
-    token = (await Client(app).create())["sessionId"].encode()
-    server.seen.clear()
-    assert (await call(app, http(method, headers=[(b"mcp-session-id", token)]))).status == status
-    assert [seen.headers for seen in server.seen] == [{}] * ((method, admission) == ("DELETE", "ask"))
-
-
 @pytest.mark.parametrize("body", [b"{}", b"[1]"])
 async def test_beside_the_endpoint_what_is_no_message_passes(body: bytes) -> None:
     """Unless a header names a session, since nothing says what is done in it."""

@@ -1,6 +1,5 @@
 """A broken stream that is taken up again: what it still holds is for a live session alone."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -16,7 +15,6 @@ from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.resumption import Events, StreamRequest
 
-Attempt = Callable[[], Awaitable[object]]
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 
 
@@ -170,48 +168,37 @@ class TestACallThatGoesOn:
             first.state["n"] = 1
 
 
-class TestACallThatIsCancelled:
+@pytest.mark.parametrize(
+    ("named", "params", "is_settled"),
+    [
+        ("session", {"requestId": 1}, True),
+        ("transport", {"requestId": 1}, True),
+        ("another transport", {"requestId": 1}, False),
+        ("nothing", {"requestId": 1}, False),  # it could be any client's
+        *(("session", params, False) for params in ({"requestId": 2}, {"requestId": "1"}, {})),
+    ],
+)
+async def test_a_cancelled_call_gets_no_error_when_its_session_ends(
+    named: str, params: dict[str, Any], is_settled: bool
+) -> None:
     """Its client expects nothing more, and takes an error for a fault."""
+    broken, answers = Broken(), list[Answer]()
+    headers = [TRANSPORT] if "transport" in named else []
+    own = [(b"mcp-session-id", b"another")] if named == "another transport" else headers
+    session = await broken.client.create()
 
-    async def answered(self, broken: Broken, meanwhile: Attempt, *headers: Header, **of: Any) -> bytes:
-        """Return the answer of a call while which something happens."""
-        answers: list[Answer] = []
+    async def work() -> None:
+        answers.append(await broken.client.tool("work", *headers, session=session))
 
-        async def work() -> None:
-            answers.append(await broken.client.tool("work", *headers, **of))
-
-        with anyio.fail_after(DEADLINE):
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await broken.server.began.wait()
-                await meanwhile()
-                broken.server.go.set()
-        return answers[0].body
-
-    @pytest.mark.parametrize(
-        ("named", "params", "is_settled"),
-        [
-            ("session", {"requestId": 1}, True),
-            ("transport", {"requestId": 1}, True),
-            ("another transport", {"requestId": 1}, False),
-            ("nothing", {"requestId": 1}, False),  # it could be any client's
-            *(("session", params, False) for params in ({"requestId": 2}, {"requestId": "1"}, {})),
-        ],
-    )
-    async def test_the_end_of_its_session_writes_no_error(
-        self, named: str, params: dict[str, Any], is_settled: bool
-    ) -> None:
-        broken = Broken()
-        headers = [TRANSPORT] if "transport" in named else []
-        session = await broken.client.create()
-
-        async def cancel() -> None:
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await broken.server.began.wait()
             carried = session if named == "session" else None
-            own = [(b"mcp-session-id", b"another")] if named == "another transport" else headers
             await broken.client.send("notifications/cancelled", params, *own, id=None, session=carried)
             await broken.client.delete(session)
-
-        assert (b"error" not in await self.answered(broken, cancel, *headers, session=session)) is is_settled
+            broken.server.go.set()
+    assert (b"error" not in answers[0].body) is is_settled
 
 
 CLAIMS = claims()
