@@ -85,8 +85,7 @@ class TestCreating:
 
         async def bar(scope: Any, send: Any) -> bool:
             if barred:
-                await send({"type": "http.response.start", "status": 401, "headers": []})
-                await send({"type": "http.response.body", "body": b""})
+                await reply(send, b"", status=401)
             return barred
 
         client = first(Server(guard=bar))

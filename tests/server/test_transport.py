@@ -21,13 +21,6 @@ def bridged(server: Stateful | None = None, **options: Any) -> tuple[Stateful, C
     return server, Client(sessions(server, bridge=True, **options), modern=False)
 
 
-@pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
-async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
-    """The server's own sessions die with the process, too."""
-    _, client = bridged(**options)
-    assert (await client.send("tools/call", None, await client.initialize())).result == {"content": 1}
-
-
 @pytest.mark.parametrize(
     ("named", "seen"),
     [([], []), ([b"servers-1"], [b"ours"]), ([b"servers-2"], []), ([b"servers-1", b"servers-2"], [])],
