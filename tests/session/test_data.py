@@ -61,14 +61,19 @@ async def test_what_is_not_there_or_was_deleted_is_the_default_and_none_is_a_val
 
 @pytest.mark.parametrize("ttl", [10, 10.0, timedelta(seconds=10)])
 async def test_a_value_may_have_a_time(ttl: float | timedelta, data: Data, clock: Clock) -> None:
-    """In seconds or as a `timedelta`; setting it again without one makes it stay."""
+    """In seconds or as a `timedelta`; setting it again without one makes it stay.
+
+    A change leaves the time as it was: a counter with a time is a budget per window.
+    """
     await data.set("a", 1, ttl=ttl)
     await data.set("b", 1, ttl=ttl)
     await data.set("b", 2)
+    await data.increment("a")
+    await data.update("a", lambda number: number * 10)
     clock.now = START + 9.9
-    assert await data.get("a") == 1
+    assert await data.get("a") == 20
     clock.now = START + 10.1
-    assert (await data.get("a"), await data.get("b")) == (None, 2)
+    assert (await data.get("a"), await data.get("b"), await data.increment("a")) == (None, 2, 1)
 
 
 @pytest.mark.parametrize("ttl", [3600, 10**400, float("inf"), timedelta.max])
@@ -76,16 +81,6 @@ async def test_a_time_beyond_the_session_is_the_session_s(ttl: float | timedelta
     await data.set("a", 1, ttl=ttl)
     clock.now = START + 3599
     assert await data.get("a") == 1
-
-
-async def test_a_change_leaves_the_time_as_it_was(data: Data, clock: Clock) -> None:
-    """A counter with a time is a budget per window."""
-    await data.set("a", 1, ttl=10)
-    await data.increment("a")
-    await data.update("a", lambda number: number * 10)
-    assert await data.get("a") == 20
-    clock.now = START + 10.1
-    assert await data.increment("a") == 1
 
 
 # --- changing ------------------------------------------------------------------------------------
@@ -125,20 +120,8 @@ class Contended:
         return await self.store.compare_and_swap(shelf, key, old, new)
 
 
-async def test_an_update_that_was_overtaken_is_made_again() -> None:
-    """With the value that is there now: the function runs once more for each change in between."""
-    seen: list[int] = []
-
-    def doubled(found: int) -> int:
-        seen.append(found)
-        return found * 2
-
-    assert await made(Contended(2)).update("a", doubled, default=0) == 4
-    assert seen == [0, 1, 2]
-
-
-async def test_an_update_that_never_gets_through_says_so() -> None:
-    """Each lost round is another change's success, so this takes a thousand of them; one less passes."""
+async def test_an_update_that_was_overtaken_is_made_again_a_thousand_times() -> None:
+    """With the value that is there now. Each lost round is another change's success; one that never ends says so."""
     assert await made(Contended(MAX_ROUNDS - 1)).update("a", lambda found: found, default=0) == MAX_ROUNDS - 1
     store = Contended(MAX_ROUNDS)
     with pytest.raises(DataError, match="lost against 1000 other changes"):

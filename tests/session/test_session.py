@@ -3,16 +3,20 @@
 import copy
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from threading import Event, Thread
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sources import Made, claims, no_data
 
+from mcp_sessions import DataError, DataGone, DataNotJSON, current_session
 from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from mcp_sessions._session import claims as module
 from mcp_sessions._session.claims import TYP, Principal, after_ms, floor_ms, looks_like_session_id, utc
@@ -20,22 +24,18 @@ from mcp_sessions._session.events import RequestRefused, SessionCreated, Session
 from mcp_sessions._session.session import EndedSession, Session
 from mcp_sessions._session.state import RequestState, UnreadableState
 from mcp_sessions._tokens.keys import base64url
+from mcp_sessions.testing import session_for_test
 
 ID = "eyJ0eXAi.a-credential.that-must-not-show"
 
 
 def test_a_session_says_what_the_application_may_know() -> None:
+    """No text about it holds its id. One that has ended has none: it may have ended long after its id was last seen."""
     alice = Principal(client_id="app", issuer="https://idp", subject="alice")
     session = Session(Made(ID, principal=alice))
     assert (session.id, session.ref, session.principal) == (ID, "ses_abc", alice)
-    assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
-    assert session.expires_at == utc(60)
     assert session.state == {}
-
-
-def test_no_text_about_a_session_holds_its_id() -> None:
-    """One that has ended has none: it may have ended long after its id was last seen."""
-    session = Session(Made(ID))
+    assert (session.created_at, session.expires_at) == (datetime(1970, 1, 1, tzinfo=timezone.utc), utc(60))
     assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
     assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
     assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data()), "id")
@@ -93,34 +93,18 @@ def state_of(payload: bytes | None = None) -> RequestState:
     return RequestState(payload, check=check)
 
 
-def test_state_that_was_not_changed_is_not_sent_back() -> None:
+def test_state_is_sent_back_where_it_was_changed() -> None:
     """It is a mapping of what the client carried; no state is an empty one."""
     assert state_of() == state_of(b"{}") == {}
     for payload in (b'{"a":1,"b":[2]}', b"{}"):
         assert state_of(payload).finalize() is None
-    state = state_of(b'{"a":1,"b":[2]}')
-    assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
-    assert len(state.section("cart")) == 0
-    assert state.finalize() is None
-
-
-def test_changes_are_sent_back() -> None:
     state = state_of(b'{"a":1,"b":[2],"c":3}')
+    assert (state["a"], len(state), list(state), dict(state)) == (1, 3, ["a", "b", "c"], {"a": 1, "b": [2], "c": 3})
+    assert len(state.section("cart")) == 0
     state["a"] = 9
     state["b"].append(3)
     del state["c"]
     assert state.finalize() == b'{"a":9,"b":[2,3]}'
-
-
-@given(
-    st.dictionaries(
-        st.text(max_size=8), st.none() | st.booleans() | st.lists(st.text(max_size=4), max_size=2), max_size=4
-    )
-)
-def test_what_was_written_is_read_by_the_next_request(values: dict[str, Any]) -> None:
-    state = RequestState(None, check=lambda payload: None)
-    state.update(values)
-    assert state_of(state.finalize()) == values
 
 
 def test_too_much_is_refused_where_it_is_written() -> None:
@@ -258,3 +242,68 @@ def test_a_cut_off_ends_what_was_issued_by_then(now: float, later: float) -> Non
     assert after_ms(now) <= floor_ms(now + 0.0021)
     assert round(floor_ms(now) * 1000) / 1000 == floor_ms(now)
     assert (floor_ms(1.0005), after_ms(1.0005)) == (1.0, 1.001)
+
+
+# --- a session for tests of tools, which no server gave ---------------------------------------------
+
+
+async def shop(item: str) -> str:
+    """A tool as a server has them."""
+    session = current_session()
+    assert session is not None
+    cart = await session.data.update("cart", lambda cart: [*cart, item], default=[])
+    session.state["last"] = item
+    return f"{len(cart)} in the cart"
+
+
+async def test_a_tool_finds_the_session_of_the_block() -> None:
+    """With what it holds at first, and what the tool made of it afterwards; there is none outside."""
+    with session_for_test(state={"last": None}, data={"cart": ["socks"]}) as session:
+        assert await shop("shoes") == "2 in the cart"
+        assert await session.data.get("cart") == ["socks", "shoes"]
+        assert dict(session.state) == {"last": "shoes"}
+        with session_for_test() as inner:
+            assert await shop("hat") == "1 in the cart"
+        assert current_session() is session
+    assert current_session() is None
+    assert session.ref != inner.ref
+    assert session.id != inner.id
+
+
+async def test_the_session_is_what_any_session_is() -> None:
+    """It belongs to its principal, ends when it is ended, and has a client that stated nothing."""
+    alice = Principal(subject="alice")
+    with session_for_test(principal=alice, lifetime=60) as session:
+        assert session.principal == alice
+        assert session.expires_at - session.created_at == timedelta(seconds=60)
+        assert await session.client_capabilities() is None
+        await session.end()
+        with pytest.raises(DataGone):
+            await session.data.set("k", 1)
+
+
+def test_a_plain_tool_needs_no_server() -> None:
+    """`session.data.sync` works in a plain test; on an event loop it is refused, as in a server."""
+    with session_for_test(data={"n": 1}) as session:
+        assert session.data.sync.increment("n") == 2
+
+        async def misused() -> None:
+            session.data.sync.set("n", 5)
+
+        with pytest.raises(DataError, match=r"await session\.data"):
+            anyio.run(misused)
+        assert session.data.sync.get("n") == 2
+
+
+def test_what_has_no_json_form_is_refused() -> None:
+    """As it would be in a tool."""
+    with pytest.raises(StateNotJSON):
+        session_for_test(state={"k": {1}}).__enter__()
+    with pytest.raises(DataNotJSON):
+        session_for_test(data={"k": {1}}).__enter__()
+
+
+def test_pytest_is_not_needed_for_it() -> None:
+    """In a process without it, as unittest's are."""
+    source = "import sys; sys.modules['pytest'] = None; from mcp_sessions.testing import session_for_test"
+    subprocess.run([sys.executable, "-c", source], check=True)
