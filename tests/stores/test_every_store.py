@@ -1,11 +1,12 @@
 """Beside the contract: losses, lost answers, who fills a store, and how often a request waits for one on a network."""
 
+import asyncio
 import logging
 import re
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import redis_servers
 from apps import Server, sessions
 from clients import Client, Clock
 from every_store import STORES, name
-from round_trips import HOST, Proxy, proxied
+from servers import HOST
 
 from mcp_sessions import Limits, Session
 from mcp_sessions._errors import PrincipalDataTooLarge, StoreUnavailable
@@ -274,18 +275,56 @@ async def use(session: Session | None, arguments: dict[str, Any]) -> Any:
     return await getattr(session.data, how)("n")
 
 
+class Proxy:
+    """Copies bytes to and from a server, and counts what is sent over a connection and then answered."""
+
+    def __init__(self, connect: Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]) -> None:
+        self._connect = connect
+        self._trips = 0
+        self.connections: set[asyncio.Task[Any]] = set()
+
+    def taken(self) -> int:
+        """Return how many round trips were made since this was last called."""
+        trips, self._trips = self._trips, 0
+        return trips
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, upstream = await self._connect()
+        was_asked = False  # what a server sends unasked does not count, nor does a farewell
+
+        async def pass_on() -> None:
+            nonlocal was_asked
+            while data := await reader.read(1 << 16):
+                was_asked = True
+                upstream.write(data)
+            upstream.close()
+
+        self.connections |= {asking := asyncio.ensure_future(pass_on())}
+        with suppress(OSError):
+            while data := await answers.read(1 << 16):
+                self._trips += was_asked
+                was_asked = False
+                writer.write(data)
+        writer.close()
+        await asking
+
+
 @asynccontextmanager
 async def counted(kind: str, clock: Clock, folder: Path, freshness: float) -> AsyncIterator[tuple[Store, Proxy]]:
     """A store of a kind, all of whose round trips are counted."""
-    socket = postgres_servers.shared().folder / ".s.PGSQL.5432" if kind == "postgres" else None
-    async with proxied(socket or (HOST, redis_servers.shared().port)) as proxy:
-        url = f"redis://{HOST}:{proxy.port}"
-        if socket:
-            url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?sslmode=disable&gssencmode=disable"
+    if kind == "redis":
+        proxy, url = Proxy(partial(asyncio.open_connection, HOST, redis_servers.shared().port)), "redis://{}"
+    else:
+        socket = postgres_servers.shared().folder / ".s.PGSQL.5432"
+        url = "postgresql://postgres@{}/postgres?sslmode=disable&gssencmode=disable"
+        proxy = Proxy(partial(asyncio.open_unix_connection, socket))
+    async with await asyncio.start_server(proxy.serve, HOST, 0) as server:
+        url = url.format(f"{HOST}:{server.sockets[0].getsockname()[1]}")
         store = STORES[kind](clock, folder, url=url, timeout=20, durability="ignore", freshness=freshness)
         await store.open()
         yield store, proxy
         await store.close()
+        await asyncio.gather(*proxy.connections)
 
 
 @pytest.mark.parametrize("kind", ROUNDS)
