@@ -19,49 +19,33 @@ from mcp_sessions import Session, current_session
 
 # --- what is asked -----------------------------------------------------------------------------------
 
-NAMES = {
-    "mcp.method.name": "method",
-    "mcp.protocol.version": "version",
-    "jsonrpc.request.id": "id",
-    "gen_ai.tool.name": "tool",
-    "gen_ai.operation.name": "operation",
-    "gen_ai.prompt.name": "prompt",
-    "mcp.resource.uri": "uri",
-}
-CALL = {"method": "tools/call", "operation": "execute_tool"}
+URI, PROMPT, ID = "mcp.resource.uri", "gen_ai.prompt.name", "jsonrpc.request.id"
 
 
 @pytest.mark.parametrize(
-    ("method", "message", "expected"),
+    ("method", "params", "expected"),
     [
-        ("tools/call", {"id": 7, "params": {"name": "count"}}, {**CALL, "id": "7", "tool": "count"}),
-        ("prompts/get", {"id": "a-1", "params": {"name": "greet"}}, {"id": "a-1", "prompt": "greet"}),
-        ("resources/read", {"id": 1, "params": {"uri": "file:///a.pdf"}}, {"id": "1", "uri": "file:///a.pdf"}),
-        ("notifications/initialized", {}, {}),
-        ("tools/list", {"id": 1, "params": {"name": "x"}}, {"id": "1"}),
-        # what often holds credentials in a URI
-        *(
-            ("resources/read", {"id": 1, "params": {"uri": uri}}, {"id": "1", **kept})
-            for uri, kept in {
-                "postgres://user:pw@db/cart?sslkey=x#y": {"uri": "postgres://db/cart"},
-                "?sslkey=x": {},
-            }.items()
-        ),
-        # names that are strange, too long or cannot be written
-        *(
-            ("prompts/get", {"id": 1, "params": {"name": name}}, {"id": "1", **kept})
-            for name, kept in (("a\nb", {}), (7, {}), ("x" * 200, {"prompt": "x" * 128}), ("\ud800", {}))
-        ),
-        *(("ping", {"id": strange}, {}) for strange in ("x" * 65, "a\nb")),
+        ("resources/read", {"uri": "file:///a.pdf"}, {URI: "file:///a.pdf"}),
+        ("resources/read", {"uri": "postgres://user:pw@db/cart?sslkey=x#y"}, {URI: "postgres://db/cart"}),
+        ("resources/read", {"uri": "?sslkey=x"}, {}),  # what often holds credentials in a URI
+        ("prompts/get", {"name": "greet"}, {PROMPT: "greet"}),
+        ("prompts/get", {"name": "x" * 200}, {PROMPT: "x" * 128}),
+        *(("prompts/get", {"name": name}, {}) for name in ("a\nb", 7, "\ud800")),  # strange, or cannot be written
+        ("tools/list", {"name": "x", "uri": "x"}, {}),
     ],
     ids=str,
 )
-async def test_a_message_is_named(
-    method: str, message: dict[str, Any], expected: dict[str, str], spans: list[ReadableSpan]
+async def test_what_a_message_names_is_on_its_span(
+    method: str, params: dict[str, Any], expected: dict[str, str], spans: list[ReadableSpan]
 ) -> None:
-    await call(sessions(Server()), http(), json.dumps({"jsonrpc": "2.0", "method": method, **message}).encode())
-    found = {NAMES[name]: value for name, value in (spans[-1].attributes or {}).items() if name in NAMES}
-    assert found == {"method": method, **expected}
+    await Client(sessions(Server())).send(method, params)
+    assert said(spans[-1], "mcp.method.name", URI, PROMPT) == [method, expected.get(URI), expected.get(PROMPT)]
+
+
+@pytest.mark.parametrize(("sent", "kept"), [(7, "7"), ("a-1", "a-1"), ("x" * 65, None), ("a\nb", None), (None, None)])
+async def test_a_usual_id_is_on_its_span(sent: object, kept: str | None, spans: list[ReadableSpan]) -> None:
+    await Client(sessions(Server())).send("ping", id=sent)
+    assert said(spans[-1], ID) == [kept]
 
 
 async def test_a_session_id_in_the_wrong_place_is_left_out(spans: list[ReadableSpan]) -> None:
@@ -69,10 +53,8 @@ async def test_a_session_id_in_the_wrong_place_is_left_out(spans: list[ReadableS
     token = (await client.create())["sessionId"]
     for method, params in (("prompts/get", {"name": token}), ("resources/read", {"uri": f"x://{token}"}), (token, {})):
         await client.send(method, params)
-    headers = [(b"content-type", b"application/json"), (b"mcp-protocol-version", token.encode())]
-    await call(
-        client.app, http(headers=headers), json.dumps({"jsonrpc": "2.0", "id": token, "method": "ping"}).encode()
-    )
+    ping = json.dumps({"jsonrpc": "2.0", "id": token, "method": "ping"})
+    await call(client.app, http(headers=[(b"mcp-protocol-version", token.encode())]), ping.encode())
     assert len(spans) == 6
     assert not any(token.rsplit(".", 1)[1][:16] in span.to_json() for span in spans)
 

@@ -15,10 +15,11 @@ from recorded import messages, named, said
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import CreateRefused, EndedSession, Session
+from mcp_sessions import CreateRefused, Session
 from mcp_sessions._session.claims import Principal
 from mcp_sessions.telemetry import _attributes
 from mcp_sessions.telemetry._attributes import server_ref
+from mcp_sessions.telemetry._context import traceparent_of
 from mcp_sessions.telemetry._core import is_traced
 
 NAMES = ("session.id", "mcp.session.id")
@@ -44,21 +45,17 @@ async def test_a_fork_starts_like_any_session(spans: list[ReadableSpan]) -> None
 
 async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:
     """Its creation is the root, and everything else stands below its start, which the application can link to."""
-    traceparents: list[str | None] = []
 
     async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
-        assert session is not None
-        traceparents.append(session.traceparent)
+        return session and session.traceparent
 
     first, second = (Client(sessions(Server(look=look), trace="session")) for _ in range(2))
     held = await first.create()
-    for client in (first, second):
-        await client.tool("look", session=held)
+    traceparents = [(await client.tool("look", session=held)).result["content"] for client in (first, second)]
     await second.delete(held)
     start = named(spans, "session start")
     assert start.context is not None
-    flags = start.context.trace_flags
-    assert traceparents == [f"00-{start.context.trace_id:032x}-{start.context.span_id:016x}-{flags:02x}"] * 2
+    assert traceparents == [traceparent_of(start.context)] * 2
     assert start.parent == named(spans, "sessions/create").context
     assert [link.context for link in named(spans, "session end").links] == [named(spans, "sessions/delete").context]
     below = [span.name for span in spans if span.parent is not None and span.parent.span_id == start.context.span_id]
@@ -85,18 +82,15 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
     """Also where another session's request ends it, or none does."""
     clock = Clock()
 
-    def work(*_: object) -> None:
+    def work(session: object, *_: object) -> None:
         trace.get_tracer("tests").start_span("work").end()
-
-    def end(session: EndedSession, reason: str) -> None:
-        work()
 
     async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
         clock.now += 60
         await sweeper_of(app).sweep()
 
     options = {"tracked": True, "clock": clock, "idle_timeout": 50, "lifetime": 1000}
-    app = sessions(Server(sweep=sweep), on_create=work, on_end=end, **options)
+    app = sessions(Server(sweep=sweep), on_create=work, on_end=work, **options)
     client = Client(app)
     await client.create()
     clock.now += 40
