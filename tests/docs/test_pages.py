@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import pytest
 from clients import SECRET, Clock, RealClient, lifespan
-from environments import needs
+from environments import lacking, needs
 from otlp import receiving
 from pages import ROOT, rows, run
 from pages import blocks as blocks_of
@@ -59,11 +59,6 @@ class Block:
     words: dict[str, str]  # each word, with what follows it
     code: str
 
-    @property
-    def needed(self) -> list[pytest.MarkDecorator]:
-        """Marks for the distributions that must be installed."""
-        return [needs(word) for word in self.words if word not in WORDS]
-
     def run(self, url: str = ADDRESS) -> dict[str, Any]:
         return run(self.code.replace(ADDRESS, url), self.name)
 
@@ -78,14 +73,16 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def having(*words: str) -> list[Any]:
-    """Return the blocks that have one of the words as parameters, which are skipped without what they need."""
-    return [pytest.param(one, marks=one.needed, id=one.name) for one in ALL if one.words.keys() & {*words}]
-
-
 ALL = [block for page in PAGES for block in blocks(page)]
 (SERVED,) = (one for one in ALL if one.name.startswith("README") and "keeps" in one.words)
-PLAIN = [pytest.param(one, marks=one.needed, id=one.name) for one in ALL if not one.words.keys() & {"serves", "seen"}]
+
+
+def those(*words: str) -> pytest.MarkDecorator:
+    """Ask for the blocks that have one of the words, or none at all; each is skipped without what it needs."""
+    found = [one for one in ALL if one.words.keys() & {*words} or not (words or one.words.keys() & WORDS)]
+    needed = [[needs(word) for word in one.words if word not in WORDS] for one in found]
+    rows = [pytest.param(one, marks=marks, id=one.name) for one, marks in zip(found, needed, strict=True)]
+    return pytest.mark.parametrize("block", rows)
 
 
 @pytest.fixture
@@ -101,13 +98,13 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
 
 
-@pytest.mark.parametrize("block", PLAIN)
+@those()
 async def test_a_block_runs(block: Block) -> None:
-    """A block runs as it stands on the page."""
+    """As it stands on the page; the others are run below."""
     await anyio.to_thread.run_sync(block.run)
 
 
-@pytest.mark.parametrize("block", having("counts", "keeps"))
+@those("counts", "keeps")
 async def test_a_server_keeps_sessions_apart(block: Block) -> None:
     """The server counts or keeps a cart for an unchanged legacy client, and for one that creates a session."""
     app = block.run()["app"]
@@ -123,7 +120,7 @@ async def test_a_server_keeps_sessions_apart(block: Block) -> None:
                     assert await client.call("add", session, item=item) == ", ".join(ITEMS[:number])
 
 
-@pytest.mark.parametrize("block", having("serves"))
+@those("serves")
 async def test_a_client_prints_what_the_page_shows(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     """Against the README's server, the client prints the output on the page."""
     async with serving(SERVED.run()["app"]) as url:
@@ -131,7 +128,7 @@ async def test_a_client_prints_what_the_page_shows(block: Block, capsys: pytest.
     assert " / ".join(capsys.readouterr().out.splitlines()) == block.words["prints"]
 
 
-@pytest.mark.parametrize("block", having("seen"))
+@those("seen")
 def test_a_session_is_seen(block: Block) -> None:
     """On the console, or in a tool that takes OTLP at Phoenix's address. A process has one tracer provider for ever."""
     with receiving() as tool:
@@ -149,7 +146,7 @@ def test_a_session_is_seen(block: Block) -> None:
 
 def test_the_tests_on_the_page_about_tests_pass() -> None:
     """Each block in a file of its own, in a folder without settings; of the store's contract a part."""
-    pasted = [block for block in blocks("docs/testing.md") if not any(mark.args[0] for mark in block.needed)]
+    pasted = [block for block in blocks("docs/testing.md") if not any(map(lacking, block.words))]
     for block in pasted:
         Path(f"test_{block.name.replace('-', '_')}.py").write_text(block.code, "utf-8")
     command = "-m pytest -q -p no:cacheprovider -k".split()
