@@ -144,31 +144,14 @@ async def test_a_session_has_a_name_a_state_and_data_of_its_own(dialect: type[Dr
     options: dict[str, Any] = {"store": MemoryStore(), "require": "always", "on_create": fill}
     here, there = client(dialect, server, **options), client(dialect, Server(tally=tally), **options)
     one, other = await begun(here), await begun(here)
+    assert re.fullmatch(r"[\x21-\x7e]{1,512}", one["sessionId"])  # short enough for a header
     refs = [said(await worker.use(one)) for worker in (here, there)] + [said(await here.use(other))]
     assert refs[0] == refs[1] != refs[2]
     assert all(ref.startswith("ses_") for ref in refs)
+    assert server.last.headers.get(b"mcp-session-id") != other["sessionId"].encode()
     turns = (here, one), (there, one), (there, other), (here, one)
     tallied = [said(await worker.use(held, "tally")) for worker, held in turns]
     assert tallied == [[11, 21], [12, 22], [11, 21], [13, 23]]
-
-
-async def test_an_id_is_as_the_specification_wants_it(dialect: type[Draft], server: Server) -> None:
-    """Visible ASCII, and short enough for a header; it never reaches the server in one."""
-    user = client(dialect, server)
-    session = await begun(user)
-    assert re.fullmatch(r"[\x21-\x7e]{1,512}", session["sessionId"])
-    await user.use(session)
-    assert server.last.headers.get(b"mcp-session-id") != session["sessionId"].encode()
-
-
-async def test_a_session_may_be_recorded(dialect: type[Draft], server: Server) -> None:
-    clock = Clock()
-    user = client(dialect, server, tracked=True, idle_timeout=3600, clock=clock, store=MemoryStore(clock=clock))
-    session = await begun(user)
-    clock.now += 1800
-    assert said(await user.use(session)).startswith("ses_")
-    clock.now += 3660
-    assert code(await user.use(session)) == GONE
 
 
 async def test_an_end_is_for_every_worker_and_for_good(dialect: type[Draft], server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from json_corpus import GROUPS
 from jsontext import Number, Object, broken_texts, judge, load, names, odd_names, seeds, texts, values, write
@@ -215,24 +215,19 @@ strange = st.lists(
 ).map(lambda pairs: Object([("jsonrpc", "2.0"), *pairs]))
 
 
-@given(strange | st.lists(requests, max_size=3), seeds)
-@example(Object([("jsonrpc", "2.0"), ("method", "a"), ("method", "a")]), 0)
-@example([{"jsonrpc": "2.0", "method": "a", "params": {}}], None)
-def test_every_strange_message_is_refused_or_read_as_the_standard_library_reads_it(
-    value: Any, seed: int | None
-) -> None:
-    judge(write(value, seed))
+damages = st.lists(st.tuples(st.integers(0), st.integers(0, 3), st.binary(max_size=3)), max_size=3)
 
 
-@given(requests, seeds, st.lists(st.tuples(st.integers(0), st.integers(0, 3), st.binary(max_size=3)), max_size=3))
+@settings(max_examples=2 * settings().max_examples)
+@given(requests | strange | st.lists(requests, max_size=3), seeds, damages)
+@example(Object([("jsonrpc", "2.0"), ("method", "a"), ("method", "a")]), 0, [])
+@example([{"jsonrpc": "2.0", "method": "a", "params": {}}], None, [])
 def test_every_message_is_read_as_the_standard_library_reads_it(
-    value: dict[str, Any], seed: int | None, damage: list[tuple[int, int, bytes]]
+    value: Any, seed: int | None, damage: list[tuple[int, int, bytes]]
 ) -> None:
     """In every spelling, or refused: a damaged one, or where a name has a backslash beside a lone surrogate."""
     body = write(value, seed)
     judge(body)
-    if rb"\ud" not in body.lower():
-        assert parse(body).method == value["method"]
     for at, cut, put in damage:
         place = at % (len(body) + 1)
         body = body[:place] + put + body[place + cut :]

@@ -81,25 +81,22 @@ def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
         (b'"\\ud800"', b'"\\ud800"', True),
         (b"18446744073709551616123", b"18446744073709551616123", True),
         *((b"1", other, False) for other in (b'"1"', b"1.0")),
-        *((b'"1"', other, False) for other in (b"1", b'"2"', b'"\xff"')),
+        (b'"1"', b'"\xff"', False),
     ],
 )
 def test_an_id_is_known_again_in_another_spelling(ours: bytes, theirs: bytes, is_same: bool) -> None:
     """Servers decode the id and write it anew."""
-    assert rewrite.same_id(theirs, ours) is is_same
     assert (echo(b'{"id":%b,"result":{}}' % theirs, ours) is not None) is is_same
 
 
 ANSWERS = [
     *(b'{"id":1,"result":1,"error":null}', b'{"id":2,"id":1,"result":1}', b'{"\\u0069d":1,"result":1}'),
-    *(b'{"id":1,"result":1,"more":1}', b'{"id":1,"result":"\\ud800"}'),
+    b'{"id":1,"result":"\\ud800"}',
 ]
 ERRORS = [b'{"id":1,"error":{}}', b'{"id":1,"result":"\\ud800","error":{}}']
 OTHERS = [
-    *(b'{"id":1,"method":"a","result":{}}', b'{"method":"a","id":1,"result":{}}', b'{"id":1,"method":"a"}'),
-    *(b'{"result":{}}', b'{"result":"\\ud800"}', b'{"id":2,"result":{}}', b'{"id":2,"error":{}}'),
-    *(b'{"id":1,"result":{},"\xff":1}', b"[" + ANSWER % b"{}" + b"]", b"\xef\xbb\xbf" + ANSWER % b"{}"),
-    *(b"[]", b"[1]", b"", b"<html>"),
+    *(b'{"id":1,"method":"a","result":{}}', b'{"result":{}}', b'{"result":"\\ud800"}', b'{"id":2,"error":{}}'),
+    *(b'{"id":1,"result":{},"\xff":1}', b"[" + ANSWER % b"{}" + b"]", b"\xef\xbb\xbf" + ANSWER % b"{}", b""),
 ]
 
 

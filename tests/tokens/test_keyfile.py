@@ -145,12 +145,19 @@ def test_a_file_that_cannot_be_used_is_refused_at_start(path: Path, content: byt
             key_source(f"file:{impossible}")
 
 
-def test_a_replaced_file_of_equal_size_and_time_is_read_again(path: Path, source: KeySource) -> None:
+def test_a_file_of_equal_size_and_time_is_read_again_where_it_was_replaced_or_may_be_read_at_last(
+    path: Path, source: KeySource, caplog: pytest.LogCaptureFixture
+) -> None:
     other = path.with_name("other")
     other.write_text(TWO, "utf-8")
     os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     other.rename(path)
     assert kids(source(NOW)) == [kid(TWO)]
+    written = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == written:  # a file system's clock may be coarse
+        path.chmod(0o400)
+    assert kids(source(NOW + 1)) == [kid(TWO)]
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
 
 
 def test_the_file_is_looked_at_once_a_second_at_most(path: Path, source: KeySource) -> None:
@@ -209,12 +216,3 @@ def test_two_troubles_are_two_lines(path: Path, source: KeySource, caplog: pytes
         path.write_text(broken, "utf-8")
         source(NOW + later)
     assert [message.count("holds no secret") for message in caplog.messages] == [1, 0]
-
-
-def test_other_permissions_are_a_change(path: Path, source: KeySource, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that may be read at last is read, though it is as old and as long as before."""
-    written = path.stat().st_ctime_ns
-    while path.stat().st_ctime_ns == written:  # a file system's clock may be coarse
-        path.chmod(0o400)
-    assert kids(source(NOW)) == [kid(ONE)]
-    assert [record.levelname for record in caplog.records] == ["INFO"]
