@@ -36,14 +36,11 @@ class Log:
         async def reading() -> Message:
             message = await receive()
             body.extend(message.get("body", b""))
+            if body and message["type"] == "http.request" and not message.get("more_body"):
+                self.seen.append((headers, json.loads(body)))
             return message
 
-        async def answering(message: Message) -> None:
-            if message["type"] == "http.response.start" and body:
-                self.seen.append((headers, json.loads(body)))
-            await send(message)
-
-        await self.app(scope, reading, answering)
+        await self.app(scope, reading, send)
 
     def sent(self, method: str) -> list[dict[str, Any]]:
         return [message for _, message in self.seen if message.get("method") == method]

@@ -64,12 +64,7 @@ def losing(*lost: str) -> Rule:
 
 @dataclass
 class Server:
-    """Answers by a table; what it was sent is kept.
-
-    Args:
-        rules: Methods, and what gives their answers.
-        late: Methods whose answers wait until `go` is set.
-    """
+    """Answers by a table of methods, late where it is to wait until `go` is set; what it was sent is kept."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
@@ -103,7 +98,7 @@ class Server:
         if method == "sessions/fork":
             fork = {"sessionId": f"fork-{len(self.sent(method))}"}
             return {"result": {"session": fork, **echoing(state="moved on")(message)["result"]}}
-        return {"result": {"_meta": {SESSION_KEY: session_of(message)}}}
+        return {"result": {"_meta": {SESSION_KEY: session_of(message), "other": 1}}}
 
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -163,9 +158,9 @@ class Caller:
         for event in self._arrived.values():
             event.set()
 
-    async def ask(self, method: str, params: dict[str, Any] | None = None, id: int | None = None) -> dict[str, Any]:
+    async def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask, and wait for the answer; empty where the connection ended."""
-        number = id or next(self._ids)
+        number = next(self._ids)
         self._arrived[number] = anyio.Event()
         meta = {**(ENVELOPE if self.modern else {}), **(params or {}).get("_meta", {})}
         headers = {"mcp-protocol-version": MODERN, "mcp-method": method} if self.modern else None
@@ -176,9 +171,6 @@ class Caller:
 
     async def tell(self, method: str, **params: Any) -> None:
         await self.write.send(item({"method": method, "params": params}))
-
-    async def shake_hands(self) -> None:
-        await self.ask("server/discover" if self.modern else "initialize", {} if self.modern else {"capabilities": {}})
 
 
 URL: Final = "https://host.example/mcp"
@@ -199,7 +191,7 @@ async def calling(sessions: ClientSessions, *, modern: bool = True, greet: bool 
                 caller = Caller(write, modern)
                 tasks.start_soon(caller.read, read)
                 if greet:
-                    await caller.shake_hands()
+                    await caller.ask(*(("server/discover",) if modern else ("initialize", {"capabilities": {}})))
                 yield caller
             tasks.cancel_scope.cancel()
 

@@ -10,8 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from clients import SESSION_KEY
-from opentelemetry import baggage, context
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
+from opentelemetry import context, propagate
 
 from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, Refused, SessionNotFound, SessionPage
 from mcp_sessions.client import _router as router
@@ -39,66 +38,44 @@ eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 
 @eras
 async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: bool) -> None:
-    """Not by the handshake, nor by a ping, nor by requests about sessions, nor where the sender names one itself."""
-    server = Server()
-    async with talk(server, modern=modern) as (_, caller):
-        await caller.ask("ping")
-        await caller.ask("sessions/list")
-        await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
-        assert not server.sent("sessions/create")
-        await caller.ask("tools/call")
-        assert server.carried("tools/call") == ["own", "id-1"]
-        assert server.carried("ping") + server.carried("sessions/list") == [None, None]
-    assert server.carried("sessions/delete") == ["id-1"]
+    """Not by the handshake, a ping or requests about sessions, nor where the sender names one itself.
 
-
-@eras
-async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) -> None:
-    """No session, as the draft demands, and no empty `params`; what the program tells, and its name, go along."""
+    That request carries no session, as the draft demands, and nothing else but what the program and its client tell.
+    """
     server, info = Server(), {"name": "kitchen", "version": "2"}
     async with talk(server, modern=modern) as (sessions, caller):
-        await caller.ask("tools/call")
-        with sessions.use(sessions.new({"plan": "free"})):
-            await caller.ask("tools/call")
-        with sessions.use(sessions.open("other", {"plan": "paid"})):
-            await caller.ask("tools/call")
+        await caller.ask("ping")
+        await caller.ask("sessions/list")
+        own = await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
+        assert not server.sent("sessions/create")
+        ours = await caller.ask("tools/call")
         await caller.ask("initialize", {"clientInfo": info})
-        with sessions.use(sessions.new()):
-            await caller.ask("tools/call")
+        for session in (sessions.new({"plan": "free"}), sessions.open("other", {"plan": "paid"}), sessions.new()):
+            with sessions.use(session):
+                await caller.ask("tools/call")
+    # the session of a result answers the one that we put into the request, so the program sees it where it put it
+    assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
+    assert ours["result"]["_meta"] == {"other": 1}
     first, second, third, fourth = (message.get("params", {}) for message in server.sent("sessions/create"))
     assert set(first) == ({"_meta"} if modern else set())
     assert (second["plan"], third["plan"]) == ("free", "paid")
     assert modern or fourth == {"_meta": {"io.modelcontextprotocol/clientInfo": info}}
-    assert server.carried("sessions/create") == [None] * 4
-
-
-async def test_the_result_is_free_of_what_was_asked_for() -> None:
-    """The session in a result answers the session that we put into the request, so the program does not see it."""
-    server = Server(
-        {"tools/call": lambda message: {"result": {"_meta": {SESSION_KEY: session_of(message), "other": 1}}}}
-    )
-    async with talk(server) as (_, caller):
-        assert (await caller.ask("tools/call"))["result"]["_meta"] == {"other": 1}
-        own = await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
-        assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
+    assert server.carried("tools/call") == ["own", "id-1", "id-2", "id-3", "id-4"]
+    assert [*server.carried("ping"), *server.carried("sessions/list"), *server.carried("sessions/create")] == [None] * 6
+    assert {*server.carried("sessions/delete")} == {"id-1", "id-2", "id-3", "id-4"}
 
 
 async def test_the_state_that_comes_back_is_sent_from_then_on() -> None:
     """A result without one that can be read keeps the one before; a result about another session is not believed."""
-    unreadable: list[Any] = [
-        {},
-        {"_meta": None},
-        {"_meta": [1]},
-        *({"_meta": {SESSION_KEY: odd}} for odd in (None, "x")),
-    ]
+    one, two = ({"sessionId": "id-1", "state": state} for state in ("one", "two"))
     named = [{"sessionId": "id-1", "state": 7}, {"state": "nameless"}, {"sessionId": "id-2", "state": "forged"}]
-    one, two = ({"_meta": {SESSION_KEY: {"sessionId": "id-1", "state": state}}} for state in ("one", "two"))
-    results = iter([one, *unreadable, *({"_meta": {SESSION_KEY: odd}} for odd in named), two, {}])
+    metas = [None, [1], *({SESSION_KEY: odd} for odd in ("x", *named, two))]
+    results = iter([{"_meta": {SESSION_KEY: one}}, {}, *({"_meta": meta} for meta in metas), {}])
     server = Server({"tools/call": lambda _: {"result": next(results)}})
     async with talk(server) as (_, caller):
-        for _ in range(11):
+        for _ in range(10):
             await caller.ask("tools/call")
-    assert [(session_of(sent) or {}).get("state") for sent in server.sent("tools/call")] == [None, *["one"] * 9, "two"]
+    assert [(session_of(sent) or {}).get("state") for sent in server.sent("tools/call")] == [None, *["one"] * 8, "two"]
 
 
 async def test_lists_are_never_kept_by_the_clients_cache() -> None:
@@ -212,17 +189,27 @@ async def test_a_refused_discovery_leaves_it_to_the_handshake_which_may_be_made_
 
 
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
-    """The request goes without a session, which was not sent and so cannot be lost; the next request asks anew."""
-    server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
+    """What is not known yet is not lacking: a request goes without a session, which was not sent and cannot be lost."""
+    server = Server(
+        {"server/discover": first(*[error(-32603)] * 2), "tools/call": first(error(LOST), then={"result": {}})}
+    )
+    server.rules["sessions/list"] = lambda _: {"result": {"sessions": []}}
     async with talk(server, greet=False) as (sessions, caller):
+        with pytest.raises(NoAnswer, match="nothing was sent"):
+            await sessions.list()
         held = sessions.new()
         with sessions.use(held):
             assert (await caller.ask("tools/call"))["error"]["code"] == LOST
             assert not held.ended
-            for _ in range(2):
-                await caller.ask("tools/call")
-    assert server.carried("tools/call") == [None, "id-1", "id-1"]
-    assert len(server.sent("server/discover")) == 2
+            with pytest.raises(NoAnswer, match="not answered yet what it offers"):
+                await sessions.list()
+            assert await sessions.list() == SessionPage([])
+            await caller.ask("tools/call")
+    assert server.carried("tools/call") == [None, "id-1"]
+    assert len(server.sent("server/discover")) == 3
+    for call in (sessions.list(), sessions.fork()):
+        with pytest.raises(NoAnswer, match="not connected"):
+            await call
 
 
 # --- forks and lists ---
@@ -332,33 +319,16 @@ async def test_what_is_not_offered_is_not_asked_for(settings: Any) -> None:
     assert len(server.received) == 1
 
 
-async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
-    """Before anything was said and after nothing can be asked; where the server refuses to tell, nothing is lacking."""
-    server = Server({"server/discover": first(error(-32603)), "sessions/list": lambda _: {"result": {"sessions": []}}})
-    async with talk(server, greet=False) as (sessions, caller):
-        with pytest.raises(NoAnswer, match="nothing was sent"):
-            await sessions.list()
-        await caller.ask("ping")
-        with pytest.raises(NoAnswer, match="not answered yet what it offers"):
-            await sessions.list()
-        assert await sessions.list() == SessionPage([])
-    assert len(server.sent("server/discover")) == 2
-    for call in (sessions.list(), sessions.fork()):
-        with pytest.raises(NoAnswer, match="not connected"):
-            await call
-
-
 # --- the program's trace, to which the client's own requests belong, as the SDK's own do ---
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"
-CARRIED = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=1", "baggage": "who=ann"}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CARRIED = {"traceparent": TRACE, "tracestate": "vendor=1", "baggage": "who=ann"}
 
 
 @contextmanager
 def traced() -> Iterator[None]:
     """A span of the program's, with a vendor's state and baggage."""
-    span = SpanContext(int(TRACE, 16), 0xB7AD6B7169203331, False, TraceFlags(1), TraceState([("vendor", "1")]))
-    token = context.attach(baggage.set_baggage("who", "ann", set_span_in_context(NonRecordingSpan(span))))
+    token = context.attach(propagate.extract(CARRIED))
     try:
         yield
     finally:

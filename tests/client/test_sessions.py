@@ -18,35 +18,27 @@ from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, l
 
 
 async def test_the_innermost_choice_counts() -> None:
-    """`use` nests, `use(None)` chooses none, and outside of all there is the default session."""
-    server = Server()
-    async with talk(server) as (sessions, caller):
-        await caller.ask("tools/call")
-        with sessions.use(sessions.new()):
-            await caller.ask("tools/call")
-            with sessions.use(None) as chosen:
-                assert [chosen, sessions.current] == [None, None]
-                await caller.ask("tools/call")
-            await caller.ask("tools/call")
-        await caller.ask("tools/call")
-    assert server.carried("tools/call") == ["id-1", "id-2", None, "id-2", "id-1"]
-
-
-async def test_choices_on_two_servers_do_not_touch_each_other() -> None:
-    """Each `use` is about its own connection; a session of one is refused by the other."""
+    """`use` nests, `use(None)` chooses none, and outside of all there is the default; each is of one connection."""
     one, other = Server(), Server()
     here, there = with_sessions(one.transport), with_sessions(other.transport)
     async with calling(here) as mine, calling(there) as theirs:
+        await mine.ask("tools/call")
         with here.use(here.new()) as held, there.use(None):
+            await mine.ask("tools/call")
+            with here.use(None) as chosen:
+                assert [chosen, here.current] == [None, None]
+                await mine.ask("tools/call")
             assert here.current is held
             await mine.ask("tools/call")
             await theirs.ask("tools/call")
+        await mine.ask("tools/call")
         with pytest.raises(ValueError, match="another connection"):
             there.use(held).__enter__()
         for call in (there.delete, there.fork):
             with pytest.raises(ValueError, match="another connection"):
                 await call(here.new())
-    assert (one.carried("tools/call"), other.carried("tools/call")) == (["id-1"], [None])
+    assert one.carried("tools/call") == ["id-1", "id-2", None, "id-2", "id-1"]
+    assert other.carried("tools/call") == [None]
 
 
 def test_a_name_is_one_session_and_nothing_shows_a_credential() -> None:
