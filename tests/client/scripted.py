@@ -191,7 +191,9 @@ async def calling(sessions: ClientSessions, *, modern: bool = True, greet: bool 
                 caller = Caller(write, modern)
                 tasks.start_soon(caller.read, read)
                 if greet:
-                    await caller.ask(*(("server/discover",) if modern else ("initialize", {"capabilities": {}})))
+                    await caller.ask(
+                        "server/discover" if modern else "initialize", {} if modern else {"capabilities": {}}
+                    )
                 yield caller
             tasks.cancel_scope.cancel()
 
