@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from browser import browsing
 from environments import require
 from pages import DOCS, ROOT, blocks, rows
 
@@ -76,6 +77,22 @@ def test_every_public_name_is_on_the_api_page() -> None:
         module = import_module(f"mcp_sessions{name}")
         public += [getattr(module, each) for each in module.__all__]
     assert [thing for thing in public if not any(thing is one for one in found)] == []
+
+
+TABLES = """return [...document.querySelectorAll('.table-wrapper')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)"""
+
+
+@pytest.mark.nightly
+def test_every_page_fits_a_phone(tmp_path: Path) -> None:
+    """Neither a page nor a table in it has to be scrolled sideways."""
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", DOCS, tmp_path], check=True)
+    with browsing() as browser:
+        browser.resize(390, 844)
+        for page in sorted(tmp_path.glob("*.html")):
+            browser.get(page.as_uri())
+            assert browser.execute_script("return document.documentElement.scrollWidth") == 390, page.name
+            assert browser.execute_script(TABLES) == [], page.name
 
 
 # --- the security page -------------------------------------------------------------------------------
