@@ -166,24 +166,17 @@ async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time
         assert len(store._data._values) == left
 
 
-async def test_a_client_that_begins_sessions_and_never_ends_them_leaves_nothing(clock: Clock) -> None:
-    """Not tracked, as by default: what a session is stands in its token, so no store is asked to keep it."""
+@pytest.mark.parametrize("tracked", [False, True])
+async def test_clients_that_never_end_their_sessions_leave_nothing(clock: Clock, tracked: bool) -> None:
+    """What a session is stands in its token, so nothing is kept by default; a tracked one goes after a silent day."""
     store = MemoryStore(clock=clock)
-    client = Client(sessions(Server(), store=store, clock=clock))
-    for _ in range(3):
-        await client.tool(session=await client.create())
-    assert (len(store._entries), len(store._revoked), store._data.bytes) == (0, 0, 0)
-
-
-async def test_tracked_sessions_are_gone_after_a_day_of_silence(clock: Clock) -> None:
-    """Without any option, and not before: clients that connect for each call never end theirs."""
-    store = MemoryStore(clock=clock)
-    app = sessions(Server(), clock=clock, store=store, tracked=True)
+    app = sessions(Server(), clock=clock, store=store, tracked=tracked)
     for _ in range(3):
         client = Client(app)
         await client.tool(session=await client.create())
-    for later, left in ((DAY - 1, 3), (2 * 60, 0)):
+    for later, left in ((DAY - 1, 3 * tracked), (2 * 60, 0)):
         clock.now += later
-        assert not await sweeper_of(app).sweep()
-        assert await store.count(audience=AUDIENCE) == left
+        assert not (tracked and await sweeper_of(app).sweep())
+        assert len(store._entries) == await store.count(audience=AUDIENCE) == left
     assert await store.list_sessions(audience=AUDIENCE, limit=3) == []
+    assert tracked or (len(store._revoked), store._data.bytes) == (0, 0)
