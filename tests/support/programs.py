@@ -1,8 +1,4 @@
-"""Programs in processes of their own, for the recipes: a store, servers with several workers, nginx.
-
-A program is ready when its log says so, and is ended by the signal that lets it finish what it is doing. Its log is
-part of the error if it never gets ready.
-"""
+"""Programs in processes of their own, for the recipes; the log of one that never gets ready is part of the error."""
 
 import os
 import signal

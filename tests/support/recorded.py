@@ -1,8 +1,4 @@
-"""Spans of the OpenTelemetry SDK, kept in memory for tests.
-
-A process has one global tracer provider for its whole life, and the frameworks' own spans go to that one. It is made
-here at the first use. Tests that only start spans themselves make a provider of their own.
-"""
+"""Spans of the OpenTelemetry SDK, kept in memory, from the one global tracer provider that a process can have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

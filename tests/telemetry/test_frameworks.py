@@ -1,11 +1,9 @@
 """Spans around the servers of each framework: whose is the server span of a message, and what it says.
 
-Source: OpenTelemetry's conventions for MCP servers (`CONVENTIONS`, "mcp.server"), attribute by attribute; the levels of
-the table are theirs. Left out: `client.port`, which names no client behind a proxy. The status of a client's mistake
-stays unset, and it has no `error.type`.
+Source: OpenTelemetry's conventions for MCP servers (`CONVENTIONS`, "mcp.server"), attribute by attribute. Left out:
+`client.port`, which names no client behind a proxy.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -66,25 +64,15 @@ def manager() -> Any:
     return import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager(small_server())
 
 
-def called_from_a_closure() -> Any:
+async def test_a_session_manager_in_an_applications_own_lines_is_known() -> None:
+    """As the SDK's examples for servers of a lower level have it: in a closure, as a method, in a module's function."""
     held, gone = manager(), None
-    handle: Any = lambda scope, receive, send: (gone, held.handle_request(scope, receive, send))  # noqa: E731, F821
+    closure: Any = lambda scope, receive, send: (gone, held.handle_request(scope, receive, send))  # noqa: E731, F821
     del gone  # a name that is not bound any more
-    return handle
-
-
-def called_from_a_modules_function() -> Any:
-    names = {"held": manager()}
+    names = {"held": held}
     exec("def handle(scope, receive, send):\n    return held.handle_request(scope, receive, send)", names)
-    return names["handle"]
-
-
-@pytest.mark.parametrize(
-    "make", [called_from_a_closure, lambda: manager().handle_request, called_from_a_modules_function]
-)
-async def test_a_session_manager_in_an_applications_own_lines_is_known(make: Callable[[], Any]) -> None:
-    """As the SDK's examples for servers of a lower level have it."""
-    assert await makes_its_own(Starlette(routes=[Mount("/mcp", make())])) == MAKES[FRAMEWORKS[0]]
+    for handle in (closure, held.handle_request, names["handle"]):
+        assert await makes_its_own(Starlette(routes=[Mount("/mcp", handle)])) == MAKES[FRAMEWORKS[0]]
 
 
 @pytest.mark.parametrize("app", [Server(), Starlette(routes=[Route("/mcp", partial(print))]), FastAPI()])

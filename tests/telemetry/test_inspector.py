@@ -139,28 +139,16 @@ async def test_a_session_is_shown_and_ended(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_a_page_that_is_opened_later_sees_what_was() -> None:
-    """Live sessions, the last events, and calls that run; a session of before by its first call, as its last error."""
-    started, released = anyio.Event(), anyio.Event()
-
-    async def wait(session: Any, arguments: dict[str, Any]) -> str:
-        started.set()
-        await released.wait()
-        return "done"
-
+    """Live sessions, those of before by their first call, with their last errors; and the last events."""
     store = MemoryStore()
     held = await Client(sessions(Server(), store=store)).create()
-    client, app = mounted(Server(wait=wait), store=store)
-    async with anyio.create_task_group() as group:
-        group.start_soon(lambda: client.tool("wait", session=held))
-        await started.wait()
-        await client.send("no/such", session=held)
-        await client.post(b"[")
-        async with opened(app) as page:
-            assert (await page.until("session"))["error"] == "-32601"
-            assert (await page.until("refused"))["reason"] == "not_json"
-            assert (await page.until("started"))["name"] == "tools/call wait"
-            released.set()
-            assert (await page.until("finished"))["name"] == "tools/call wait"
+    client, app = mounted(store=store)
+    await client.send("no/such", session=held)
+    await client.post(b"[")
+    async with opened(app) as page:
+        assert (await page.until("session"))["error"] == "-32601"
+        assert (await page.until("finished"))["name"] == "no/such"
+        assert (await page.until("refused"))["reason"] == "not_json"
 
 
 async def test_a_handshake_is_in_the_session_that_it_creates() -> None:

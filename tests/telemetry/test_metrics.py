@@ -112,10 +112,7 @@ async def test_every_counter_begins_at_0(meter: Meter) -> None:
 
 
 def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> None:
-    """Nor do a store's: each reason that is not in the table is `_OTHER`. An end records how long the session lived.
-
-    The buckets of a connection end at five minutes; a logical session lives for a week.
-    """
+    """Each reason that is not in the table is `_OTHER`. An end records how long the session lived, for up to a week."""
     count = SessionMetrics(meter.provider)
     for number in range(5):
         count(SessionDeleted(f"ses_{number}", f"order {number} done", 1))

@@ -1,7 +1,4 @@
-"""`SessionSpanProcessor` names the session on every span of its request, and keeps a foreign `session.id`.
-
-`SessionSampler` records whole sessions, and the same ones on every worker.
-"""
+"""`SessionSpanProcessor` names the session on every span of its request; `SessionSampler` records whole sessions."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """`docs/tracing.md` says what is so: its code runs, and each recipe sends what its tool takes, to where it takes it.
 
-Each recipe is set up as the page says, in a process of its own, but for the host, which is a receiver of ours. Two
-sessions make two calls each; then every span of theirs must have the attribute by which the tool groups. The queries
-for tools that cannot be had here are compared with what is exported.
+A receiver of ours is in place of each tool. Queries for tools that cannot be had here are compared with what it gets.
 """
 
 import json

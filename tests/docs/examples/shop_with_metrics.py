@@ -16,13 +16,11 @@ mcp = MCPServer("shop")
 
 @mcp.tool()
 async def buy() -> str:
-    """Buy."""
     return "bought"
 
 
 @mcp.tool()
 async def broken() -> str:
-    """Fail."""
     raise RuntimeError("broken by a deployment")
 
 

@@ -76,10 +76,7 @@ class Prometheus(Program):
 @pytest.mark.nightly
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the SDK's client runs on asyncio alone
 async def test_a_prometheus_answers_what_the_dashboard_asks(tmp_path: Path) -> None:
-    """Each query is understood and, after some calls, answered; the first burst of refusals is an increase.
-
-    So is the first failure of a tool, by its name.
-    """
+    """After some calls; the first burst of refusals is an increase, and so is a tool's first failure, by its name."""
     replica = Replica(tmp_path)
     prometheus = Prometheus(tmp_path, replica)
     async with prometheus.running(), replica.running():
