@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, read, sessions
-from clients import LEGACY, START, Answer, Client, Clock, Incoming, chunks, credentials, http
+from clients import LEGACY, START, Answer, Client, Clock, Incoming, chunks, http
 from failing import Failing
 from starlette.types import Receive, Scope, Send
 
@@ -28,13 +28,9 @@ def modern(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "modern")
 
 
-def shown(answer: Answer) -> dict[str, str]:
-    assert answer.session is not None
-    return answer.session
-
-
 def expires_in(answer: Answer) -> float:
-    return datetime.fromisoformat(shown(answer)["expiresAt"].replace("Z", "+00:00")).timestamp() - START
+    assert answer.session is not None
+    return datetime.fromisoformat(answer.session["expiresAt"].replace("Z", "+00:00")).timestamp() - START
 
 
 async def test_idleness_ends_a_session_sooner_and_never_later(clock: Clock) -> None:
@@ -47,10 +43,10 @@ async def test_idleness_ends_a_session_sooner_and_never_later(clock: Clock) -> N
     sent = await client.tool("remember", session=first, n=1)
     assert expires_in(sent) == 6 * HOUR
     clock.now += 6 * HOUR - 1
-    sent = await client.tool(session=credentials(shown(sent)))
+    sent = await client.tool(session=sent.session)
     assert expires_in(sent) == 10 * HOUR
     clock.now += 1
-    assert (await client.tool("remember", session=shown(sent))).result["content"] == {"n": 1}
+    assert (await client.tool("remember", session=sent.session)).result["content"] == {"n": 1}
     for dead in first, {"sessionId": first["sessionId"]}:
         assert (await client.tool(session=dead)).error["data"]["reason"] == "expired"
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -299,12 +299,8 @@ async def test_the_error_of_a_handler_has_the_same_reason_and_remedy(caplog: pyt
     assert texts == [f"Session required: {line.partition('no session: ')[2]}", current.NEEDED]
 
 
-async def cookie_session(client: Client) -> Header:
-    return (await client.send(DISCOVER)).cookie
-
-
-Begin = Callable[[Client], Awaitable[Header]]
-ERAS: list[tuple[Begin, bool]] = [(Client.initialize, False), (cookie_session, True)]
+async def begin(client: Client) -> Header:
+    return (await client.send(DISCOVER)).cookie if client.modern else await client.initialize()
 
 
 async def refused_twice(client: Client, named: Header) -> None:
@@ -313,9 +309,9 @@ async def refused_twice(client: Client, named: Header) -> None:
         assert (answer.status, answer.error["code"]) == (200 if client.modern else 404, -32043)
 
 
-@pytest.mark.parametrize(("begin", "modern"), ERAS)
+@pytest.mark.parametrize("modern", [False, True])
 async def test_a_session_of_another_process_is_refused_and_never_empty(
-    begin: Begin, modern: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    modern: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its state is in that process's memory: another worker's, or from before a restart. The log names `store=`.
 

@@ -176,14 +176,11 @@ async def test_no_path_reaches_the_endpoint_unjudged(name: str) -> None:
     assert reached.intersection({endpoint, endpoint + "/"})
 
 
-class Kept:
+class Kept(list[Scope]):
     """An application that keeps the very scopes that it was called with."""
 
-    def __init__(self) -> None:
-        self.scopes: list[Scope] = []
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scopes.append(scope)
+        self.append(scope)
 
 
 @pytest.mark.parametrize("path", ["/other", "/other\n", "/all/mcp", "/files/mcp", "/files/mcp\n"])
@@ -194,7 +191,7 @@ async def test_what_a_router_leads_elsewhere_passes_unread(path: str, require: A
     others = [Route("/other", kept, methods=["POST", "GET"]), Route("/all/{path:path}", kept), Mount("/files", kept)]
     app = sessions(Starlette(routes=[post_route(Shop()), *others]), require=require)
     await app(scope := post(path), Incoming(), Answer())
-    assert kept.scopes[0]["headers"] is scope["headers"]
+    assert kept[0]["headers"] is scope["headers"]
 
 
 ENCODED = {

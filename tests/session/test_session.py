@@ -14,7 +14,7 @@ import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sources import Made, claims, no_data
+from sources import Made, claims
 
 from mcp_sessions import DataError, DataGone, DataNotJSON, current_session
 from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
@@ -38,7 +38,7 @@ def test_a_session_says_what_the_application_may_know() -> None:
     assert (session.created_at, session.expires_at) == (datetime(1970, 1, 1, tzinfo=timezone.utc), utc(60))
     assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
     assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
-    assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data()), "id")
+    assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=Made(ID).data()), "id")
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -10,11 +10,6 @@ from mcp_sessions._session.claims import AUDIENCE, SESSION
 from mcp_sessions.stores import MemoryStore, Namespace
 
 
-def no_data() -> Data:
-    """An empty place in a store of its own."""
-    return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
-
-
 def claims(**changes: Any) -> Claims:
     """The claims of a session that lives for an hour, and is anonymous."""
     usual = {"kind": SESSION, "issuer": AUDIENCE, "audience": AUDIENCE, "jti": "j" * 22}
@@ -41,7 +36,8 @@ class Made:
     state: State = field(default_factory=lambda: State(None, check=len))
 
     def data(self) -> Data:
-        return no_data()
+        """An empty place in a store of its own."""
+        return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
     async def capabilities(self) -> bytes | None:
         return self.stated
