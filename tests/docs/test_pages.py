@@ -30,10 +30,7 @@ from mcp_sessions import Principal, require_session
 from mcp_sessions.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, Handles
 from mcp_sessions.testing import session_for_test
 
-PAGES = (
-    "README.md",
-    *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")),
-)
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("quickstart", "clients", "concepts", "migrating", "recipes")))
 FENCE = re.compile(r"(?:<!-- (run|client): (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 ITEMS = ("bread", "milk", "tea")

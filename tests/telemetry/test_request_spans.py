@@ -124,9 +124,6 @@ async def test_names_are_those_that_exist(
 # --- parents and links -----------------------------------------------------------------------------
 
 
-UNREADABLE: list[dict[str, Any]] = [{}, {"traceparent": "odd"}, {"traceparent": "\ud800"}, {"baggage": "a=b"}]
-
-
 @pytest.mark.parametrize("mode", ["request", "session"])
 @pytest.mark.parametrize(
     ("meta", "headers", "is_within", "caller", "transport"),
@@ -136,7 +133,8 @@ UNREADABLE: list[dict[str, Any]] = [{}, {"traceparent": "odd"}, {"traceparent": 
         ({}, [HEADER], False, None, "header"),
         (META, [HEADER], False, "meta", "header"),
         (META, [HEADER], True, "meta", "http"),  # the span around, which the header led to
-        *((unreadable, [], True, None, "http") for unreadable in UNREADABLE),
+        *(({"traceparent": odd}, [], True, None, "http") for odd in ("odd", "\ud800")),
+        *((meta, [], True, None, "http") for meta in ({}, {"baggage": "a=b"})),
     ],
 )
 async def test_of_the_contexts_of_a_message_one_is_the_parent_and_the_others_are_linked(

@@ -34,11 +34,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 async def test_an_unchanged_client_has_a_session(served: Served) -> None:
     """The server knows each client by the name of its session."""
-    async with (
-        serving(served[0]) as url,
-        Client(url, mode="legacy") as a,
-        Client(url, mode="legacy") as b,
-    ):
+    async with serving(served[0]) as url, Client(url, mode="legacy") as a, Client(url, mode="legacy") as b:
         texts = [(await client.call_tool("count", {})).content[0].text for client in (a, a, b)]  # type: ignore[union-attr]
     refs, counts, *_ = zip(*(text.split() for text in texts), strict=True)
     assert refs[0] == refs[1] != refs[2]
