@@ -42,7 +42,9 @@ def as_shipped(cell: Cell, **options: Any) -> ASGIApp:
     return wrapped(cell, transport="auto", **options)
 
 
-@pytest.mark.parametrize(("cell", "options"), [(STATELESS, {"keys": None}), (STATEFUL, {})], ids=str)
+@pytest.mark.parametrize(
+    ("cell", "options"), [(STATELESS, {"keys": None}), (STATEFUL, {})], ids=["random keys", "transport sessions"]
+)
 async def test_without_sessions_of_ours_clients_see_the_bare_server(
     cell: Cell, options: dict[str, Any], visit: Visiting
 ) -> None:

@@ -14,17 +14,15 @@ import anyio
 import pytest
 from clients import Answer, RealClient
 
-from integration.servers import COVERING, FASTMCP, SDK, running
 from mcp_sessions import Session
+
+from .servers import COVERING, FASTMCP, SDK, running
 
 CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 INVALID_PARAMS: Final = -32602
 SERVERS: Final = [cell for cell in COVERING if (cell.framework, cell.stateful) in {(SDK, True), (FASTMCP, False)}]
 
-pytestmark = [
-    pytest.mark.parametrize("anyio_backend", ["asyncio"]),  # the rules are the same on trio
-    pytest.mark.parametrize("cell", SERVERS, ids=str),
-]
+pytestmark = pytest.mark.parametrize("cell", SERVERS, ids=str)
 
 
 async def keep_state(session: Session, params: object, scope: object) -> None:
