@@ -107,15 +107,6 @@ def test_a_crlf_cut_in_two_completes_the_event_at_its_cr() -> None:
     assert [(event.raw, event.data) for event in stream.feed(b"\r\n")] == [(b"data: b\r\n\r\n", b"b")]
 
 
-@pytest.mark.parametrize("cut", [0, 2, 3])
-def test_a_leading_byte_order_mark_passes_and_is_not_read(cut: int) -> None:
-    """One mark, also cut in pieces, hides no field, and is not part of the event; half a mark is given back."""
-    stream = BYTE_ORDER_MARK + b"data: a\n\n"
-    events, _ = passed([stream[:cut], stream[cut:]])
-    assert [(event.raw, event.data) for event in events] == [(BYTE_ORDER_MARK, None), (b"data: a\n\n", b"a")]
-    assert passed([b"\xef", b"\xbb"]) == ([], b"\xef\xbb")
-
-
 def test_an_event_over_the_limit_passes_in_pieces() -> None:
     """What was held leaves at once, only the first piece says so, and the next event is read again."""
     stream = EventStream(max_event_bytes=10)

@@ -23,16 +23,10 @@ class Case(NamedTuple):
     refused: str | None  # the reason, or None where it is forwarded
 
     def sent(self, a: str, b: str) -> bytes:
-        """Return the body with the two session ids in it, in its own encoding."""
-        body = self.body
-        for mark, value in (("$A", a), ("$B", b)):
-            for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le"):
-                body = body.replace(mark.encode(encoding), value.encode(encoding))
-        return body
+        return self.body.replace(b"$A", a.encode()).replace(b"$B", b.encode())
 
 
 def meta(*members: str) -> str:
-    """Return `_meta` with the modern era's envelope and more."""
     return "{" + ",".join([ENVELOPE, *members]) + "}"
 
 
@@ -47,12 +41,10 @@ def message(params: str = DEFAULT_PARAMS, *, id: str = "1", method: str = '"tool
 
 
 def call(name: str = '"open"', meta: str = PLAIN, arguments: str = "{}") -> str:
-    """Return a call of one tool."""
     return message(f'"name":{name},"arguments":{arguments},"_meta":{meta}')
 
 
 def guarded(meta: str = PLAIN, arguments: str = "{}") -> str:
-    """Return a call of the tool that needs a session."""
     return call('"guarded"', meta, arguments)
 
 
