@@ -15,22 +15,7 @@ from opentelemetry import context, propagate
 from mcp_sessions.client import MemoryStorage, NoAnswer, NotOffered, Refused, SessionNotFound, SessionPage
 from mcp_sessions.client import _router as router
 
-from .scripted import (
-    HEADERS,
-    LOST,
-    OFFER,
-    Answer,
-    Rule,
-    Server,
-    calling,
-    error,
-    item,
-    losing,
-    plain,
-    session_of,
-    storing,
-    talk,
-)
+from .scripted import HEADERS, LOST, OFFER, Rule, Server, calling, error, item, losing, plain, session_of, storing, talk
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
@@ -49,33 +34,34 @@ async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: b
         own = await caller.ask("tools/call", {"_meta": {SESSION_KEY: {"sessionId": "own"}}})
         assert not server.sent("sessions/create")
         ours = await caller.ask("tools/call")
+        with sessions.use(sessions.new({"plan": "free"})):
+            await caller.ask("tools/call")
         await caller.ask("initialize", {"clientInfo": info})
-        for session in (sessions.new({"plan": "free"}), sessions.open("other", {"plan": "paid"}), sessions.new()):
-            with sessions.use(session):
-                await caller.ask("tools/call")
+        with sessions.use(sessions.open("other", {"plan": "paid"})):
+            await caller.ask("tools/call")
     # the session of a result answers the one that we put into the request, so the program sees it where it put it
     assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
     assert ours["result"]["_meta"] == {"other": 1}
-    first, second, third, fourth = (message.get("params", {}) for message in server.sent("sessions/create"))
+    first, second, third = (message.get("params", {}) for message in server.sent("sessions/create"))
     assert set(first) == ({"_meta"} if modern else set())
     assert (second["plan"], third["plan"]) == ("free", "paid")
-    assert modern or fourth == {"_meta": {"io.modelcontextprotocol/clientInfo": info}}
-    assert server.carried("tools/call") == ["own", "id-1", "id-2", "id-3", "id-4"]
-    assert [*server.carried("ping"), *server.carried("sessions/list"), *server.carried("sessions/create")] == [None] * 6
-    assert {*server.carried("sessions/delete")} == {"id-1", "id-2", "id-3", "id-4"}
+    assert modern or third["_meta"] == {"io.modelcontextprotocol/clientInfo": info}
+    assert server.carried("tools/call") == ["own", "id-1", "id-2", "id-3"]
+    assert [*server.carried("ping"), *server.carried("sessions/list"), *server.carried("sessions/create")] == [None] * 5
+    assert {*server.carried("sessions/delete")} == {"id-1", "id-2", "id-3"}
 
 
 async def test_the_state_that_comes_back_is_sent_from_then_on() -> None:
     """A result without one that can be read keeps the one before; a result about another session is not believed."""
     one, two = ({"sessionId": "id-1", "state": state} for state in ("one", "two"))
-    named = [{"sessionId": "id-1", "state": 7}, {"state": "nameless"}, {"sessionId": "id-2", "state": "forged"}]
-    metas = [None, [1], *({SESSION_KEY: odd} for odd in ("x", *named, two))]
+    odd = [{"sessionId": "id-1", "state": 7}, {"state": "nameless"}, {"sessionId": "id-2", "state": "forged"}]
+    metas = [None, [1], *({SESSION_KEY: echoed} for echoed in ("x", *odd, {"sessionId": "id-1"}, two))]
     results = iter([{"_meta": {SESSION_KEY: one}}, {}, *({"_meta": meta} for meta in metas), {}])
     server = Server({"tools/call": lambda _: {"result": next(results)}})
     async with talk(server) as (_, caller):
-        for _ in range(10):
+        for _ in range(11):
             await caller.ask("tools/call")
-    assert [(session_of(sent) or {}).get("state") for sent in server.sent("tools/call")] == [None, *["one"] * 8, "two"]
+    assert [(session_of(sent) or {}).get("state") for sent in server.sent("tools/call")] == [None, *["one"] * 9, "two"]
 
 
 async def test_lists_are_never_kept_by_the_clients_cache() -> None:
@@ -105,7 +91,7 @@ async def test_lists_are_never_kept_by_the_clients_cache() -> None:
         *(({"capabilities": unreadable}, False) for unreadable in (None, "text", {"experimental": [1]})),
     ],
 )
-async def test_a_client_that_never_asks_what_a_server_offers_has_it_asked(offer: Answer, offered: bool) -> None:
+async def test_a_client_that_never_asks_what_a_server_offers_has_it_asked(offer: dict[str, Any], offered: bool) -> None:
     """A modern client may be pinned to a version: then we ask, once for all requests that come at the same time."""
     server = Server({"server/discover": lambda _: {"result": offer}})
     async with talk(server, greet=False) as (sessions, caller):
@@ -240,26 +226,11 @@ async def test_a_fork_is_a_session_like_any_other() -> None:
     assert {*server.carried("sessions/delete")} == {"fork-1", "fork-2", "id-1"}
 
 
-async def test_a_fork_with_a_name_is_kept() -> None:
-    """Under a name that is free: of no other session, nor of its parent."""
-    server, storage = Server(), MemoryStorage()
-    for connection in ("first", "second"):
-        sessions = storing(server, storage)
-        async with calling(sessions):
-            fork = sessions.open("helper") if connection == "second" else await sessions.fork(name="helper")
-            assert (fork.id, sessions.open("helper")) == ("fork-1", fork)
-            for parent, name in ((None, "helper"), (sessions.open("thread"), "thread")):
-                with pytest.raises(ValueError, match=f"'{name}'"):
-                    await sessions.fork(parent, name=name)
-            with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
-                await sessions.fork()
-
-
-async def test_a_fork_that_is_being_created_has_its_name() -> None:
-    """A second fork is refused before it is sent, or nobody would hold it; a call in it waits, and creates no other."""
-    server = Server(late={"sessions/fork"})
-    async with talk(server) as (sessions, caller), anyio.create_task_group() as tasks:
-        await caller.ask("tools/call")
+async def test_a_fork_with_a_name_has_it_from_the_start_and_is_kept() -> None:
+    """A second one is refused before it is sent, or nobody would hold it; a call in it waits, and creates no other."""
+    server, storage = Server(late={"sessions/fork"}), MemoryStorage()
+    sessions = storing(server, storage)
+    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(partial(sessions.fork, name="helper"))
         await server.asked.wait()
         with pytest.raises(ValueError, match="'helper'"):
@@ -268,9 +239,16 @@ async def test_a_fork_that_is_being_created_has_its_name() -> None:
             tasks.start_soon(caller.ask, "tools/call")
             await anyio.wait_all_tasks_blocked()
         server.go.set()
-    assert server.carried("tools/call") == ["id-1", "fork-1"]
+    sessions = storing(server, storage)
+    async with calling(sessions):
+        assert sessions.open("helper").id == "fork-1"
+        for parent, name in ((None, "helper"), (sessions.open("thread"), "thread")):
+            with pytest.raises(ValueError, match=f"'{name}'"):
+                await sessions.fork(parent, name=name)
+        with sessions.use(None), pytest.raises(ValueError, match="no session is selected"):
+            await sessions.fork()
+    assert server.carried("tools/call") == ["fork-1"]
     assert (len(server.sent("sessions/fork")), len(server.sent("sessions/create"))) == (1, 1)
-    assert {*server.carried("sessions/delete")} == {"fork-1", "id-1"}
 
 
 async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:

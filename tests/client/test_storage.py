@@ -91,16 +91,18 @@ async def test_named_sessions_are_kept_and_unnamed_ones_are_deleted() -> None:
 
 
 async def test_sessions_are_resumed_from_the_storage() -> None:
-    """Opened before the connection or later, the default one, and such as expired less than a day ago."""
+    """Opened before the connection or later, the default one, and such as expired less than a day ago, if at all."""
     server, storage, now = Server(), MemoryStorage(), datetime.now(timezone.utc)
     for name, hours in {"": 1, "early": 1, "late": -12, "gone": -48}.items():
         hint = (now + timedelta(hours=hours)).isoformat()
         await storage.save(URL, name, SessionMetadata(f"kept{name}", "state", hint))
+    for name, odd in {"local": (now - timedelta(hours=12)).replace(tzinfo=None).isoformat(), "odd": "soon"}.items():
+        await storage.save(URL, name, SessionMetadata(name, None, odd))
     await storage.save(URL, "unknown", TWO)
     sessions = storing(server, storage)
     early = sessions.open("early")
     async with calling(sessions) as caller:
-        assert sessions.names == ["", "early", "late", "unknown"]
+        assert sessions.names == ["", "early", "late", "local", "odd", "unknown"]
         for session in (sessions.open(""), early, sessions.open("late"), sessions.open("gone")):
             with sessions.use(session):
                 await caller.ask("tools/call")
