@@ -23,10 +23,7 @@ eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 
 @eras
 async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: bool) -> None:
-    """Not by the handshake, a ping or requests about sessions, nor where the sender names one itself.
-
-    That request carries no session, as the draft demands, and nothing else but what the program and its client tell.
-    """
+    """Not by requests about sessions or one that the sender chose; the create carries what the program tells alone."""
     server, info = Server(), {"name": "kitchen", "version": "2"}
     async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("ping")
@@ -39,7 +36,7 @@ async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: b
         await caller.ask("initialize", {"clientInfo": info})
         with sessions.use(sessions.open("other", {"plan": "paid"})):
             await caller.ask("tools/call")
-    # the session of a result answers the one that we put into the request, so the program sees it where it put it
+    # the session of a result answers the one in the request: the program sees it where it named one
     assert own["result"]["_meta"] == {SESSION_KEY: {"sessionId": "own"}, "other": 1}
     assert ours["result"]["_meta"] == {"other": 1}
     first, second, third = (message.get("params", {}) for message in server.sent("sessions/create"))
@@ -153,8 +150,8 @@ async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypa
 # --- what is known of the server ---
 
 
-def first(*answers: dict[str, Any], then: Any = None) -> Rule:
-    following = chain(answers, repeat(then or {"result": OFFER}))
+def first(*answers: dict[str, Any]) -> Rule:
+    following = chain(answers, repeat({"result": OFFER}))
     return lambda message: next(following)
 
 
@@ -176,9 +173,7 @@ async def test_a_refused_discovery_leaves_it_to_the_handshake_which_may_be_made_
 
 async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
     """What is not known yet is not lacking: a request goes without a session, which was not sent and cannot be lost."""
-    server = Server(
-        {"server/discover": first(*[error(-32603)] * 2), "tools/call": first(error(LOST), then={"result": {}})}
-    )
+    server = Server({"server/discover": first(*[error(-32603)] * 2), "tools/call": first(error(LOST))})
     server.rules["sessions/list"] = lambda _: {"result": {"sessions": []}}
     async with talk(server, greet=False) as (sessions, caller):
         with pytest.raises(NoAnswer, match="nothing was sent"):

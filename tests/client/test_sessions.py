@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from mcp_sessions.client import ClientError, NoAnswer, Refused, SessionMetadata, SessionNotFound, with_sessions
@@ -239,12 +238,12 @@ async def test_a_request_that_was_given_up_is_not_sent_again() -> None:
 
 
 async def test_errors_come_out_as_they_are_and_leave_nothing_open() -> None:
-    """Of a transport that does not open, after which another is made, and of the program's own block."""
-    server, failures = Server(), iter([OSError("refused"), None])
+    """Of a transport that does not open, after which others are made, and of the program's block; or it is stopped."""
+    server, failures = Server(), iter([OSError("refused")])
 
     @asynccontextmanager
     async def opening() -> AsyncIterator[Any]:
-        if (failure := next(failures)) is not None:
+        if (failure := next(failures, None)) is not None:
             raise failure
         async with server.transport() as streams:
             yield streams
@@ -256,6 +255,12 @@ async def test_errors_come_out_as_they_are_and_leave_nothing_open() -> None:
         async with sessions:
             raise KeyError("mine")
     assert server.closed
+    with anyio.CancelScope() as scope:
+        async with calling(sessions) as caller:
+            await caller.ask("tools/call")
+            scope.cancel()
+            await anyio.sleep(0)
+    assert server.sent("sessions/delete") == []
 
 
 async def test_sessions_are_connected_once_at_a_time() -> None:
@@ -336,14 +341,4 @@ async def test_a_connection_that_is_gone_is_not_waited_for() -> None:
             await caller.ask("tools/call")
         with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
             await caller.ask("tools/call")
-    assert server.sent("sessions/delete") == []
-
-
-async def test_a_program_that_is_stopped_leaves_at_once() -> None:
-    server = Server()
-    with anyio.CancelScope() as scope:
-        async with talk(server) as (_, caller):
-            await caller.ask("tools/call")
-            scope.cancel()
-            await anyio.lowlevel.checkpoint()
     assert server.sent("sessions/delete") == []
