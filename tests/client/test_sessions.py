@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from mcp_sessions.client import ClientError, NoAnswer, Refused, SessionMetadata, SessionNotFound, with_sessions
@@ -260,7 +259,7 @@ async def test_errors_come_out_as_they_are_and_leave_nothing_open() -> None:
         async with calling(sessions) as caller:
             await caller.ask("tools/call")
             scope.cancel()
-            await anyio.lowlevel.checkpoint()
+            await anyio.sleep_forever()
     assert server.sent("sessions/delete") == []
 
 
