@@ -23,7 +23,7 @@ eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"]
 
 @eras
 async def test_a_session_is_created_by_the_first_request_that_needs_it(modern: bool) -> None:
-    """Not by requests about sessions or one that the sender chose; the create carries what the program tells alone."""
+    """Not by a request about sessions, nor by one that names its own; it tells no more than program and client say."""
     server, info = Server(), {"name": "kitchen", "version": "2"}
     async with talk(server, modern=modern) as (sessions, caller):
         await caller.ask("ping")
