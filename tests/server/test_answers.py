@@ -105,6 +105,15 @@ class TestTheQuestion:
             assert (answer.status, answer.body, answer.headers[b"content-type"]) == (status, text, b"text/own")
         assert told == []
 
+    async def test_a_notification_is_asked_about_with_an_id(self) -> None:
+        """So that the server answers at all; with one of its own, since a server may await only one of each."""
+        client = Client(sessions(server := Server()))
+        for _ in range(2):
+            assert (await client.send("notifications/x", session=TOKEN, id=None)).status == 400
+        one, other = [seen.json["id"] for seen in server.seen]
+        assert one != other
+        assert (one + other).count("admission-") == 2
+
 
 @pytest.mark.parametrize("over", ["expired", "ended"])
 async def test_only_the_owner_learns_that_a_session_is_over(modern: bool, over: str) -> None:

@@ -195,6 +195,29 @@ class TestSweepingBesideTheServer:
         assert worker.ran == [("session 0", "expired")]
         assert [line.partition(": ")[0] for line in caplog.messages] == ["sweep postponed"]
 
+    async def test_a_hook_that_runs_is_waited_for_when_it_is_stopped(self) -> None:
+        """Cut off, it would run a second time on another worker."""
+        inside, go, ended = anyio.Event(), anyio.Event(), list[str]()
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            inside.set()
+            await go.wait()
+            ended.append("hook")
+
+        async def let_go() -> None:
+            await anyio.wait_all_tasks_blocked()
+            ended.append("let go")
+            go.set()
+
+        worker = Sweeping(on_end=on_end)
+        await worker.expire()
+        async with anyio.create_task_group() as group:
+            async with worker.running():
+                await inside.wait()
+                group.start_soon(let_go)
+            ended.append("stopped")
+        assert ended == ["let go", "hook", "stopped"]
+
 
 class Counting:
     """A worker with metrics of its own, which counts each millisecond while it runs."""

@@ -9,7 +9,7 @@ from apps import Server, sessions
 from clients import SECRET, SESSION_KEY, START, Client, Clock, credentials
 from starlette.types import Scope
 
-from mcp_sessions import Principal, Session, Sessions
+from mcp_sessions import CreateRefused, Principal, Session, Sessions
 from mcp_sessions._server import methods
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore
@@ -97,6 +97,22 @@ class TestAFork:
         assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
         assert len(store._entries) <= int(all_of_them)
         assert store._data.bytes == 0 or all_of_them
+
+    async def test_that_on_create_refuses_leaves_nothing_behind(self, tracked: bool) -> None:
+        """No record, no copy of the data; the parent is as it was."""
+
+        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            if "task" in params:
+                raise CreateRefused("one cart is enough")
+
+        store = MemoryStore(clock=Clock())
+        client = shop(tracked=tracked, on_create=on_create, store=store)
+        root = await client.create()
+        await client.tool("put", session=root, item="tea")
+        refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
+        assert refused.error == {"code": -31045, "message": "one cart is enough"}
+        assert (len(store._data._values), len(store._entries)) == (1, int(tracked))
+        assert await in_cart(client, root) == 1
 
 
 class Meeting(MemoryStore):

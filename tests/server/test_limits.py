@@ -289,3 +289,20 @@ async def test_requests_without_a_valid_session_leave_nothing(
             assert tracemalloc.get_traced_memory()[0] < size
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("timeout", [30, 0.001])
+async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) -> None:
+    """Starlette's `BaseHTTPMiddleware` waits in a task group: our time limit lies around it, never inside."""
+    events = iter(chunks(b"{", b"}"))
+
+    async def receive() -> Message:
+        event = next(events)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            if timeout == 30 or event["more_body"]:
+                group.cancel_scope.cancel()
+        return event
+
+    with nullcontext() if timeout == 30 else refused("body_timeout"):
+        assert await read(receive, timeout=timeout) == b"{}"

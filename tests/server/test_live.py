@@ -216,3 +216,25 @@ class TestWhileTheStoreIsAway:
         assert [(await client.tool(name, named)).status for name in ("whoami", "remember")] == [first, 503]
         line = "continues without its state: store unavailable (store_timeout)"
         assert caplog.text.count(line) == (on_store_error == "allow")
+
+
+@pytest.mark.parametrize("by_header", [False, True])
+async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
+    """And is a request like any other again where the store did not take the end; what it wrote goes with it."""
+    store = Failing("revoke")
+
+    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        session.state["n"] = 1
+        with pytest.raises(StoreUnavailable):
+            await session.end()
+        before = session._active.ended_by_own_request  # type: ignore[attr-defined]
+        store.failing.clear()
+        await session.end()
+        return [before, session._active.ended_by_own_request]  # type: ignore[attr-defined]
+
+    client = Client(sessions(Server(leave=leave), store=store), modern=False)
+    header = [await client.initialize()] if by_header else []
+    session = None if by_header else await client.create()
+    assert (await client.tool("leave", *header, session=session)).result["content"] == [False, True]
+    assert (await client.tool("leave", *header, session=session)).error["code"] == -32043

@@ -26,7 +26,7 @@ from mcp_sessions import (
     current_session,
 )
 from mcp_sessions._server import current, logs
-from mcp_sessions._server.logs import MANY, EventSink
+from mcp_sessions._server.logs import MANY, EventSink, caller_of
 from mcp_sessions.telemetry import SessionLogFilter
 
 
@@ -327,3 +327,16 @@ async def test_a_session_of_another_process_is_refused_and_never_empty(
     assert len(lines(caplog, "refusing a session that another process began")) == 1
     monkeypatch.setattr(os, "getpid", lambda: 1)
     await refused_twice(one, named)
+
+
+async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """`principal=` may fail, and a server may give no address: the warning goes without."""
+
+    def fails(scope: Any) -> Principal | None:
+        raise LookupError
+
+    event = RequestRefused("token_principal", -32043, "ping")
+    assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
+    EventSink(None, bool, pytest.fail)(event, lambda: caller_of({"client": None}, fails))
+    (line,) = warnings(caplog)
+    assert line == "refused 1 request that may indicate an attack (token_principal 1"

@@ -262,3 +262,25 @@ def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, gua
     assert Routing(app, "/mcp", in_doubt="possible").place(scope) == guarded
     assert Routing(app, "/mcp", in_doubt="elsewhere").place(scope) == free
     assert Routing(app, "/mcp", in_doubt="possible").place({**scope, "path": "/x", "method": "GET"}) == "elsewhere"
+
+
+@pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_streams_and_sessions_are_found_by_the_same_paths(header: bytes, method: str) -> None:
+    """Two session ids are refused where the server would hear them; without a header there is nothing to judge."""
+    kept = Kept()
+    app = sessions(Router([Route("/mcp", kept)]), admission="own")
+    twice = [(b"mcp-session-id", b"a"), (b"mcp-session-id", b"b"), (header, b"c")]
+    assert (await call(app, post("/mcp\n", method=method, headers=twice))).status == 400
+    await app(post("/mcp\n", method=method), Incoming(), Answer())
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize("path", ["/", "//mcp", "/MCP", "/mcp\n", "/x/mcp"])
+async def test_where_nothing_depends_on_it_an_application_without_routes_is_left_alone(path: str) -> None:
+    """A policy or the bridge makes the difference; below the endpoint every JSON message is judged in any case."""
+    kept, shop = Kept(), Shop()
+    await sessions(kept)(scope := post(path), Incoming(), Answer())
+    assert kept == [scope]
+    answer = await call(sessions(shop, require="always"), post(path), CALL.encode())
+    assert answer.error["code"] == -31044

@@ -167,6 +167,22 @@ class TestACallThatGoesOn:
         with pytest.raises(StateClosed):
             first.state["n"] = 1
 
+    @pytest.mark.parametrize("resumed", [False, True])
+    async def test_an_answered_call_is_closed(self, resumed: bool) -> None:
+        """At once; one that was answered by an error, when its stream is taken up."""
+        broken = Broken()
+        if resumed:
+            await broken.happen()
+            request = broken.app._runtime.events.request_of(None, "1")
+            assert request is not None
+            request.answered = True
+            await broken.resume()
+        else:
+            broken.server.go.set()
+            await broken.client.tool("work", session=await broken.client.create())
+        with pytest.raises(StateClosed):
+            broken.handler_s.state["n"] = 2
+
 
 @pytest.mark.parametrize(
     ("named", "params", "is_settled"),
@@ -215,3 +231,16 @@ def test_what_is_remembered_of_events_is_bounded() -> None:
     for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short), ("1", short), ("3", long)):
         events.remember(event_id, request)
     assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
+    """No server sees it, so a client names no transport session when it takes the stream up."""
+    broken = Broken()
+    broken.server.go.set()
+    client = Client(broken.app, modern=modern)
+    session = await client.create()
+    await client.tool("work", (b"mcp-session-id", session["sessionId"].encode()), session=session)
+    assert (await broken.resume()).status == 200
+    await client.delete(session)
+    assert (await broken.resume()).status == 405

@@ -205,3 +205,10 @@ async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options:
     assert ended == ([b"the-servers-own"] if OWN in answer else [])
     own, answer = answer, (200, SUCCESS)
     assert await is_led(client, NODE) is (led or own[0] == 401)  # the next one asks again
+
+
+@pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
+async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
+    """The server's own sessions die with the process, too."""
+    _, client = bridged(**options)
+    assert (await client.send("tools/call", None, await client.initialize())).result == {"content": 1}

@@ -367,3 +367,16 @@ def test_a_claim_of_a_later_version_is_skipped_and_a_null_claim_is_not() -> None
     assert accepted(signed(GOOD_HEADER, START + b',"later":{"nested":[1]},"nbf":null}')).jti == JTI
     for more in (b',"sub":null}', b',"cli":null,"cli":"x"}'):
         assert reason(signed(GOOD_HEADER, START + more)).startswith("token_claim_")
+
+
+def test_a_verified_token_is_not_verified_again() -> None:
+    by = tokens()
+    assert reason(TOKEN[:-4] + "AAAA", by=by) == "token_signature"
+    assert not by._young
+    assert accepted(TOKEN, by=by) is by.authentic(HS256, TOKEN)
+
+
+def test_claims_cannot_be_changed() -> None:
+    """They are shared by all requests of a session."""
+    with pytest.raises(AttributeError):
+        claims().expires_at = 0  # type: ignore[misc]
