@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -164,6 +166,24 @@ class TestItsStartAndStop:
         with pytest.raises(ZeroDivisionError):
             await life.wrapped().services.around(lambda _: 1 / 0, None).__aenter__()  # type: ignore[arg-type, return-value]
         assert life.steps == ["the store opens", "the store closes"]
+
+    async def test_of_several_lives_of_a_router_the_last_ends_ours(self, life: Life) -> None:
+        """As where an application is mounted twice."""
+
+        @asynccontextmanager
+        async def own(app: str) -> AsyncIterator[str]:
+            life.steps.append("the application starts")
+            yield f"state of {app}"
+            life.steps.append("the application stops")
+
+        services = life.wrapped().services
+        async with services.around(own, "app") as state, services.around(own, "app"):
+            life.steps.append("serves")
+        assert state == "state of app"
+        assert life.steps == [
+            *["the store opens", "the application starts", "work begins"] * 2,
+            *("serves", "the application stops", "work ends", "the application stops", "the store closes"),
+        ]
 
 
 SUCCESS = b'{"jsonrpc":"2.0","id":1,"result":{}}'
