@@ -198,7 +198,7 @@ MUTANTS: Final = {
         "_server/logs.py", "ascii(event.method[:_MAX_METHOD])", "event.method", "server/test_logs.py"
     ),
     "client-name-size": Mutant(
-        *("_protocol/labels.py", "return text[:MAX_CLIENT_CHARS] if", "return text if"), "protocol/test_labels.py"
+        *("_session/claims.py", "cut = self.client[:MAX_CLIENT_CHARS]", "cut = self.client"), "protocol/test_labels.py"
     ),
     "value-size": Mutant(
         *(

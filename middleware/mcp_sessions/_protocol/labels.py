@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from .._errors import ConfigurationError, Refusal
-from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
+from .._session.claims import Correlation, looks_like_session_id
 from .draft import INITIALIZE
 from .jsonrpc import SESSION_KEY, Message
 from .strict_json import DECODE_ERRORS, string
@@ -43,7 +43,7 @@ def client_of(message: Message) -> str | None:
         return None
     text = f"{client.name} {client.version}".strip()
     is_name = text.isprintable() and not looks_like_session_id(text)
-    return text[:MAX_CLIENT_CHARS] if text and is_name else None
+    return text if text and is_name else None
 
 
 MAX_CHARS: Final = 256
