@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import anyio
 import pages
+from conformance import server
 from conformance.content import Json, result, text
 from starlette.types import ASGIApp
 
 import mcp_sessions
-from conformance import server
 
 from . import trial
 
