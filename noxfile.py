@@ -23,12 +23,12 @@ LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 # leaves the tests marked `nightly` to the night. Each store passes the whole contract in `make test`, too.
 SLOW = (
     "tests/benchmarks",
-    "tests/client/test_real_clients.py",
     "tests/docs/examples",
     "tests/docs/test_pages.py",
     "tests/integration/test_bearer_auth.py",
     "tests/integration/test_clients.py",
     "tests/integration/test_javascript_clients.py",
+    "tests/integration/test_with_sessions.py",
     "tests/server/test_workers.py",
     "tests/stores/test_every_store.py",
     "tests/stores/test_postgres.py",

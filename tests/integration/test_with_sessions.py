@@ -1,9 +1,7 @@
 """The frameworks' own clients hold sessions, with one line more than without; and `docs/client.md` says how."""
 
-import gc
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,30 +11,16 @@ import pytest
 from environments import INSTALLED, needs
 from pages import DOCS, blocks, run
 
-from integration.servers import CELLS, COVERING, Cell, bare
+from client.peers import peer, served
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import FileStorage, MemoryStorage, __all__, fastmcp_transport, with_sessions
 from mcp_sessions.client._sessions import LEAVE_TIMEOUT
 from mcp_sessions.client._storage import LEEWAY
 
-from .peers import peer, served
+from .servers import CELLS, COVERING, Cell, bare
 
 http: Any = import_module("httpx2" if "httpx2" in INSTALLED else "httpx")
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # the SDK leaves some
-
-
-@pytest.fixture(scope="module", autouse=True)
-def leave_nothing_for_others() -> Iterator[None]:
-    """Collect what this module left while its filter is still in force."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn, which serves HTTP, runs on asyncio alone."""
-    return "asyncio"
 
 
 # --- what the page shows ---
