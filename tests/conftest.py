@@ -12,7 +12,7 @@ from environments import lacking
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["leaks"]
-collect_ignore_glob = ["docs/examples/test_*.py"] if lacking("mcp>=2") else []
+collect_ignore_glob = ["docs/examples/test_*.py"] if lacking("mcp>=2") else []  # which the examples are written for
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # programs that tests start are not measured, which would take twice as long
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)

@@ -30,7 +30,7 @@ _client: Final = msgspec.json.Decoder(_Client).decode
 
 
 def client_of(message: Message) -> str | None:
-    """Return the name and version that a sender gives itself, in `initialize` or in the modern `_meta`, or None."""
+    """Return the name and version, of any length, that a sender gives itself in `initialize` or `_meta`, or None."""
     if message.method == INITIALIZE:
         given = message.params.client_info
     else:
