@@ -7,7 +7,9 @@ import logging
 import math
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Final
 
 import fastmcp.server.dependencies as fastmcp_dependencies
@@ -22,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError, create_model
 from signers import ED25519, NEW, OLD, private_pem, public_pem
 from starlette.requests import Request
 
-from mcp_sessions import ConfigurationError, KeyRing, MCPSessionsError, Principal, add_sessions
+from mcp_sessions import ConfigurationError, DataError, KeyRing, MCPSessionsError, Principal, add_sessions
 from mcp_sessions.handles import (
     ALPHABET,
     DATA_KEY,
@@ -339,6 +341,46 @@ async def test_expired_handles_are_not_listed_and_not_kept_for_long() -> None:
             handles.verify("account", account): ["account", None, True],
             handles.verify("browser", browser): ["browser", None, False],
         }
+
+
+def reserved(handle: str) -> list[str]:
+    """Names under which a client might hope to reach what the package keeps in a session's data."""
+    stored = ["mcp-sessions/handles", "handles", "mcp-sessions\0handles", "\0mcp-sessions\0handles", "\0handles"]
+    return [*stored, "\\u0000mcp-sessions\\u0000handles", "mcp-sessions:handles", "MCP-Sessions/Handles", handle]
+
+
+@pytest.mark.xfail(strict=True, reason="the kept handles have a name that every client can choose")
+async def test_no_name_in_data_mints_a_handle() -> None:
+    """Neither through any method nor through a fork or a test's data; a name that looks so stays the application's."""
+    forged = {ID: ["basket", None, False]}
+    names = reserved(PINNED)
+    public = [name for name in names if "\0" not in name]
+    with session_for_test(data=dict.fromkeys(public, forged)) as session:
+        for name in names:
+            for change in (
+                partial(session.data.set, name, forged),
+                partial(session.data.set, name, forged, ttl=60),
+                partial(session.data.update, name, lambda _: forged),
+            ):
+                with nullcontext() if name in public else pytest.raises(DataError):
+                    await change()
+        assert await HANDLES.of(session) == []
+        kept = await HANDLES.keep(session, "basket", HANDLES.mint("basket"))
+        for name in public:
+            assert await session.data.get(name) == forged
+            await session.data.delete(name)
+            assert await session.data.increment(name) == 1
+        assert await HANDLES.of(session) == [kept]
+
+
+@pytest.mark.xfail(strict=True, reason="whoever calls is given the handles of everybody who kept one")
+async def test_kept_handles_stay_their_holders() -> None:
+    """Handles of another audience, and of another principal in one session, are not minted anew for the caller."""
+    with session_for_test() as session:
+        for other in (made(audience="bank"), made(caller=BOB), made(caller=None)):
+            await other.keep(session, "basket", other.mint("basket"))
+            assert await HANDLES.of(session) == []
+            assert len(await other.of(session)) == 1
 
 
 async def test_kept_handles_outlive_the_key_that_made_them() -> None:

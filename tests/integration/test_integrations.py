@@ -179,6 +179,25 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
 
 
 @every_era
+@pytest.mark.xfail(strict=True, reason="FastMCP's values have names that every client can choose")
+async def test_no_name_in_data_reaches_fastmcps_state(modern: bool) -> None:
+    """So a client that chooses a name cannot show itself components; the name stays the application's."""
+    mcp = remembering(SessionStateStore())
+
+    @mcp.tool
+    async def keep(key: str, session: Session = FastMCPDepends(mcp_sessions.require_session)) -> str:
+        await session.data.set(key, {"value": "forged"})
+        return str(await session.data.get(key))
+
+    async with served(mcp, modern=modern) as client:
+        held = await client.create()
+        await client.call("swap", held, value="mine")
+        for key in ("fastmcp:value", "value", "fastmcp/value", "fastmcp:_visibility_rules"):
+            assert await client.call("keep", held, key=key) == "{'value': 'forged'}"
+        assert await client.call("swap", held) == "mine"
+
+
+@every_era
 async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
     otherwise = MemoryStore()
     async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:

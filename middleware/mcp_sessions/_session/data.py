@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from .._errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
+from .claims import AUDIENCE
 
 MAX_KEY_BYTES: Final = 256  # of UTF-8
 MAX_ROUNDS: Final = 1000  # each is lost only when another change got through
@@ -31,6 +32,7 @@ class Namespace(msgspec.Struct, frozen=True):
     max_bytes: int  # of its names (UTF-8) and values in all
     subject: str | None = None  # whose session it is, where that counts
     max_subject_bytes: int | None = None  # of all sessions of that subject, with `VALUE_COST` for each value
+    audience: str = AUDIENCE  # the deployment; each counts what its own sessions keep
 
 
 class DataStore(Protocol):

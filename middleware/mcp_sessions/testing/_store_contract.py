@@ -20,6 +20,7 @@ from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLa
 from .._session.claims import AUDIENCE
 from .._session.data import Namespace
 from ..stores._base import VALUE_COST, Ended, Record, SessionStatus, Store
+from ._audience_contract import AudienceContract
 from ._contract import (
     ALICE,
     BOB,
@@ -313,7 +314,7 @@ def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Na
     return Namespace(session(name, subject=subject).ref, LATER, 10_000, subject, most)
 
 
-class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
+class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract, AudienceContract):
     """The tests of every store: derive a test class from it, and override the fixture `make_store`.
 
     A store that cannot count what a principal's sessions take together sets the last two tests of data to None.
