@@ -40,7 +40,7 @@ class DictStore:
         self.cutoffs: dict[tuple[str, str | None], float] = {}
         self.records: dict[str, Entry] = {}
         self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
-        self.subjects: dict[str, str | None] = {}  # the owner of the data
+        self.accounts: dict[str, str | None] = {}  # whose data it is: a principal's, in one deployment
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -179,9 +179,9 @@ class DictStore:
         kept = {key: item for key, item in items.items() if item[0] is not None}
         size = _size(kept)
         stores.check_size(namespace, size)
-        self.subjects[namespace.owner] = namespace.subject
-        if namespace.subject is not None:
-            of = [items for owner, items in self.data.items() if self.subjects[owner] == namespace.subject]
+        self.accounts[namespace.owner] = namespace.account
+        if namespace.account is not None:
+            of = [items for owner, items in self.data.items() if self.accounts[owner] == namespace.account]
             before = sum(_size(items) + len(items) * stores.VALUE_COST for items in of)
             own = self.data.get(namespace.owner, {})
             more = size - _size(own) + (len(kept) - len(own)) * stores.VALUE_COST

@@ -212,7 +212,16 @@ MUTANTS: Final = {
         *("_session/data.py", "if isinstance(one, dict) and not isinstance(key, str)", "if False"),
         "session/test_data.py",
     ),
+    "reserved-names": Mutant(
+        *("_session/data.py", "if type(key) is ReservedName:", 'if "\\0" in str(key):'),
+        "integration/test_handles.py::test_no_name_in_data_mints_a_handle",
+    ),
+    "handle-holder": Mutant("handles.py", " and owner in owners", "", "integration/test_handles.py"),
     # stores
+    "quota-audience": Mutant(
+        *("_session/data.py", 'f"{self.subject} {self.audience}"', "self.subject"),
+        "stores/test_contract.py server/test_audiences.py",
+    ),
     "cutoff": Mutant(BASE, "facts.ended or issued_at < facts.cutoff_time", "facts.ended", MEMORY_TESTS),
     "epoch": Mutant(BASE, "facts.epoch <= issued_at", "True", "stores/test_every_store.py"),
     "unrecorded": Mutant(

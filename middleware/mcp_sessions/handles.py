@@ -24,6 +24,7 @@ from ._server import option_types
 from ._server.option_types import Seconds
 from ._server.principal import from_scope
 from ._session.claims import Principal
+from ._session.data import ReservedName
 from ._session.session import Session, find_session, framework_scope
 from ._tokens.keyfile import Keys, key_source
 from ._tokens.keys import Key, KeyRing, encode_fields
@@ -40,7 +41,7 @@ LAYOUT: Final = {"key": 2, "id": 26, "expiry": 7, "tag": 13}  # characters of ea
 MAX_CHARS: Final = 64
 BODY_CHARS: Final = sum(LAYOUT.values())
 MAX_TYPE_CHARS: Final = MAX_CHARS - 1 - BODY_CHARS
-DATA_KEY: Final = "mcp-sessions/handles"  # of a session's data: the public parts of each handle kept, never its text
+DATA_KEY: Final = ReservedName("handles", "kept")  # of a session's data: the parts of each handle but its text
 
 _TYPE: Final = r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
 _CLASS: Final = "[0-9a-hjkmnp-tv-z]"
@@ -287,17 +288,22 @@ class Handles:
         Raises `HandleError` as `verify`, and `DataError` where the session's data cannot be changed.
         """
         found = self.read(type, handle, session=session)
-        entry = [found.type, found.expires_at, found.bound]
+        (owner, *_) = self._owners()
+        entry = [found.type, found.expires_at, found.bound, owner]
         await session.data.update(DATA_KEY, lambda kept: {**self._live(kept), found.id: entry}, default={})
         return handle
 
     async def of(self, session: Session, type: str | None = None) -> list[str]:
-        """Return the valid handles recorded in a session, of one type or all, oldest first, under the current key."""
+        """Return the caller's valid handles recorded in a session, of one type or all, oldest first.
+
+        They are those that `keep` recorded for this principal and audience, under the current key.
+        """
         signing, within = self._ring(self._clock()).signing, self._holder(..., session)
+        owners = self._owners()
         return [
             mint(signing, kind, name, within if bound else replace(within, session=None), expires_at=expires_at)
-            for name, (kind, expires_at, bound) in self._live(await session.data.get(DATA_KEY, {})).items()
-            if type in {None, kind}
+            for name, (kind, expires_at, bound, owner) in self._live(await session.data.get(DATA_KEY, {})).items()
+            if type in {None, kind} and owner in owners
         ]
 
     async def forget(self, session: Session, id: str) -> None:
@@ -309,6 +315,14 @@ class Handles:
     def _live(self, kept: dict[str, Any]) -> dict[str, Any]:
         now = self._clock()
         return {name: entry for name, entry in kept.items() if entry[1] is None or now < entry[1]}
+
+    def _owners(self) -> list[str]:
+        """Return the names of the caller as the holder of kept handles, by each key; that of the signing one first."""
+        names = [""]  # the session's principal, which stays the same
+        if self._principal is not None:
+            principal = self._principal()
+            names = ["anonymous"] if principal is None else self._ring(self._clock()).subjects(principal)
+        return [f"{name} {self._audience}" for name in names]
 
     def _holder(self, principal: _Principal, session: Session | None) -> Holder:
         if isinstance(principal, EllipsisType):

@@ -179,7 +179,6 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
 
 
 @every_era
-@pytest.mark.xfail(strict=True, reason="FastMCP's values have names that every client can choose")
 async def test_no_name_in_data_reaches_fastmcps_state(modern: bool) -> None:
     """So a client that chooses a name cannot show itself components; the name stays the application's."""
     mcp = remembering(SessionStateStore())

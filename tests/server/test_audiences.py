@@ -45,7 +45,6 @@ async def kept(client: Client, *caller: Header) -> str:
 
 @pytest.mark.parametrize("kind", STORES)
 @CALLERS
-@pytest.mark.xfail(strict=True, reason="every audience counts the data of all")
 async def test_no_deployment_fills_the_data_of_another(kind: str, caller: list[Header], tmp_path: Path) -> None:
     store = STORES[kind](Clock(), tmp_path)
     shop, bank = deployments(store, **DATA)
@@ -96,7 +95,6 @@ async def test_a_principal_has_a_session_of_its_own_in_each(kind: str, tmp_path:
     await store.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the room in memory is one for all audiences")
 async def test_each_deployment_has_its_own_room_in_memory() -> None:
     """For records, data and revocations; the part that is kept for principals is its own, too."""
     store = MemoryStore(max_sessions=10, max_data_bytes=1900, max_entries=1, clock=Clock())

@@ -11,6 +11,7 @@ from starlette.types import Scope
 
 from mcp_sessions import CreateRefused, Principal, Session, Sessions
 from mcp_sessions._server import methods
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore
 
@@ -96,7 +97,7 @@ class TestAFork:
         refused = await client.send("sessions/fork", session=root)
         assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
         assert len(store._entries) <= int(all_of_them)
-        assert store._data.bytes == 0 or all_of_them
+        assert store._data[AUDIENCE].bytes == 0 or all_of_them
 
     async def test_that_on_create_refuses_leaves_nothing_behind(self, tracked: bool) -> None:
         """No record, no copy of the data; the parent is as it was."""
@@ -111,7 +112,7 @@ class TestAFork:
         await client.tool("put", session=root, item="tea")
         refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
         assert refused.error == {"code": -31045, "message": "one cart is enough"}
-        assert (len(store._data._values), len(store._entries)) == (1, int(tracked))
+        assert (len(store._data[AUDIENCE]._values), len(store._entries)) == (1, int(tracked))
         assert await in_cart(client, root) == 1
 
 

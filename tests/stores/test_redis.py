@@ -535,7 +535,7 @@ async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
         "session:unrecorded": 3660,
         f"cutoff:mcp-sessions:{ALICE}": 7260,
         **dict.fromkeys(("index", "principals", "due:mcp-sessions", "usage", "sizes"), week + 3660),
-        "epoch:5": -1,
+        "epoch:6": -1,
         "servers": -1,
     }
     assert ttls.keys() == expected.keys()

@@ -148,4 +148,5 @@ def _idle(runtime: Runtime) -> int | None:
 
 def _place(runtime: Runtime, subject: str, expires_at: int = 0) -> Namespace:
     """Return where the store has the session of a principal, until it expires."""
-    return Namespace(ref_of(f"principal/{subject}/{runtime.audience}"), expires_at, _MAX_BYTES)
+    owner = ref_of(f"principal/{subject}/{runtime.audience}")
+    return Namespace(owner, expires_at, _MAX_BYTES, audience=runtime.audience)

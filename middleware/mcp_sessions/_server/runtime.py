@@ -217,7 +217,7 @@ class Runtime:
         """Return a session's place in the store."""
         limits = self.limits
         most = limits.anonymous_data_bytes if subject is None else limits.data_bytes_per_principal
-        return Namespace(ref, expires_at, limits.data_bytes, subject or ANONYMOUS, most)
+        return Namespace(ref, expires_at, limits.data_bytes, subject or ANONYMOUS, most, self.audience)
 
     def data(self, ref: str, expires_at: int, subject: str | None = None) -> Data:
         place, limit, clock = self.namespace(ref, expires_at, subject), self.limits.value_bytes, self.clock

@@ -12,12 +12,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from .._errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
 from .claims import AUDIENCE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_KEY_BYTES: Final = 256  # of UTF-8
 MAX_ROUNDS: Final = 1000  # each is lost only when another change got through
@@ -32,7 +35,26 @@ class Namespace(msgspec.Struct, frozen=True):
     max_bytes: int  # of its names (UTF-8) and values in all
     subject: str | None = None  # whose session it is, where that counts
     max_subject_bytes: int | None = None  # of all sessions of that subject, with `VALUE_COST` for each value
-    audience: str = AUDIENCE  # the deployment; each counts what its own sessions keep
+    audience: str = AUDIENCE  # the deployment that the session belongs to
+
+    @property
+    def account(self) -> str | None:
+        """The name under which the data of a subject is counted, or None: each deployment counts for itself."""
+        return None if self.subject is None else f"{self.subject} {self.audience}"  # no subject has a blank
+
+
+class ReservedName(str):
+    """The name of a value that a library of this package keeps in a session's data.
+
+    It is a type of its own, which no client's text is, and is stored under a name with NUL, which `Data` refuses from
+    everybody else: so an application may use every name that it can write, and none of them is a library's.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, library: str, key: str) -> Self:
+        """Return the name of a library's value; `DataError` if no value can have this key."""
+        return super().__new__(cls, f"\0{library}\0{_name(key)}")
 
 
 class DataStore(Protocol):
@@ -241,6 +263,8 @@ class SyncData:
 
 
 def _name(key: object) -> str:
+    if type(key) is ReservedName:
+        return str(key)
     if isinstance(key, str) and "\0" not in key and len(key) <= MAX_KEY_BYTES:
         try:
             if 0 < len(key.encode("utf-8")) <= MAX_KEY_BYTES:

@@ -63,7 +63,10 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """Return a part of the state, itself a mapping, for the library of this name to use on its own."""
+        """Return a part of the state, itself a mapping, for the library of this name to use on its own.
+
+        It is the value of this name in the state. If clients choose names, keep their values in a section, too.
+        """
         return Section(self, name)
 
 

@@ -8,25 +8,24 @@ Sources: FastMCP's `session_state_store=`; the protocol `AsyncKeyValue` of py-ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from .._server.current import current_session, require_session
+from .._session.data import ReservedName
 from .._session.session import Session, find_session
 
 if TYPE_CHECKING:
     from key_value.aio.protocols.key_value import AsyncKeyValue
 
-__all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
-
-SECTION: Final = "fastmcp:"
-"""The prefix of FastMCP's values in `session.data`."""
+__all__ = ["SessionStateStore", "current_session", "require_session"]
 
 
 class SessionStateStore:
     """FastMCP's state in the session's data: `FastMCP("cart", session_state_store=SessionStateStore())`.
 
     `ctx.set_state` and `ctx.get_state` then use the session of the request, in both eras, on every worker, until it
-    ends; `ctx.enable_components` and the like do so for clients of the legacy era. The limits of `session.data` apply.
+    ends; `ctx.enable_components` and the like do so for clients of the legacy era. The limits of `session.data` apply,
+    but none of its names reaches a value of FastMCP's.
     `ctx.set_state` replaces the previous value: use `session.data.update` if parallel calls must not lose changes.
     """
 
@@ -115,4 +114,6 @@ def _locate(key: str) -> tuple[Session | None, str]:
         prefix = f"{get_context().session_id}:"  # of FastMCP's own keys: the id that it gave the request
     except RuntimeError:  # FastMCP is handling nothing
         return None, key
-    return (session, SECTION + key.removeprefix(prefix)) if key.startswith(prefix) else (None, key)
+    if not key.startswith(prefix):
+        return None, key
+    return session, ReservedName("fastmcp", key.removeprefix(prefix))

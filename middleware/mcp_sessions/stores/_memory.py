@@ -1,7 +1,7 @@
 """A store in this process's memory: for one worker, and for tests.
 
 Everything is bounded, and nothing is ever evicted to make room: a forgotten revocation is a deleted session that works
-again. What expires lies in heaps, since a scan of everything would stop the event loop.
+again. What expires lies in heaps, since a scan of everything would stop the event loop. Each audience has as much room.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -73,7 +74,7 @@ class _Values:
 
 
 class _SessionData:
-    """The data of all sessions. Expired values are not read, and are dropped before anything is measured.
+    """The data of an audience's sessions. Expired values are not read, and are dropped before anything is measured.
 
     A quarter of the room is kept from sessions without a principal, who have one account together.
     """
@@ -144,6 +145,8 @@ class _SessionData:
 class MemoryStore:
     """Sessions of one process, in memory. They are lost when the process ends, so its keys should not outlive it.
 
+    If middlewares with different audiences share one, each audience has as much room as the arguments say.
+
     Args:
         max_entries: The maximum number of revocations at once; further ones are refused.
         max_sessions: The maximum number of recorded sessions at once; further ones are refused. A tenth is reserved for
@@ -169,7 +172,8 @@ class MemoryStore:
         self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = clock
-        self._revoked = _Deadlines()  # sessions by their names, and the places of cutoffs
+        # By audience: sessions that ended by their names, and the places of cutoffs.
+        self._revoked: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._cutoffs: dict[str, float] = {}  # by principal and audience, with a blank that no session's name has
         self._entries: dict[str, Record] = {}
         self._reasons: dict[str, str] = {}  # why recorded sessions ended
@@ -177,15 +181,15 @@ class MemoryStore:
         # By audience: when a session was seen last, and when it expires or, once it has ended, its lease runs out.
         self._seen: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
-        self._data = _SessionData(max_data_bytes, self._full)
-        self._anonymous = 0  # records of sessions without a principal, of all audiences
+        self._data: defaultdict[str, _SessionData] = defaultdict(partial(_SessionData, max_data_bytes, self._full))
+        self._recorded: Counter[tuple[str, bool]] = Counter()  # by audience, and by whether there is a principal
         self._log = base.MinuteLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    def _has_ended(self, ref: str) -> bool:
-        return ref in self._revoked or ref in self._reasons
+    def _has_ended(self, ref: str, audience: str) -> bool:
+        return ref in self._revoked[audience] or ref in self._reasons
 
     def _cutoff_time(self, audience: str, subject: str | None) -> float:
         return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
@@ -193,7 +197,7 @@ class MemoryStore:
     def _facts(self, claims: Claims) -> Facts:
         entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, claims.subject)
         seen_at = None if entry is None else entry.seen_at
-        return Facts(self._has_ended(claims.ref), cutoff_time, 0, registered=False, seen_at=seen_at)
+        return Facts(self._has_ended(claims.ref, claims.audience), cutoff_time, 0, registered=False, seen_at=seen_at)
 
     async def status(self, claims: Claims) -> SessionStatus:
         return base.status_of(claims.issued_at, self._facts(claims))
@@ -210,11 +214,11 @@ class MemoryStore:
         return status
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        now = self._drop_expired()
-        if self._has_ended(record.ref):
+        now, audience = self._drop_expired(), record.audience
+        if self._has_ended(record.ref, audience):
             return False
-        self._check_room()
-        self._revoked[record.ref] = record.expires_at
+        self._check_room(audience)
+        self._revoked[audience][record.ref] = record.expires_at
         if (entry := self._entries.get(record.ref)) is not None:
             self._end(entry, reason, now + (lease or 0))
         if lease is None:
@@ -225,27 +229,29 @@ class MemoryStore:
         self._drop_expired()
         place = f"{subject or ''} {audience}"
         if place not in self._cutoffs:
-            self._check_room()
+            self._check_room(audience)
         self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
-        self._revoked[place] = max(expires_at, self._revoked.get(place, 0))
+        self._revoked[audience][place] = max(expires_at, self._revoked[audience].get(place, 0))
 
     async def register_at_epoch(self, claims: Claims) -> None:
         """Do nothing: what this process loses, it loses whole."""
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        if record.ref in self._entries or record.ref in self._revoked:
+        audience, is_anonymous = record.audience, record.subject is None
+        if record.ref in self._entries or record.ref in self._revoked[audience]:
             return
         lists = self._lists(record)
         cutoff_time = self._cutoff_time(record.audience, record.subject)
         if max_sessions is not None and len(lists[1]) - bisect_left(lists[1], (cutoff_time, "")) >= max_sessions:
             raise refusal("sessions_full")
-        is_crowded = record.subject is None and self._anonymous >= self._max_sessions - self._max_sessions // 10
-        if is_crowded or len(self._entries) >= self._max_sessions:
+        anonymous, own = self._recorded[audience, True], self._recorded[audience, False]
+        is_crowded = is_anonymous and anonymous >= self._max_sessions - self._max_sessions // 10
+        if is_crowded or anonymous + own >= self._max_sessions:
             raise self._full()
         self._entries[record.ref] = record
-        self._anonymous += record.subject is None
-        self._seen[record.audience][record.ref] = record.seen_at
-        self._deadlines[record.audience][record.ref] = record.expires_at
+        self._recorded[audience, is_anonymous] += 1
+        self._seen[audience][record.ref] = record.seen_at
+        self._deadlines[audience][record.ref] = record.expires_at
         for listed in lists:
             insort(listed, record.position)
 
@@ -289,32 +295,34 @@ class MemoryStore:
                 break
             entry = self._entries[ref]
             reason = self._reasons.get(ref) or ("expired" if entry.expires_at <= now else "idle")
-            if not self._has_ended(ref):  # an idle one must not come back
-                self._check_room()
-                self._revoked[ref] = entry.expires_at
+            if not self._has_ended(ref, audience):  # an idle one must not come back
+                self._check_room(audience)
+                self._revoked[audience][ref] = entry.expires_at
             self._end(entry, reason, now + lease)
             claimed[ref] = Ended(entry, reason)
         return list(claimed.values())
 
     async def purge(self, *refs: str) -> None:
         for ref in refs:
-            self._data.drop(ref)
+            for data in self._data.values():
+                data.drop(ref)
             if (entry := self._entries.pop(ref, None)) is not None:
-                self._anonymous -= entry.subject is None
+                self._recorded[entry.audience, entry.subject is None] -= 1
                 self._seen[entry.audience].pop(ref, None)
                 self._deadlines[entry.audience].pop(ref)
                 if self._reasons.pop(ref, None) is None:
                     self._unlist(entry)
 
-    def _check_room(self) -> None:
-        if len(self._revoked) >= self._max_entries:
+    def _check_room(self, audience: str) -> None:
+        if len(self._revoked[audience]) >= self._max_entries:
             raise self._full()
 
     def _full(self) -> StoreFull:
         if self._log.is_due("full"):
             sessions = max((len(listed) for (_, of), listed in self._listed.items() if of), default=0)
-            data = max((amount for of, amount in self._data.of_subjects.items() if of is not None), default=0)
-            base.log_full(StoreUsage(len(self._entries), sessions, self._data.bytes, data))
+            each = [item for data in self._data.values() for item in data.of_subjects.items()]
+            data = sum(amount for _, amount in each), max((amount for of, amount in each if of is not None), default=0)
+            base.log_full(StoreUsage(len(self._entries), sessions, *data))
         return StoreFull()
 
     def _end(self, entry: Record, reason: str, lease_until: float) -> None:
@@ -334,48 +342,51 @@ class MemoryStore:
             del self._listed[record.audience, record.subject or ""]
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._data.find(namespace.owner, key, self._clock())[0]
+        return self._data[namespace.audience].find(namespace.owner, key, self._clock())[0]
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
-        now = self._check_changeable(namespace)
-        self._data.put(namespace, {key: (value, math.inf if expires_at is None else expires_at)}, now)
+        data, now = self._changeable(namespace)
+        data.put(namespace, {key: (value, math.inf if expires_at is None else expires_at)}, now)
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        now = self._check_changeable(namespace)
-        value, ends = self._data.find(namespace.owner, key, now)
+        data, now = self._changeable(namespace)
+        value, ends = data.find(namespace.owner, key, now)
         if value == old:
-            self._data.put(namespace, {key: (new, ends)}, now)
+            data.put(namespace, {key: (new, ends)}, now)
         return value == old
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        now = self._check_changeable(namespace)
-        value, ends = self._data.find(namespace.owner, key, now)
+        data, now = self._changeable(namespace)
+        value, ends = data.find(namespace.owner, key, now)
         total = base.checked_add(value, by)
-        self._data.put(namespace, {key: (b"%d" % total, ends)}, now)
+        data.put(namespace, {key: (b"%d" % total, ends)}, now)
         return total
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        now = self._check_changeable(target)
-        self._data.put(target, self._data.items(namespace.owner), now)
+        data, now = self._changeable(target)
+        data.put(target, self._data[namespace.audience].items(namespace.owner), now)
 
-    def _check_changeable(self, namespace: Namespace) -> float:
-        now = self._drop_expired()
-        base.check_changeable(namespace, now, self._leeway, has_ended=self._has_ended(namespace.owner))
-        return now
+    def _changeable(self, namespace: Namespace) -> tuple[_SessionData, float]:
+        """Return the data that a namespace is part of, and the time; raise `DataGone` where its session has ended."""
+        now, has_ended = self._drop_expired(), self._has_ended(namespace.owner, namespace.audience)
+        base.check_changeable(namespace, now, self._leeway, has_ended=has_ended)
+        return self._data[namespace.audience], now
 
     def _drop_expired(self) -> float:
         """Drop some of what has expired, and return the time."""
         now = self._clock()
-        expired_before, data = now - self._leeway, self._data
-        for name in self._revoked.pop_due(expired_before):
-            self._cutoffs.pop(name, None)
-        for owner in data.deadlines.pop_due(expired_before):
-            if owner in self._entries:  # its `on_end` may still read the data
-                data.deadlines[owner] = expired_before + _RECHECK_AFTER
-            else:
-                data.drop(owner)
+        expired_before = now - self._leeway
+        for revoked in self._revoked.values():
+            for name in revoked.pop_due(expired_before):
+                self._cutoffs.pop(name, None)
+        for data in self._data.values():
+            for owner in data.deadlines.pop_due(expired_before):
+                if owner in self._entries:  # its `on_end` may still read the data
+                    data.deadlines[owner] = expired_before + _RECHECK_AFTER
+                else:
+                    data.drop(owner)
         return now
 
 

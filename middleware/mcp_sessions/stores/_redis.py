@@ -333,7 +333,7 @@ class RedisStore:
             named = [keys("ended", namespace.owner), keys("session", namespace.owner), keys.usage, keys.sizes]
             times = (repr(now), self._ttl(until), self._ttl(until, recorded=True))
             limit = "" if namespace.max_subject_bytes is None else namespace.max_subject_bytes
-            counted = ("", "") if namespace.subject is None else (1, namespace.subject)
+            counted = ("", "") if namespace.account is None else (1, namespace.account)
             of = (namespace.owner, *times, namespace.max_bytes, *counted, limit)
             found = await self._run(script, named, *of, *args, idempotent=False)
         if found[0] == b"crowded":

@@ -16,9 +16,9 @@ _DATA: Final = (
     + """
 local ended, session, usage, sizes = unpack(KEYS)
 local ref, now, ttl, kept, max = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5])
-local is_counted, subject, limit, name = ARGV[6] ~= '', ARGV[7], tonumber(ARGV[8]), ARGV[9]
+local is_counted, account, limit, name = ARGV[6] ~= '', ARGV[7], tonumber(ARGV[8]), ARGV[9]
 if redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 then return {'gone'} end
-if not is_counted then subject, limit = redis.call('HGET', session, '$'), nil end
+if not is_counted then account, limit = redis.call('HGET', session, '$'), nil end
 
 local function is_over(moment) return moment and not (now < tonumber(moment)) end
 local function live()
@@ -43,12 +43,12 @@ local function sweep()
   end
 end
 local function count_anew(before, after)
-  uncount(usage, sizes, string.format('%s %d %s', ref, before, subject))
+  uncount(usage, sizes, string.format('%s %d %s', ref, before, account))
   if after > 0 then
     local ends = now + redis.call('TTL', session)
-    redis.call('HSET', session, '$', subject)
-    redis.call('ZADD', sizes, ends, string.format('%s %d %s', ref, after, subject))
-    add(usage, subject, after)
+    redis.call('HSET', session, '$', account)
+    redis.call('ZADD', sizes, ends, string.format('%s %d %s', ref, after, account))
+    add(usage, account, after)
     for _, key in ipairs({usage, sizes}) do keep(key, kept) end
   end
   sweep()
@@ -66,12 +66,12 @@ local function apply(items)
   if count == 0 then redis.call('HDEL', session, '#', 'n', '$')
   else redis.call('HSET', session, '#', bytes, 'n', count) end
   keep(session, redis.call('HEXISTS', session, 'm') == 1 and kept or ttl)
-  if subject then count_anew(before, after) end
+  if account then count_anew(before, after) end
 end
 local function excess(items)
   local bytes, _, before, after = sizes_with(items)
   if bytes > max then return 'large' end
-  local all = limit and tonumber(redis.call('ZSCORE', usage, subject) or 0)
+  local all = limit and tonumber(redis.call('ZSCORE', usage, account) or 0)
   if limit and after > before and all + after - before > limit then return 'crowded', all, after - before end
 end
 local function make_room()
@@ -91,8 +91,8 @@ local function change(items)
 end
 """
 )
-# Keys: ended session usage sizes. Arguments: ref now ttl ttl-while-recorded max-bytes is-counted principal its-limit
-# name, and what stands above each. -> done, gone, large, or crowded and the principal's bytes and those to be added.
+# Keys: ended session usage sizes. Arguments: ref now ttl ttl-while-recorded max-bytes is-counted account its-limit
+# name, and what stands above each. -> done, gone, large, or crowded and the account's bytes and those to be added.
 
 # {name value ends}...
 WRITE: Final = Script(

@@ -26,7 +26,8 @@ class Script:
 
 # A session's hash holds the fields of its record: member, expires, seen, audience, trace, principal hashes, reason of
 # its end (x), end of its lease; and its data: under ':' and a name the value, under '=' and a name when that is over,
-# under '#' the bytes and under 'n' the number of all values, under '$' the principal that they are counted for.
+# under '#' the bytes and under 'n' the number of all values, under '$' the account (a principal and an audience) that
+# they are counted for.
 
 KEEP: Final = """
 local function keep(key, ttl)
@@ -42,22 +43,23 @@ local function members(audience, member)
 end
 local function unlist(index, principals, audience, member)
   local of_all, own, subject = members(audience, member)
-  if redis.call('ZREM', index, of_all, own) > 0 and redis.call('ZINCRBY', principals, -1, subject) == '0' then
-    redis.call('ZREM', principals, subject)
+  local account = subject .. ' ' .. audience
+  if redis.call('ZREM', index, of_all, own) > 0 and redis.call('ZINCRBY', principals, -1, account) == '0' then
+    redis.call('ZREM', principals, account)
   end
 end
 """
 
-# What the data of each principal takes: '*' is the sum of all. `sizes` names the session, its size and its principal.
+# What the data of each account takes: '*' is the sum of all. `sizes` names the session, its size and its account.
 COUNT_USAGE: Final = """
-local function add(usage, subject, size)
-  for _, name in ipairs({subject, '*'}) do
+local function add(usage, account, size)
+  for _, name in ipairs({account, '*'}) do
     if redis.call('ZINCRBY', usage, size, name) == '0' then redis.call('ZREM', usage, name) end
   end
 end
 local function uncount(usage, sizes, entry)
-  local size, subject = string.match(entry, ' (%d+) (%S*)$')
-  if redis.call('ZREM', sizes, entry) == 1 then add(usage, subject, -size) end
+  local size, account = string.match(entry, '^%S+ (%d+) (.*)$')
+  if redis.call('ZREM', sizes, entry) == 1 then add(usage, account, -size) end
 end
 """
 
@@ -129,7 +131,7 @@ end
 redis.call('HSET', session, 'm', member, 'a', audience, unpack(ARGV, 8))
 redis.call('ZADD', due, ARGV[7], member)
 redis.call('ZADD', index, 0, of_all, 0, own)
-redis.call('ZINCRBY', principals, 1, subject)
+redis.call('ZINCRBY', principals, 1, subject .. ' ' .. audience)
 for _, key in ipairs({session, due, index, principals}) do keep(key, ttl) end
 return {epoch, 1}
 """,
@@ -298,7 +300,7 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.epoch = self("epoch", "5")  # with the number of the format
+        self.epoch = self("epoch", "6")  # with the number of the format
         self.servers = self("servers")
         self.index, self.principals = self("index"), self("principals")
         self.usage, self.sizes = self("usage"), self("sizes")

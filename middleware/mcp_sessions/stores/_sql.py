@@ -244,9 +244,9 @@ class SQLStore(ABC):
             "now": now,
             "owner": namespace.owner,
             "expires_at": namespace.expires_at,
-            "account": namespace.subject,
+            "account": namespace.account,
             "part": _part(namespace.owner),
-            "usage": f"data {namespace.subject}",
+            "usage": f"data {namespace.account}",
             "max_bytes": namespace.max_bytes,
             "max_subject_bytes": None if namespace.subject is None else namespace.max_subject_bytes,
         }

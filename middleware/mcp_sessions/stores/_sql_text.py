@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ._base import VALUE_COST, Record
 
-FORMAT: Final = 6  # of the tables
+FORMAT: Final = 7  # of the tables
 APPLICATION_ID: Final = 0x6D637073  # "mcps": tells a file of this package from others
 
 
@@ -59,8 +59,8 @@ TABLES: Final = (
         owner {sorted_text} NOT NULL, key {blob} NOT NULL, value {blob} NOT NULL, expires_at double precision,
         PRIMARY KEY (owner, key)
     )""",
-    # Bytes of a principal's data, and recorded sessions without a principal by the hour of their beginning; in parts,
-    # so that transactions seldom wait for each other's commits.
+    # Bytes of a principal's data in an audience, and an audience's recorded sessions without a principal by the hour of
+    # their beginning; in parts, so that transactions seldom wait for each other's commits.
     """CREATE TABLE usage (
         name {sorted_text} NOT NULL, hour bigint NOT NULL, part bigint NOT NULL, amount bigint NOT NULL,
         PRIMARY KEY (name, hour, part)
@@ -223,7 +223,8 @@ SWEEP: Final = (
 USAGE: Final = """
     SELECT (SELECT count(*) FROM sessions WHERE created_at IS NOT NULL), (SELECT coalesce(max(number), 0) FROM (
             SELECT count(*) AS number FROM sessions
-            WHERE subject IS NOT NULL AND created_at IS NOT NULL AND reason IS NULL GROUP BY subject
+            WHERE subject IS NOT NULL AND created_at IS NOT NULL AND reason IS NULL
+            GROUP BY subject, audience
         ) AS of_each), (SELECT coalesce(sum(bytes), 0) FROM sessions), (SELECT coalesce(max(number), 0) FROM (
             SELECT sum(amount) AS number FROM usage WHERE substr(name, 1, 5) = 'data ' GROUP BY name
         ) AS of_each)

@@ -50,7 +50,6 @@ class AudienceContract(Fixtures):
             more = partial(store.register, Record.of(of(audience, "b", subject)), max_sessions=1)
             await refused(Refusal, more, match="Too many sessions")
 
-    @pytest.mark.xfail(strict=True, reason="every audience counts the data of all")
     @pytest.mark.parametrize("subject", [ALICE, ""])
     async def test_each_audience_has_its_own_room_for_data(self, store: Store, subject: str) -> None:
         """A principal, or all without one, may keep as much in each; what is purged makes room in one alone."""
@@ -65,7 +64,6 @@ class AudienceContract(Fixtures):
         for audience in AUDIENCES[1:]:
             await refused(PrincipalDataTooLarge, partial(store.write, full[audience], "k", b"x" * 700))
 
-    @pytest.mark.xfail(strict=True, reason="every audience counts the data of all")
     async def test_data_that_is_over_makes_room_in_its_audience(self, store: Store, clock: Clock) -> None:
         """Whichever deployment's change sweeps it away."""
         for audience in AUDIENCES:
