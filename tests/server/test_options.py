@@ -2,8 +2,10 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
+from functools import partial
 from typing import Any, get_type_hints
 
 import pytest
@@ -17,6 +19,7 @@ from starlette.routing import Route
 
 from mcp_sessions import (
     ConfigurationError,
+    KeyRing,
     Limits,
     MCPSessionMiddleware,
     Principal,
@@ -41,6 +44,9 @@ from mcp_sessions._server.options import (
     from_env,
     variable,
 )
+from mcp_sessions.client import with_sessions
+from mcp_sessions.handles import Handles
+from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore
 
 HOUR, DAY = 3600, 24 * 3600
 PAGE = (DOCS / "settings.md").read_text("utf-8")
@@ -122,8 +128,6 @@ def test_what_is_no_option_and_no_application_is_an_error() -> None:
     """A server's own object has a method that makes what can be called; what is nearly a key is a secret too."""
     with pytest.raises(FrozenInstanceError):
         Limits().batch = 0  # type: ignore[misc]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
-        sessions(Server(), lifetim=1)
     with pytest.raises(
         ConfigurationError, match=r"^object is not an ASGI application; wrap what its streamable_http_a"
     ):
@@ -131,6 +135,79 @@ def test_what_is_no_option_and_no_application_is_an_error() -> None:
     with pytest.raises(ConfigurationError) as refused:
         sessions(Server(), keys=[SECRET, "nearly-a-secret"])
     assert "nearly" not in str(refused.value)
+
+
+MISSPELT: list[tuple[Callable[..., Any], str, str]] = [
+    (partial(MCPSessionMiddleware, Server()), "lifetme", "did you mean lifetime=?"),
+    (partial(MCPSessionMiddleware.from_env, Server()), "lifetme", "did you mean lifetime=?"),
+    (partial(add_sessions, Starlette()), "lifetme", "did you mean lifetime=?"),
+    (partial(add_sessions, Starlette()), "pth", "did you mean path=?"),
+    (from_env, "stor", "did you mean store=?"),
+    (Limits, "bach", "did you mean batch=?"),
+    (Limits, "zqx", "these are known: body_bytes=, body_timeout=, batch=, "),
+    (TransportSessions, "cookies", "did you mean cookie=?"),
+    (Tracking, "sweep_intervall", "did you mean sweep_interval=?"),
+    (Wire, "era_", "did you mean era=?"),
+    (Telemetry, "span", "did you mean spans=?"),
+    (partial(Handles, SECRET), "lifetimes_", "did you mean lifetimes=?"),
+    (partial(KeyRing, [SECRET]), "ephemral", "did you mean ephemeral=?"),
+    (MemoryStore, "max_session", "did you mean max_sessions=?"),
+    (partial(SQLiteStore, "x.db"), "busy_timout", "did you mean busy_timeout=?"),
+    (partial(RedisStore, "redis://x"), "prefx", "did you mean prefix=?"),
+    (partial(PostgresStore, "postgresql://x"), "shema", "did you mean schema=?"),
+    (partial(with_sessions, "http://x/mcp"), "on_notfound", "did you mean on_not_found=?"),
+]
+
+
+@pytest.mark.xfail(strict=True, reason="Python says what it did not expect, and no more")
+@pytest.mark.parametrize(("call", "keyword", "remedy"), MISSPELT)
+def test_a_misspelt_keyword_says_what_was_meant(call: Callable[..., Any], keyword: str, remedy: str) -> None:
+    """As a variable does. It is an error of Python's kind, too, and never shows the value, which may be a secret."""
+    with pytest.raises(ConfigurationError, match=re.escape(remedy)) as refused:
+        call(**{keyword: "not-shown"})
+    assert isinstance(refused.value, TypeError)
+    assert f"unexpected keyword argument {keyword!r}; " in str(refused.value)
+    assert "not-shown" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [*GROUPS.values(), Handles, MCPSessionMiddleware, with_sessions, MemoryStore])
+def test_signatures_stay_as_they_are_written(kind: Any) -> None:
+    kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+@pytest.mark.xfail(strict=True, reason="only variables take durations with a unit")
+def test_durations_in_code_may_have_a_unit_as_in_a_variable() -> None:
+    """A number in quotes may not: what it counts would be a guess."""
+    app = sessions(Server(), lifetime="12h", idle_timeout="1.5h", tracked=Tracking(silence="2d", sweep_interval="5s"))
+    assert (app._runtime.lifetime, app._runtime.idle_timeout) == (12 * HOUR, 5400)
+    assert Limits(body_timeout="2m").body_timeout == 120
+    assert TransportSessions(lifetime=" 30d ").lifetime == 30 * DAY
+    handles = Handles(SECRET, lifetime="12h", clock=lambda: 0)
+    assert handles.read("basket", handles.mint("basket")).expires_at is not None
+    for wrong in ("60", "", "h", "12 hours", "nanh", "infd"):
+        with pytest.raises(
+            ConfigurationError, match=r"lifetime=.* a number, a timedelta, or text with a unit, as in '12h'"
+        ):
+            sessions(Server(), lifetime=wrong)
+
+
+REFERENCES = ["env:NAME_OF_A_VARIABLE", "file:/run/secrets/what"]
+
+
+@pytest.mark.xfail(strict=True, reason="taken literally")
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("option", ["store", "inspector_token", "audience", "issuer"])
+def test_what_is_no_key_is_not_found_by_reference(environ: pytest.MonkeyPatch, option: str, reference: str) -> None:
+    """In a variable neither. Else the name of a variable would be the password."""
+    said = "only keys= reads env:NAME and file:PATH; "
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        sessions(Server(), **{option: reference})
+    assert SHORT.get(option, option) in str(refused.value)
+    setting = SHORT.get(option, option)
+    environ.setenv(variable(setting), reference)
+    with pytest.raises(ConfigurationError, match=said):
+        MCPSessionMiddleware(Server(), **from_env())
 
 
 # --- from the environment ------------------------------------------------------------------------
@@ -214,6 +291,7 @@ def test_what_is_given_in_code_wins(
     assert from_env(**given, on_end=print) == {**read, "on_end": print}
 
 
+TO_DO = pytest.mark.xfail(strict=True, reason="names and values of links are not told apart yet")
 TAKEN = "is not a setting; did you mean MCP_SESSIONS_LIFETIME?"
 
 
@@ -232,7 +310,11 @@ TAKEN = "is not a setting; did you mean MCP_SESSIONS_LIFETIME?"
         # what only looks like a Service of Kubernetes
         *(
             (name, "80", f"MCP_SESSIONS_{name} is not a setting")
-            for name in ("PORTS", "PORT_80", "SERVICE", "service_host", "A_PORT")
+            for name in ("PORTS", "PORT_80", "SERVICE", "service_host", "A_PORT", "LIMITS_PORT", "A_NAME", "REDIS_ENV")
+        ),
+        *(
+            pytest.param(f"{name}", "80", f"MCP_SESSIONS_{name} is not a setting", marks=TO_DO)
+            for name in ("PORT", "SERVICE_PORTS", "PORT_80_TCP_NAME")
         ),
     ],
 )
@@ -242,13 +324,38 @@ def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: s
         from_env()
 
 
-def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyPatch) -> None:
-    """It says so to every pod beside one that is called as this package is. No option is called as that is."""
-    links = "SERVICE_HOST SERVICE_PORT_HTTP PORT PORT_80_TCP PORT_80_TCP_PROTO PORT_53_UDP PORT_99_SCTP_ADDR"
-    for name in links.split():
-        environ.setenv(f"MCP_SESSIONS_{name}", "10.0.0.11")
+LINKS = {
+    "SERVICE_HOST": "10.0.0.11",
+    "SERVICE_PORT": "6379",
+    "SERVICE_PORT_HTTP": "6379",
+    "SERVICE_PORT_HTTP_2": "6379",
+    "PORT": "tcp://10.0.0.11:6379",
+    "PORT_6379_TCP": "tcp://10.0.0.11:6379",
+    "PORT_6379_TCP_PROTO": "tcp",
+    "PORT_6379_TCP_PORT": "6379",
+    "PORT_6379_TCP_ADDR": "10.0.0.11",
+    "PORT_53_UDP_ADDR": "fd00::1",
+    "PORT_99_SCTP": "sctp://[fd00::1]:99",
+    "PORT_6379_TCP_START": "tcp://172.17.0.5:6379",
+    "PORT_6379_TCP_PORT_END": "6381",
+    "NAME": "/web/db",
+    "ENV_REDIS_VERSION": "7.2",
+    "ENV_path": "",
+}
+
+
+@TO_DO
+@pytest.mark.parametrize("service", ["", "REDIS_", "REDIS_2_", "STORE_", "A_PORT_", "LIMITS_"])
+def test_what_kubernetes_and_docker_say_of_services_is_no_setting(environ: pytest.MonkeyPatch, service: str) -> None:
+    """They say so to every container beside a service whose name begins with `mcp-sessions`."""
+    for name, text in LINKS.items():
+        environ.setenv(f"MCP_SESSIONS_{service}{name}", text)
     assert from_env() == {}
-    assert not [name for name in VARIABLES if SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))]
+
+
+def test_no_setting_is_taken_for_that_of_a_service() -> None:
+    texts = ("tcp://10.0.0.11:80", "/web/db", "80")
+    assert not [name for name in VARIABLES for text in texts if SERVICE_LINK.fullmatch(f"{name}={text}")]
 
 
 async def test_the_middleware_takes_settings(environ: pytest.MonkeyPatch) -> None:
