@@ -40,6 +40,7 @@ RPC_TESTS = "protocol/test_jsonrpc.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
+OPTIONS = "server/test_options.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
 
 MUTANTS: Final = {
@@ -77,6 +78,8 @@ MUTANTS: Final = {
     "key-length": Mutant(KEYS, "MIN_SECRET_BYTES: Final = 32", "MIN_SECRET_BYTES: Final = 31", KEY_TESTS),
     "key-bytes": Mutant(KEYS, "len(set(secret)) < MIN_DISTINCT", "len(set(secret)) + 1 < MIN_DISTINCT", KEY_TESTS),
     "key-repeats": Mutant(KEYS, " or secret in (secret + secret)[1:-1]", "", KEY_TESTS),
+    "key-place": Mutant(KEYS, 'if secret.startswith((b"env:", b"file:")):', "if False:", OPTIONS),
+    "password-place": Mutant("_server/option_types.py", "_not_by_reference(_secret)", "_secret", OPTIONS),
     "key-lookalike": Mutant(
         KEYS, "lookalike = secret.startswith(_NEVER_SECRET) or", "lookalike =", "test_advisories.py"
     ),

@@ -2,6 +2,7 @@
 
     MCPSessionsError
     ├── ConfigurationError        a wrong option; raised at construction, with the remedy
+    │   └── UnknownKeyword        a keyword that is no option
     ├── StateError                the application wrote invalid session state
     │   ├── StateTooLarge
     │   ├── StateNotJSON
@@ -37,6 +38,10 @@ class MCPSessionsError(Exception):
 
 class ConfigurationError(MCPSessionsError, ValueError):
     """An option is wrong. The message names the option and the remedy."""
+
+
+class UnknownKeyword(ConfigurationError, TypeError):
+    """A keyword is no option. The message has the one that was meant. A `TypeError`, too, as Python raises."""
 
 
 class StateError(MCPSessionsError, ValueError):

@@ -25,6 +25,7 @@ from ._server.option_types import Seconds
 from ._server.principal import from_scope
 from ._session.claims import Principal
 from ._session.data import ReservedName
+from ._session.keywords import known_keywords
 from ._session.session import Session, find_session, framework_scope
 from ._tokens.keyfile import Keys, key_source
 from ._tokens.keys import Key, KeyRing, encode_fields
@@ -217,6 +218,7 @@ class Handles:
     A type is at most 15 lower-case letters, digits and underscores, else `ConfigurationError` is raised.
     """
 
+    @known_keywords
     def __init__(
         self,
         keys: Keys,

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
+from .._session.keywords import known_keywords
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from . import option_types, startup_checks
@@ -103,6 +104,7 @@ class MCPSessionMiddleware:
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
     @failing_once()
+    @known_keywords
     def __init__(
         self,
         app: ASGIApp | ASGI3Application,

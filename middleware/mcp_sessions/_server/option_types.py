@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
 
-Seconds = float | timedelta
+Seconds = float | timedelta | str
+"""A duration in code: seconds, a `timedelta`, or text with a unit as in a variable: `"12h"`."""
 Check = Callable[[str, Any], Any]
 CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
 
@@ -123,6 +124,20 @@ def is_loopback(address: str) -> bool:
     return host == "localhost" or ip_address(host).is_loopback
 
 
+def _not_by_reference(check: Check) -> Check:
+    """Refuse `env:NAME` and `file:PATH`: outside of `keys=`, the place would be taken for what is in it."""
+
+    def checked(option: str, value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(("env:", "file:")):
+            code = 'os.environ["NAME"]' if value.startswith("env:") else 'Path("PATH").read_text().strip()'
+            raise ConfigurationError(
+                f"{option}= is not read from elsewhere: only keys= reads env:NAME and file:PATH; pass {code}"
+            )  # the value is not shown, since it may be a password after all
+        return check(option, value)
+
+    return checked
+
+
 def _secret(option: str, value: Any) -> Any:
     if isinstance(value, str) and len(value) >= _MIN_SECRET and value.isascii() and value.isprintable():
         return value
@@ -157,9 +172,12 @@ def names(allowed: tuple[str, ...]) -> OptionType:
 def _duration(least: float) -> OptionType:
     def check(option: str, value: Any) -> float:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(value, str) and value.strip()[-1:] in _UNITS:
+            with suppress(ValueError):
+                seconds = _read_seconds(value.strip())
         if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
             return float(seconds)
-        what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
+        what = f"from {least} to {CENTURY} seconds, a number or a timedelta, or text with a unit, as in '12h'"
         raise ConfigurationError(f"{option}={value!r} must be {what}")
 
     return OptionType("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", check, _read_seconds)
@@ -175,9 +193,11 @@ def whole(least: float) -> OptionType:
 
 NAME: Final = OptionType(
     "text",
-    _validator(
-        "printable ASCII, as in {option}='https://api.example/mcp'",
-        lambda value: isinstance(value, str) and value != "" and value.isascii() and value.isprintable(),
+    _not_by_reference(
+        _validator(
+            "printable ASCII, as in {option}='https://api.example/mcp'",
+            lambda value: isinstance(value, str) and value != "" and value.isascii() and value.isprintable(),
+        )
     ),
 )
 PATH: Final = OptionType("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
@@ -209,11 +229,14 @@ Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, or_none(LIFETIME)]
 INSPECTOR: Final = or_none(OptionType("an address and a port, as in `127.0.0.1:8787`", _inspector))
-Secret = Annotated[str | None, or_none(OptionType("at least 16 characters", _secret))]
+Secret = Annotated[str | None, or_none(OptionType("at least 16 characters", _not_by_reference(_secret)))]
 REQUIRE: Final = OptionType(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )
-STORE: Final = OptionType("`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`")
+STORE: Final = OptionType(
+    "`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`",
+    _not_by_reference(lambda option, value: value),  # `stores.make` checks the rest
+)
 CORRELATE: Final = OptionType(
     "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
 )

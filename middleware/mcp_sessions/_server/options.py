@@ -19,6 +19,7 @@ from .._protocol.decision import EXTENSIONS, Lists
 from .._protocol.policy import Require
 from .._session.claims import MAX_TOKEN_BYTES
 from .._session.events import Listener
+from .._session.keywords import check_keywords, known_keywords
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
@@ -67,6 +68,7 @@ class _Checked:
             object.__setattr__(self, one.name, checked)
 
 
+@known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportSessions(_Checked):
     """Sessions for clients that do not name sessions themselves (`transport=`)."""
@@ -87,6 +89,7 @@ class TransportSessions(_Checked):
     bridge" in the wire format."""
 
 
+@known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tracking(_Checked):
     """How sessions are recorded in the store (`tracked=`)."""
@@ -98,6 +101,7 @@ class Tracking(_Checked):
     never delete theirs. None means that only its lifetime counts."""
 
 
+@known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
@@ -115,6 +119,7 @@ class Wire(_Checked):
     """The issuer (`iss`) of session ids."""
 
 
+@known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits(_Checked):
     """Limits of one process, in bytes, seconds or counts (`limits=`)."""
@@ -162,6 +167,7 @@ def _metrics(option: str, value: Any) -> Any:
     raise ConfigurationError(f"{option}= takes a SessionMetrics(), not {type(value).__name__}")
 
 
+@known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telemetry(_Checked):
     """Traces, metrics and reports about sessions (`telemetry=`)."""
@@ -294,8 +300,14 @@ class Options(_Checked):
 PREFIX: Final = "MCP_SESSIONS_"
 MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be passed over
 
-# What follows the prefix in the variables that Kubernetes gives every pod next to a Service called `mcp-sessions`.
-SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
+# What follows the prefix, with its value, in the variables that Kubernetes (environment variables of Services) and
+# Docker (links) give a container beside a service called `mcp-sessions`, `mcp-sessions-redis` and so on. Names that a
+# setting could be called are told by the value.
+SERVICE_LINK: Final = re.compile(
+    r"([A-Z\d_]+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z\d_]+)?=.*|PORT=(tcp|udp|sctp)://.*|"
+    r"PORT_\d+_(TCP|UDP|SCTP)(_(PORT_)?(START|END)|_ADDR|_PORT|_PROTO)?=.*|NAME=/[^/]+/.+|ENV_\w+=.*)",
+    re.ASCII | re.DOTALL,
+)
 
 _OPTION_TYPES: Final[Mapping[str, OptionType]] = {
     **{
@@ -340,8 +352,8 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
     Raises:
         ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
-    ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
-    named = {_setting(name): name for name in sorted(ours)}
+    check_keywords("from_env", options, MiddlewareOptions.__annotations__)
+    named = {_setting(name): name for name in sorted(os.environ) if _is_ours(name)}
     for name in sorted(os.environ):
         meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
         if name.startswith(MISSPELLED_PREFIX) and meant in VARIABLES:
@@ -357,6 +369,12 @@ def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
         if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return cast(MiddlewareOptions, merged)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a variable is meant for us, and not for those who look for a service."""
+    of_service = SERVICE_LINK.fullmatch(f"{name.removeprefix(PREFIX)}={os.environ[name]}")
+    return name in VARIABLES or (name.startswith(PREFIX) and not of_service)
 
 
 def _setting(name: str) -> str:

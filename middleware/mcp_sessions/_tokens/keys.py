@@ -28,6 +28,7 @@ from jwt.exceptions import InvalidKeyError
 
 from .._errors import ConfigurationError, SessionNotFound
 from .._session.claims import Principal
+from .._session.keywords import known_keywords
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
 CipherName = Literal["state", "bridge"]
@@ -152,6 +153,7 @@ class KeyRing:
 
     __slots__ = ("_keys", "ephemeral", "signing")
 
+    @known_keywords
     def __init__(
         self, secrets: Sequence[str | bytes], *, ephemeral: bool = False, places: Sequence[str] | None = None
     ) -> None:
@@ -218,6 +220,8 @@ def _check_secret(place: str, secret: bytes) -> None:
         hint = ' (to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
         problem = f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
         raise ConfigurationError(problem + hint if place.startswith("keys[") else problem)
+    if secret.startswith((b"env:", b"file:")):
+        raise ConfigurationError(f'{place} names a place, which is read if keys= has it as text: keys=["file:PATH"]')
     if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
         raise ConfigurationError(f"{place} is not random: it repeats one text, or uses very few characters; {REMEDY}")
     try:

@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from .._errors import ConfigurationError
+from .._session.keywords import known_keywords
 from . import _messages as messages
 from ._router import ClientWriteStream, OnNotFound, SessionRouter
 from ._session import ClientError, ClientSession, NoAnswer, SessionPage
@@ -210,6 +211,7 @@ class ClientSessions:
             raise failure
 
 
+@known_keywords
 def with_sessions(
     transport: str | Transport | Callable[[], Transport],
     storage: SessionStorage | None = None,

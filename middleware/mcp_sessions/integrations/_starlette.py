@@ -19,9 +19,10 @@ from starlette.routing import BaseRoute, Host, Mount, Route
 
 from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
-from .._server.options import EndpointOptions
+from .._server.options import EndpointOptions, MiddlewareOptions
 from .._server.startup_checks import MISPLACED
 from .._server.workers import failing_once
+from .._session.keywords import check_keywords
 from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 
@@ -55,6 +56,7 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
         ConfigurationError: There is no endpoint, there are several, it already has sessions, or an option is wrong;
             the message names the remedy.
     """
+    check_keywords("add_sessions", options, MiddlewareOptions.__annotations__)
     routed = _routed(app)
     if routed is None:
         raise ConfigurationError(

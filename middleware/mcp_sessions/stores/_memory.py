@@ -21,6 +21,7 @@ from .._errors import StoreFull
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from .._session.keywords import known_keywords
 from . import _base as base
 from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
 
@@ -159,6 +160,7 @@ class MemoryStore:
     scope: Final = StoreScope.PROCESS
     location: Final = "memory"
 
+    @known_keywords
     def __init__(
         self,
         *,

@@ -18,6 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import Durability, Forgotten, StoreScope, check_clock, logger, split_options
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
@@ -116,6 +117,7 @@ class PostgresStore(SQLStore):
 
     scope: Final = StoreScope.NETWORK
 
+    @known_keywords
     def __init__(
         self,
         url: str,

@@ -16,6 +16,7 @@ from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, D
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from .._session.keywords import known_keywords
 from . import _base as base
 from . import _redis_data as data
 from . import _redis_scripts as scripts
@@ -67,6 +68,7 @@ class RedisStore:
 
     scope: Final = StoreScope.NETWORK
 
+    @known_keywords
     def __init__(
         self,
         url_or_client: Any,

@@ -23,6 +23,7 @@ from typing import Final, TypeVar, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
+from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
 from ._sql import Rows, SQLStore, Statement, asking, sweep
@@ -73,6 +74,7 @@ class SQLiteStore(SQLStore):
 
     scope: Final = StoreScope.MACHINE
 
+    @known_keywords
     def __init__(
         self,
         path: str | os.PathLike[str],
