@@ -13,8 +13,8 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import read, sessions
-from clients import Answer, Incoming, call, chunks, http, lifespan
+from apps import Server, read, sessions
+from clients import Answer, Client, Incoming, call, chunks, http, lifespan
 from fastapi import APIRouter, FastAPI
 from hypothesis import settings
 from starlette.applications import Starlette
@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
+from stateful import Stateful
 
 from mcp_sessions._server.routing import Routing
 
@@ -284,3 +285,70 @@ async def test_where_nothing_depends_on_it_an_application_without_routes_is_left
     assert kept == [scope]
     answer = await call(sessions(shop, require="always"), post(path), CALL.encode())
     assert answer.error["code"] == -31044
+
+
+# --- the method of HTTP -------------------------------------------------------------------------
+
+SPELLINGS = ["post", "Post", "pOsT", "PUT", "patch", "QUERY"]
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+@pytest.mark.parametrize("method", SPELLINGS)
+@pytest.mark.parametrize(("path", "endpoint"), [("/mcp", "/mcp"), ("/mcp\n", "/mcp"), ("/mcp/x", "/mcp"), ("/x", None)])
+async def test_no_spelling_of_a_method_evades_policy(method: str, path: str, endpoint: str | None) -> None:
+    """h11 and granian pass methods on as sent; Django and httpx change them to upper case."""
+    shop = Shop()
+    app = sessions(shop, path=endpoint, require="always", admission="own")
+    answer = await call(app, post(path, method=method), CALL.encode())
+    assert (answer.error["code"], shop.sold) == (-31044, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+@pytest.mark.parametrize("method", ["post", "PoSt"])
+async def test_no_spelling_of_a_method_evades_body_limit(method: str) -> None:
+    kept = Kept()
+    answer = await call(sessions(kept, max_body_bytes=10), post("/mcp", method=method), CALL.encode())
+    assert (answer.status, kept) == (413, [])
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+async def test_no_spelling_of_a_method_evades_era() -> None:
+    shop, modern = Shop(), [(b"mcp-protocol-version", b"2026-07-28")]
+    app = sessions(shop, era="legacy", admission="own")
+    answer = await call(app, post("/mcp", method="post", headers=modern), CALL.encode())
+    assert (answer.status, shop.sold) == (400, 0)
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+@pytest.mark.parametrize(("sent", "seen"), [("post", "POST"), ("get", "GET"), ("Delete", "DELETE"), ("pUt", "PUT")])
+async def test_application_reads_method_that_was_judged(sent: str, seen: str) -> None:
+    kept = Kept()
+    await sessions(kept)(post("/mcp", method=sent), Incoming(*chunks(CALL.encode())), Answer())
+    assert kept[0]["method"] == seen
+
+
+async def test_methods_elsewhere_pass_as_sent() -> None:
+    kept = Kept()
+    app = sessions(Starlette(routes=[post_route(Shop()), Mount("/other", kept)]))
+    await app(post("/other/x", method="post"), Incoming(), Answer())
+    assert kept[0]["method"] == "post"
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+async def test_delete_in_lower_case_ends_session() -> None:
+    client = Client(sessions(Server(), admission="own"), modern=False)
+    ours = await client.initialize()
+    assert (await call(client.app, http("delete", headers=[ours]))).status == 200
+    assert (await client.tool("whoami", ours)).status == 404
+
+
+@pytest.mark.xfail(strict=True, reason="methods are compared as sent")
+async def test_get_in_lower_case_resumes_no_stream_of_others() -> None:
+    client = Client(sessions(server := Stateful(sse=True), bridge=True), modern=False)
+    mine, other = await client.initialize(), await client.initialize()
+    await client.send("tools/call", None, mine)
+    server.seen.clear()
+    resumed = [(b"mcp-session-id", other[1]), (b"last-event-id", b"2")]
+    answers = [await call(client.app, http(method, headers=resumed)) for method in ("GET", "get")]
+    assert [answer.whole for answer in answers] == [answers[0].whole] * 2
+    assert (answers[0].status, server.seen) == (404, [])
