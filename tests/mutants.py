@@ -118,6 +118,18 @@ MUTANTS: Final = {
         *(BODY, ".lstrip(_BEFORE_JSON)", ".lstrip()"),
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
+    "method-case": Mutant(
+        *("_server/middleware.py", 'method = scope["method"].upper()', 'method = scope["method"]'),
+        "server/test_paths.py",
+    ),
+    "method-routed": Mutant(
+        *("_server/routing.py", 'if scope["method"] in WITHOUT_BODY and', 'if scope["method"] != "POST" and'),
+        "server/test_paths.py",
+    ),
+    "method-other": Mutant(
+        *("_server/middleware.py", " or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)", ""),
+        "server/test_paths.py",
+    ),
     "policy-templates": Mutant(
         "_server/startup_checks.py",
         "return TEMPLATED % (uri, template)",

@@ -38,7 +38,7 @@ from .options import (
 )
 from .principal import PrincipalOf, from_scope
 from .request import handle_post
-from .routing import Place, Routing
+from .routing import WITHOUT_BODY, Place, Routing
 from .runtime import Runtime
 from .transport import call_upstream, handle_unread
 from .workers import failing_once
@@ -193,7 +193,9 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
-        may_be_mcp, body = scope["method"] == "POST", None
+        # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
+        scope["method"] = method = scope["method"].upper()
+        may_be_mcp, body = method == "POST" or (runtime.rules.security_sensitive and method not in WITHOUT_BODY), None
         try:
             ctx.extract_session_credentials()
             if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # some servers read JSON of any type

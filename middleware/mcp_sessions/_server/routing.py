@@ -109,6 +109,9 @@ Place = Literal["endpoint", "possible", "elsewhere"]
 """At the endpoint every POST is MCP. A JSON POST may be below it, where a mounted server may answer (`Mount("/mcp",
 app)`), or on any path where no endpoint is configured. Elsewhere nothing is."""
 
+WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+"""Methods whose body means nothing (RFC 9110, 9.3). Some servers run a message that comes by any other one."""
+
 _CARRIED: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
 _KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
 """Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
@@ -153,7 +156,7 @@ class Routing:
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
         if place != "elsewhere" or endpoint is None:
             return place
-        if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
+        if scope["method"] in WITHOUT_BODY and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
             return "elsewhere"
         try:
             path, end = _follow(self._app, {**scope})
