@@ -346,3 +346,13 @@ async def test_get_in_lower_case_resumes_no_stream_of_others() -> None:
     answers = [await call(client.app, http(method, headers=resumed)) for method in ("GET", "get")]
     assert [answer.whole for answer in answers] == [answers[0].whole] * 2
     assert (answers[0].status, server.seen) == (404, [])
+
+
+@pytest.mark.xfail(strict=True, reason="the route of the endpoint is looked up once")
+async def test_first_request_fixes_no_route_for_process() -> None:
+    """Until an application is built, at its first request, nobody can look into it."""
+    shop = Shop()
+    bare = Starlette(routes=[Route("/mcp", shop), Route("/again", shop)], middleware=NOTED)
+    app = sessions(bare, require="always", admission="own")
+    await call(app, http(path="/token", headers=[(b"content-type", b"text/plain")]), b"grant_type=x")
+    assert not await sells(app, shop, post("/again"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server, sessions
+from apps import Server, reply, sessions
 from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, call, http
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
@@ -175,8 +175,7 @@ OWN: Header = (b"mcp-session-id", b"the-servers-own")
         ((200, SUCCESS), {}, True),
         ((200, SUCCESS), {"transport": "off"}, False),
         ((404, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}'), {}, False),
-        ((400, b"no"), {}, False),
-        ((401, b"no"), {}, False),  # which settles nothing
+        ((400, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32022,"message":"no"}}'), {}, False),
         ((200, SUCCESS, OWN), {}, False),
         ((200, SUCCESS, OWN), {"bridge": True}, True),
     ],
@@ -203,8 +202,30 @@ async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options:
     client = Client(sessions(app, era="auto", **options))
     assert [await is_led(client, NODE) for _ in range(2)] == [led, led]
     assert ended == ([b"the-servers-own"] if OWN in answer else [])
-    own, answer = answer, (200, SUCCESS)
-    assert await is_led(client, NODE) is (led or own[0] == 401)  # the next one asks again
+    answer = (200, SUCCESS)
+    assert await is_led(client, NODE) is led
+
+
+FOREIGN = b'{"jsonrpc":"2.0","id":"x","error":{"code":-32601,"message":"no"}}'
+DENIED = b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"no"}}'
+
+
+@pytest.mark.xfail(strict=True, reason="most answers count, whoever gets them")
+@pytest.mark.parametrize("body", [b"no", FOREIGN, DENIED, DENIED.replace(b"-32600", b"-32001")])
+@pytest.mark.parametrize("status", [200, 400, 404, 421])
+async def test_callers_that_are_not_admitted_decide_for_nobody(status: int, body: bytes) -> None:
+    """Such as one with a wrong `Host`, whom guards answer before the server sees a message."""
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        if dict(scope["headers"]).get(b"host") != b"evil":
+            return False
+        await reply(send, body.replace(b"ID", app.last.body.partition(b'"id":')[2].partition(b",")[0]), status=status)
+        return True
+
+    app = Server(guard=guard)
+    client = Client(sessions(app, era="auto"))
+    await client.send(DISCOVER, None, NODE, (b"host", b"evil"))
+    assert await is_led(client, NODE)
 
 
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
