@@ -130,11 +130,21 @@ MUTANTS: Final = {
         *("_server/middleware.py", " or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)", ""),
         "server/test_paths.py",
     ),
+    "route-found-late": Mutant(
+        *("_server/routing.py", "end if isinstance(end, Route) else None", "end  # type: ignore[assignment]"),
+        "server/test_paths.py::test_first_request_fixes_no_route_for_process",
+    ),
     "policy-templates": Mutant(
         "_server/startup_checks.py",
         "return TEMPLATED % (uri, template)",
         "return None",
         "integration/test_lifespans.py",
+    ),
+    "legacy-unproven": Mutant(
+        ANSWERS,
+        "return False if recorder.error_code in _SPEAKS_OTHERWISE else None",
+        "return False",
+        "server/test_transport.py",
     ),
     # cookies
     "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),

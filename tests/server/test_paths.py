@@ -348,7 +348,6 @@ async def test_get_in_lower_case_resumes_no_stream_of_others() -> None:
     assert (answers[0].status, server.seen) == (404, [])
 
 
-@pytest.mark.xfail(strict=True, reason="the route of the endpoint is looked up once")
 async def test_first_request_fixes_no_route_for_process() -> None:
     """Until an application is built, at its first request, nobody can look into it."""
     shop = Shop()

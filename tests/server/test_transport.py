@@ -210,7 +210,6 @@ FOREIGN = b'{"jsonrpc":"2.0","id":"x","error":{"code":-32601,"message":"no"}}'
 DENIED = b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"no"}}'
 
 
-@pytest.mark.xfail(strict=True, reason="most answers count, whoever gets them")
 @pytest.mark.parametrize("body", [b"no", FOREIGN, DENIED, DENIED.replace(b"-32600", b"-32001")])
 @pytest.mark.parametrize("status", [200, 400, 404, 421])
 async def test_callers_that_are_not_admitted_decide_for_nobody(status: int, body: bytes) -> None:

@@ -54,7 +54,8 @@ _INITIALIZE: Final = {
     "capabilities": {},
     "clientInfo": {"name": "mcp-sessions", "version": "0"},
 }
-_NOT_ADMITTED: Final = frozenset({401, 403, 408, 429})
+_SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
+"""Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
 _log: Final = logging.getLogger("mcp_sessions")
 NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
 
@@ -260,7 +261,10 @@ async def leads_to_legacy(ctx: RequestContext, message: Message) -> bool:
 
 
 async def _serves_legacy(ctx: RequestContext) -> bool | None:
-    """Ask whether `initialize` begins a session of ours; None where the server does not admit this caller."""
+    """Ask whether `initialize` begins a session of ours; None unless the server itself says yes or no.
+
+    Guards answer a caller that they do not admit in any way: with 421 for a wrong `Host`, with a page, with a redirect.
+    """
     request_id = b'"era-%b"' % token_hex(8).encode()
     body = join({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "method": INITIALIZE, "params": _INITIALIZE})
     question, recorder = probe_scope(ctx.scope, body), ResponseRecorder(request_id)
@@ -268,13 +272,13 @@ async def _serves_legacy(ctx: RequestContext) -> bool | None:
     ctx.bridge = BridgedInitialize(is_orphaned=True)  # by which a session that begins is ended at once
     await probe_app(ctx.app, question, replay(body, ctx.receive), recorder)
     ctx.bridge = None
-    if recorder.status in _NOT_ADMITTED or recorder.status >= 500:
-        return None
+    if not recorder.succeeded:
+        return False if recorder.error_code in _SPEAKS_OTHERWISE else None
     transport = ctx.runtime.transport
     own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
     if own:  # the server keeps transport sessions, and a client gets none of ours beside them
         await end_upstream(ctx.app, question, ctx.receive, own[0])
-    return recorder.succeeded and not own and (transport.header or transport.bridges)
+    return not own and (transport.header or transport.bridges)
 
 
 class ResponseRecorder(RedactedRepr, msgspec.Struct):
@@ -289,12 +293,17 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     @property
     def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
-        return any(self._allows(text) for text in self._texts())
+        return self.succeeded or self.error_code == _METHOD_NOT_FOUND
 
     @property
     def succeeded(self) -> bool:
         """Whether the server has answered with a success."""
         return any(rewrite.is_answer(text, self.request_id) for text in self._texts())
+
+    @property
+    def error_code(self) -> bytes | None:
+        """The code of the error with which the server has answered, as JSON text, or None."""
+        return next((code for code in map(self._code, self._texts()) if code is not None), None)
 
     def _texts(self) -> Iterator[bytes]:
         """Yield what may be the answer: the body, or the data of its events."""
@@ -307,15 +316,13 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
         """HTTP status; 500 where the server sent none."""
         return next((message["status"] for message in self.messages if "status" in message), 500)
 
-    def _allows(self, text: bytes) -> bool:
-        if rewrite.is_answer(text, self.request_id):
-            return True
+    def _code(self, text: bytes) -> bytes | None:
         try:
             message = members(text)
             is_ours = rewrite.same_id(bytes(message["id"]), self.request_id)
-            return is_ours and bytes(members(bytes(message["error"]))["code"]) == _METHOD_NOT_FOUND
+            return bytes(members(bytes(message["error"]))["code"]) if is_ours else None
         except (Refusal, KeyError):
-            return False
+            return None
 
     async def relay(self, send: Send) -> None:
         """Give the caller the server's answer as it came."""

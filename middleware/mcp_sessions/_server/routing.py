@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache, partial
 from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Final, Literal
 
@@ -150,7 +149,7 @@ class Routing:
         self._app: Final = app
         self._endpoint: Final = endpoint
         self._in_doubt: Final = in_doubt
-        self._own: Final = cache(partial(_end_at, app, endpoint))  # not found before there is a request
+        self._route: Route | None = None  # of the endpoint, once it is found
 
     def place(self, scope: Scope) -> Place:
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
@@ -165,7 +164,7 @@ class Routing:
         if end is None:
             return "elsewhere"
         path = path.rstrip("/")
-        is_same = _endpoint_of(end) is _endpoint_of(self._own())  # perhaps by another route
+        is_same = _endpoint_of(end) is _endpoint_of(self._own(endpoint))  # perhaps by another route
         if path.startswith(endpoint + "/"):
             return "possible"
         if isinstance(end, Route):
@@ -176,8 +175,16 @@ class Routing:
         # An application that cannot be looked into, mounted above the endpoint or in no router at all.
         return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
 
+    def _own(self, endpoint: str) -> object:
+        """Return what serves the endpoint. Only a route is certain: Starlette is built at its first request."""
+        if self._route is not None:
+            return self._route
+        end = _end_at(self._app, endpoint)
+        self._route = end if isinstance(end, Route) else None
+        return end
 
-def _end_at(app: object, endpoint: str | None) -> object:
+
+def _end_at(app: object, endpoint: str) -> object:
     """Return what serves an endpoint in its usual spelling, or None."""
     with suppress(Exception):
         return _follow(app, {"type": "http", "method": "POST", "path": endpoint, "root_path": "", "headers": []})[1]
