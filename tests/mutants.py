@@ -185,7 +185,9 @@ MUTANTS: Final = {
         "if True:\n        return",
         ANSWER_TESTS,
     ),
-    "preflight-verdict": Mutant(ANSWERS, '["code"]) == _METHOD_NOT_FOUND', '["code"]) != b""', ANSWER_TESTS),
+    "preflight-verdict": Mutant(
+        ANSWERS, "self.error_code == _METHOD_NOT_FOUND", "self.error_code is not None", ANSWER_TESTS
+    ),
     "owner-learns": Mutant(
         "_server/context.py",
         "if isinstance(refusal, _OWNER_LEARNS) else data",
