@@ -8,7 +8,6 @@ import redis_servers
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # since Python 3.12
-@pytest.mark.xfail(strict=True, reason="a fork ends the servers of its parent")
 def test_a_forked_process_leaves_servers_running() -> None:
     """A fork drops what it inherits: since Python 3.13 it clears `atexit`, which leaves the blocks of servers."""
     serving = redis_servers.serving()

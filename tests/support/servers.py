@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -82,14 +83,19 @@ P = TypeVar("P", bound=Process)
 
 @contextmanager
 def running(make: Callable[[Path], P]) -> Iterator[P]:
-    """Run a server within the block."""
-    with tempfile.TemporaryDirectory(prefix="mcp-sessions-server-", ignore_cleanup_errors=True) as folder:
-        server = make(Path(folder))
+    """Run a server within the block, which only the process that entered it can leave: forks inherit it."""
+    own, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="mcp-sessions-server-"))
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = make(folder)
         try:
             server.start()
             yield server
         finally:
-            server.kill9()
+            if os.getpid() == own:
+                server.kill9()
+            else:
+                cleanup.pop_all()
 
 
 def until_exit(server: AbstractContextManager[T]) -> T:

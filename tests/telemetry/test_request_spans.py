@@ -1,7 +1,7 @@
 """A message has one span, where the wrapped server makes none; it hangs where it belongs, and nothing of ours below."""
 
 import sqlite3
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from time import time
 from types import SimpleNamespace
@@ -318,8 +318,8 @@ async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[Readab
     SQLite3Instrumentor().instrument()
     try:
         await lives(SQLiteStore(tmp_path / "sessions.db"))
-        own = sqlite3.connect(":memory:")
-        own.cursor().execute("SELECT 1")
+        with closing(sqlite3.connect(":memory:")) as own:
+            own.cursor().execute("SELECT 1")
     finally:
         SQLite3Instrumentor().uninstrument()
     assert {span.name for span in spans} == {*OURS, "SELECT"}
