@@ -34,9 +34,10 @@ test: setup  ## run the quick tests; installs Redis and PostgreSQL as root on De
 test-all: servers  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
 	@$(NOX) -s legacy main -- $(ARGS)
 
-check: lint docs servers  ## the whole gate: lint, types, docs, instruction counts, tests, 100 % branch coverage
+check: lint docs servers  ## the whole gate: lint, types, docs, instruction counts, tests, coverage, other Pythons
 	@$(VENV)/python -m tests.benchmarks --check
 	@$(NOX) -s coverage
+	@$(NOX) -t versions
 
 format: setup  ## format the code and fix what the linter can fix
 	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .

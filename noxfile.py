@@ -1,7 +1,7 @@
 """The environments in which the tests run; `.venv/bin/nox --list` names them, and the Makefile calls them.
 
 One SDK and one FastMCP fit into one environment, so the tests need two: `.venv`, which nox itself is in (mcp 2.x with
-FastMCP 4), and `legacy` (mcp 1.x with FastMCP 3), which nox creates.
+FastMCP 4), and `legacy` (mcp 1.x with FastMCP 3), which nox creates. So are the environments of other Python versions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 COVERAGE = ROOT / ".nox" / "coverage"
+PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+VERSIONS = nox.project.python_versions(PROJECT)  # "3.10" and so on, from the classifiers
 WORKERS = 2 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers, kills and clocks
 LEGACY = ("-e", ".[fastapi,postgres,redis]", "mcp>=1.27,<2", "fastmcp>=3,<4")
 
@@ -54,6 +57,7 @@ JAVASCRIPT = ("tests/integration/test_javascript_clients.py",)
 
 nox.options.default_venv_backend = "uv|venv"
 nox.options.download_python = "never"
+nox.options.error_on_missing_interpreters = False  # the summary lists the versions that were skipped
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["legacy", "main"]
 
@@ -62,6 +66,35 @@ nox.options.sessions = ["legacy", "main"]
 def quick(session: nox.Session) -> None:
     """The tests with the newest SDK and FastMCP, except what takes minutes."""
     run_pytest(session, sys.executable, without=SLOW)
+
+
+def quick_on_version(session: nox.Session) -> None:
+    """The quick tests on another Python than that of `.venv`."""
+    upgrade_pip(session)
+    session.install("-e", ".[client,fastapi,fastmcp,postgres,redis]", "--group", "dev")
+    run_pytest(session, "python", without=SLOW)
+
+
+def find_python(version: str) -> str | None:
+    """Return the path of an installed interpreter, on `PATH` or pyenv's; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for folder in (*os.get_exec_path(), *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin")))):
+        found = shutil.which(f"python{version}", path=folder)
+        if found is not None and can_create_environments(found):
+            return found
+    return None
+
+
+def can_create_environments(python: str) -> bool:
+    """Try it: pyenv's stand-in fails if its version is not selected, and Debian's interpreter may lack the module."""
+    command = [python, "-c", "import ensurepip"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0  # noqa: S603
+
+
+for _version in VERSIONS:
+    if _version != "{}.{}".format(*sys.version_info):  # whose tests `main` runs
+        _python = find_python(_version) or _version  # which nox skips if it is not installed
+        nox.session(quick_on_version, python=_python, name=f"quick-{_version}", tags=["versions"])
 
 
 @nox.session
@@ -88,15 +121,20 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def lowest(session: nox.Session) -> None:
     """All tests with every dependency of the package at its lower bound."""
-    listed = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["dependencies"]
+    listed = PROJECT["project"]["dependencies"]
     install_legacy(session, *(re.sub(r">=([\d.]+).*", r"==\1", dependency) for dependency in listed))
     run_pytest(session, "python", "-W", "ignore")  # old versions warn of what has changed since
 
 
 def install_legacy(session: nox.Session, *bounds: str) -> None:
     """Install the older SDK and FastMCP with what the tests need."""
-    session.install("--upgrade", "pip>=25.1")  # an older one knows no groups, and gives up on resolving these
+    upgrade_pip(session)
     session.install(*LEGACY, "--group", "test", *bounds)
+
+
+def upgrade_pip(session: nox.Session) -> None:
+    """Upgrade pip: an older one knows no groups, and gives up on resolving the frameworks."""
+    session.install("--upgrade", "pip>=25.1")
 
 
 def run_pytest(
