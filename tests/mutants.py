@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
 
 
 JWT, SEAL, KEYS = "_tokens/jwt.py", "_tokens/seal.py", "_tokens/keys.py"
+PLACEHOLDERS = "_tokens/placeholders.py"
 JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_protocol/decision.py"
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
@@ -35,6 +36,7 @@ LIFECYCLE, MINTING, RESPONSE = "_server/lifecycle.py", "_server/minting.py", "_s
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
+PLACEHOLDER_TESTS = "tokens/test_placeholders.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
@@ -78,10 +80,18 @@ MUTANTS: Final = {
     "key-length": Mutant(KEYS, "MIN_SECRET_BYTES: Final = 32", "MIN_SECRET_BYTES: Final = 31", KEY_TESTS),
     "key-bytes": Mutant(KEYS, "len(set(secret)) < MIN_DISTINCT", "len(set(secret)) + 1 < MIN_DISTINCT", KEY_TESTS),
     "key-repeats": Mutant(KEYS, " or secret in (secret + secret)[1:-1]", "", KEY_TESTS),
-    "key-place": Mutant(KEYS, 'if secret.startswith((b"env:", b"file:")):', "if False:", OPTIONS),
     "password-place": Mutant("_server/option_types.py", "_not_by_reference(_secret)", "_secret", OPTIONS),
     "key-lookalike": Mutant(
         KEYS, "lookalike = secret.startswith(_NEVER_SECRET) or", "lookalike =", "test_advisories.py"
+    ),
+    "key-placeholder": Mutant(PLACEHOLDERS, "if pattern.search(text)), None)", "if False), None)", PLACEHOLDER_TESTS),
+    "key-published": Mutant(PLACEHOLDERS, "known in lowered for", "known == '' for", PLACEHOLDER_TESTS),
+    "key-words": Mutant(PLACEHOLDERS, "steps=(0,)) < _MIN_REST:", "steps=(0,)) < 0:", PLACEHOLDER_TESTS),
+    "key-sequence": Mutant(
+        PLACEHOLDERS, "steps=(-1, 0, 1)) < _MIN_UNORDERED", "steps=()) < _MIN_UNORDERED", PLACEHOLDER_TESTS
+    ),
+    "key-location": Mutant(
+        "_tokens/keyfile.py", "if location is None:", "if location is None or above:", PLACEHOLDER_TESTS
     ),
     # messages
     "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Final, cast, get_args
 from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
+from .._tokens.keys import REMEDY
+from .._tokens.placeholders import form_of
 
 Seconds = float | timedelta | str
 """A duration in code: seconds, a `timedelta`, or text with a unit as in a variable: `"12h"`."""
@@ -140,7 +142,9 @@ def _not_by_reference(check: Check) -> Check:
 
 def _secret(option: str, value: Any) -> Any:
     if isinstance(value, str) and len(value) >= _MIN_SECRET and value.isascii() and value.isprintable():
-        return value
+        if (what := form_of(value)) is None:
+            return value
+        raise ConfigurationError(f"{option}= is {what}, and no password; {REMEDY}")
     raise ConfigurationError(f"{option}= must have at least {_MIN_SECRET} printable ASCII characters")  # not shown
 
 

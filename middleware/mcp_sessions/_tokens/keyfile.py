@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +30,9 @@ def key_source(keys: Keys) -> KeySource:
     """Return the source of the keys in force, to be called for each request with the time in Unix seconds.
 
     Args:
-        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret a line, `#`
-            comments, PEM blocks), a list of these, a `KeyRing`, or None for keys that die with this process.
+        keys: A secret, `"env:NAME"` (secrets, `env:NAME` or `file:PATH`, separated by commas or lines), `"file:PATH"`
+            (a secret a line, `#` comments, PEM blocks), a list of these, a `KeyRing`, or None for keys that die with
+            this process.
 
     Raises:
         ConfigurationError: A key is missing, unreadable or unfit; the message holds the remedy.
@@ -47,7 +48,7 @@ def key_source(keys: Keys) -> KeySource:
     items = [keys] if isinstance(keys, (str, bytes)) else keys
     if not isinstance(items, Sequence):
         raise ConfigurationError(f"keys= takes secrets or their location, not {type(keys).__name__}; {REMEDY}")
-    watched = _WatchedKeys([_part(item, number) for number, item in enumerate(items)])
+    watched = _WatchedKeys([part for number, item in enumerate(items) for part in _parts(item, f"keys[{number}]")])
     return watched if watched.paths else _always(watched.ring)
 
 
@@ -58,13 +59,28 @@ def _always(ring: KeyRing) -> KeySource:
 _Part = tuple[str, list[str | bytes] | Path]
 """What errors call a part of `keys=`, and its secrets or the file that holds them."""
 
+_LOCATION: Final = re.compile(r"(env|file)\s*:(.*)", re.IGNORECASE | re.DOTALL)
 
-def _part(item: str | bytes, number: int) -> _Part:
-    if isinstance(item, str) and item.startswith("env:"):
-        return f'keys="{item}"', _from_environment(item.removeprefix("env:"))
-    if isinstance(item, str) and item.startswith("file:"):
-        return f'keys="{item}"', Path(item.removeprefix("file:"))
-    return f"keys[{number}]", [item]
+
+def _parts(item: str | bytes, place: str, above: tuple[str, ...] = ()) -> Iterator[_Part]:
+    """Yield the parts of an item; one that names a variable leads to what that holds, which may name others in turn."""
+    location = _LOCATION.fullmatch(item.strip()) if isinstance(item, str) else None
+    if location is None:
+        yield place, [item]
+        return
+    kind, name = location[1].lower(), location[2].strip()
+    place = f'keys="{kind}:{name}"'
+    if kind == "file":
+        yield place, Path(name)
+        return
+    if name in above:
+        raise ConfigurationError(f"{place}: the variable {name} names itself, by way of what it holds; {REMEDY}")
+    secrets = _from_environment(name)
+    if not any(isinstance(secret, str) and _LOCATION.fullmatch(secret) for secret in secrets):
+        yield place, secrets
+        return
+    for secret in secrets:
+        yield from _parts(secret, place, (*above, name))
 
 
 def _from_environment(name: str) -> list[str | bytes]:

@@ -29,6 +29,7 @@ from jwt.exceptions import InvalidKeyError
 from .._errors import ConfigurationError, SessionNotFound
 from .._session.claims import Principal
 from .._session.keywords import known_keywords
+from .placeholders import PLACE, PUBLISHED, is_published, placeholder
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
 CipherName = Literal["state", "bridge"]
@@ -220,10 +221,14 @@ def _check_secret(place: str, secret: bytes) -> None:
         hint = ' (to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
         problem = f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
         raise ConfigurationError(problem + hint if place.startswith("keys[") else problem)
-    if secret.startswith((b"env:", b"file:")):
-        raise ConfigurationError(f'{place} names a place, which is read if keys= has it as text: keys=["file:PATH"]')
     if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
         raise ConfigurationError(f"{place} is not random: it repeats one text, or uses very few characters; {REMEDY}")
+    what = placeholder(secret)
+    if what == PLACE:
+        read = 'is read if keys= has it as text: keys=["env:NAME"] or keys=["file:PATH"]'
+        raise ConfigurationError(f"{place} names a place, which {read}; {REMEDY}")
+    if what is not None:
+        raise ConfigurationError(f"{place} is {what}, and no secret; {REMEDY}")
     try:
         _HMAC.prepare_key(secret)
         lookalike = secret.startswith(_NEVER_SECRET) or any(part in secret.upper() for part in _NOWHERE_IN_SECRET)
@@ -244,6 +249,8 @@ def _private(place: str, pem: bytes) -> Key:
         raw = private.private_numbers().private_value.to_bytes(32, "big")
     else:
         raise ConfigurationError(f"{place} is a private key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
+    if is_published(base64url(raw)):
+        raise ConfigurationError(f"{place} is {PUBLISHED}; {_PEM_REMEDY}")
     public = private.public_key()
     return _full_key(*_name_of(public), raw, signing=private, verifying=public)
 
