@@ -33,6 +33,7 @@ JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_prot
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
 LIFECYCLE, MINTING, RESPONSE = "_server/lifecycle.py", "_server/minting.py", "_server/response.py"
+PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
@@ -46,6 +47,27 @@ OPTIONS = "server/test_options.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
 
 MUTANTS: Final = {
+    # who calls
+    "principal-text": Mutant(
+        PRINCIPALS,
+        "    if _is_text(value):\n",
+        "    value = str(value)\n    if _is_text(value):\n",
+        "server/test_functions.py",
+    ),
+    "principal-blank": Mutant(PRINCIPALS, ' and value.strip() != ""', "", CALLER_TESTS),
+    "principal-parts": Mutant(PRINCIPALS, "part is not None and not _is_text(part)", "False", CALLER_TESTS),
+    "principal-claims": Mutant(
+        PRINCIPALS, "    raise _unusable(name, value)\n", "    return str(value)\n", CALLER_TESTS
+    ),
+    "async-function": Mutant(
+        "_session/functions.py", "if is_generator or (", "if False and (", "server/test_functions.py"
+    ),
+    "async-answer": Mutant(
+        "_session/functions.py",
+        "return inspect.isawaitable(value) or inspect.isasyncgen(value)",
+        "return False",
+        "server/test_functions.py",
+    ),
     # session ids
     "expiry": Mutant(JWT, "if now < claims.expires_at:", "if now < claims.expires_at + 1:", TOKENS),
     "future-id": Mutant(JWT, "issued_at - MAX_CLOCK_SKEW <= now", "issued_at - MAX_CLOCK_SKEW <= now + 1", TOKENS),

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 from ._errors import ConfigurationError, MCPSessionsError
 from ._server import option_types
 from ._server.option_types import Seconds
-from ._server.principal import from_scope
+from ._server.principal import from_scope, identified
 from ._session.claims import Principal
 from ._session.data import ReservedName
+from ._session.functions import check_clock, check_function
 from ._session.keywords import known_keywords
 from ._session.session import Session, find_session, framework_scope
 from ._tokens.keyfile import Keys, key_source
@@ -243,15 +244,13 @@ class Handles:
         self._ring: Final = key_source(keys)
         if not (isinstance(audience, str) and audience):  # type: ignore[redundant-expr]  # as it came
             raise ConfigurationError("audience must be a non-empty string")
-        if not (principal is None or callable(principal)):
-            raise ConfigurationError("principal= takes a function that returns a Principal or None")
         self._audience: Final = audience
         self._lifetime: Final = _seconds("lifetime", lifetime)
         self._lifetimes: Final = {
             check_type(kind): _seconds(f"lifetimes[{kind!r}]", value) for kind, value in lifetimes.items()
         }
-        self._principal: Final = principal
-        self._clock: Final = clock
+        self._principal: Final = check_function("principal", principal)
+        self._clock: Final = check_clock(clock)
 
     def mint(self, type: str, *, session: Session | None = None, principal: _Principal = ...) -> str:
         """Return a new handle of a type, for the caller or `principal`; with `session` it works in that one alone."""
@@ -330,6 +329,8 @@ class Handles:
         if isinstance(principal, EllipsisType):
             called = self._principal or current_principal
             principal = called() if session is None or self._principal else session.principal
+        if principal is not None:
+            principal = identified(principal, "principal= returned")
         return Holder(self._audience, principal, None if session is None else session.ref)
 
     def __repr__(self) -> str:

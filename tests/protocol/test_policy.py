@@ -158,7 +158,7 @@ async def judge_later(_asked: PolicyRequest) -> None:
     [
         ("tools/call", r"require=\{'tools/call'\}"),
         *((wrong, r'"never", "always"') for wrong in ("Always", None)),
-        (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
+        (judge_later, r"takes a plain function; this one is async"),
         ([], r'^require= names no method; write require="never" if nothing needs a session$'),
         (b"never", r"methods as strings, not 110"),
         (["checkout"], r"\{'tools/call': \['checkout'\]\}"),

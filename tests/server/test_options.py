@@ -12,7 +12,7 @@ import pytest
 from apps import SHORT, Server, sessions
 from clients import SECRET, Client
 from environments import needs
-from pages import DOCS, blocks, run
+from pages import DOCS, blocks, rows, run
 from redis_servers import PROGRAM
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -32,6 +32,7 @@ from mcp_sessions import (
     add_sessions,
 )
 from mcp_sessions._protocol.sep1364 import Dialect
+from mcp_sessions._server.option_types import CLOCK, FUNCTION, HOOK, option_type
 from mcp_sessions._server.options import (
     GROUPS,
     PREFIX,
@@ -114,6 +115,20 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("idle_timeout", [7 * DAY + 1], "idle_timeout=604801 is longer than lifetime=604800"),
     ("keys", ["short"], "too short"),
 ]
+
+
+def test_the_page_says_which_functions_may_be_async() -> None:
+    kinds = {id(FUNCTION): "no", id(CLOCK): "no", id(HOOK): "yes"}
+    found = {
+        f"{kind.__name__}.{one.name}".removeprefix("Options."): kinds[id(option_type(kind, one.name))]
+        for kind in (Options, *GROUPS.values())
+        for one in fields(kind)
+        if id(option_type(kind, one.name)) in kinds
+    }
+    listed = [(re.findall(r"`([\w.]+)`", row[0]), row[-1]) for row in rows(PAGE, "Functions")]
+    said = {name: may for names, may in listed for name in names}
+    assert {name: said[name] for name in found} == found
+    assert said["require"] == "no"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import itertools
 import json
 import logging
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -37,6 +39,14 @@ from mcp_sessions._session.claims import Kind
 from mcp_sessions.stores import MemoryStore
 
 JOHN_SMITH = {"display_name": "John Smith"}
+NO_TEXT = 7, 0, True, b"alice", ["alice"], {"id": "alice"}, object(), object, uuid4(), lambda: "alice"
+
+
+class Word(str, Enum):
+    """Whose `str()` is another one from Python 3.11 on."""
+
+    APP = "app"
+    ALICE = "alice"
 
 
 def user_with(**token: Any) -> SimpleNamespace:
@@ -50,14 +60,29 @@ def user_with(**token: Any) -> SimpleNamespace:
         (user_with(client_id="app", subject="alice", claims={"iss": "idp"}), Principal("app", "idp", "alice")),
         (user_with(client_id="app", claims={"sub": "alice"}), Principal("app", None, "alice")),
         (user_with(client_id="app", subject="alice", claims={"sub": "other"}), Principal("app", None, "alice")),
-        (user_with(client_id="app", subject=None, claims={"sub": 7}), Principal("app", None, "7")),
+        (user_with(client_id="app", subject="", claims={"sub": " "}), Principal("app")),
+        (user_with(client_id=Word("app"), claims={"sub": Word("alice")}), Principal("app", None, "alice")),
         (user_with(client_id="app", claims=None), Principal("app")),
         (SimpleUser("carol"), Principal(subject="carol")),
         (SimpleNamespace(is_authenticated=1, identity="dora"), Principal(subject="dora")),
         (UnauthenticatedUser(), None),
         (None, None),
         # neither anonymous nor one principal for all: two John Smiths must not share sessions
-        *((user, "refused") for user in (object(), user_with(client_id=None))),
+        *(
+            (user, "refused")
+            for user in (object(), user_with(client_id=None), user_with(client_id=" "), SimpleUser(""))
+        ),
+        # what is no text may be another one in each request
+        *((user_with(client_id=wrong), "refused") for wrong in NO_TEXT),
+        *((user_with(client_id="app", subject=wrong), "refused") for wrong in NO_TEXT),
+        *(
+            (user_with(client_id="app", claims={claim: wrong}), "refused")
+            for claim in ("iss", "sub")
+            for wrong in NO_TEXT
+        ),
+        (user_with(client_id="app", claims=[("sub", "alice")]), "refused"),
+        *((SimpleNamespace(is_authenticated=True, identity=wrong), "refused") for wrong in NO_TEXT),
+        (SimpleNamespace(is_authenticated=lambda: False, identity="eve"), "refused"),
         *((SimpleNamespace(is_authenticated=True, **name), "refused") for name in ({"identity": None}, JOHN_SMITH)),
     ],
 )
@@ -71,14 +96,33 @@ def test_the_user_on_the_scope_is_the_principal(user: object, principal: object)
         assert from_scope({"user": user}) == principal
 
 
+BLANK = "", " ", "\t\n"
+
+
 @pytest.mark.parametrize(
-    "given", ["", 0, False, True, Principal(), Principal(issuer="https://idp"), Principal("", None, "")]
+    ("returned", "shown"),
+    [
+        *((blank, "a blank text") for blank in BLANK),
+        *((Principal(subject=blank), "a Principal whose subject is a blank text") for blank in BLANK),
+        *((Principal("app", part, "ann"), "a Principal whose issuer is") for part in BLANK),
+        *((Principal(part, None, "ann"), "a Principal whose client_id is") for part in (*BLANK, b"app")),  # type: ignore[arg-type]
+        (Principal("app", None, ["ann"]), "a Principal whose subject is a value of type list"),  # type: ignore[arg-type]
+        *((Principal(issuer=issuer), "a Principal without client_id and subject") for issuer in (None, "https://idp")),
+    ],
 )
-def test_what_would_make_all_callers_one_is_refused(given: Any) -> None:
+def test_what_would_make_all_callers_one_is_refused(returned: Any, shown: str) -> None:
     """Each would have everybody's sessions; the message says what was returned, and what to return."""
-    with pytest.raises(ConfigurationError, match="would make all callers the same") as refused:
-        reader(lambda scope: given)({})
-    assert f"principal= returned {given!r}, " in str(refused.value)
+    with pytest.raises(ConfigurationError, match="return text that identifies the caller") as refused:
+        reader(lambda scope: returned)({})
+    assert f"principal= returned {shown}" in str(refused.value)
+
+
+def test_text_of_any_class_counts_by_its_characters() -> None:
+    """In Python 3.10 and 3.14 alike: what `str()` or a format makes of it does not matter."""
+    assert reader(lambda scope: Word.ALICE)({}) == Principal(subject="alice")
+    (found,) = {reader(lambda scope: Principal(Word.APP, None, Word.ALICE))({})}
+    assert found is not None
+    assert (type(found.client_id), type(found.subject)) == (str, str)
 
 
 BEARER: Header = (b"authorization", b"Bearer of-ann")

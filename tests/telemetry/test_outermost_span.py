@@ -208,12 +208,22 @@ def broken(what: Content, tool: str, value: Any) -> Any:
     raise LookupError(str(value))
 
 
+def later(what: Content, tool: str, value: Any) -> Any:
+    """An async function, as a decorator may hide it."""
+
+    async def redacted() -> Any:
+        return value
+
+    return redacted()
+
+
 @pytest.mark.parametrize(
     ("redact", "expected"),
     [
         (whole, ['{"card": "4111"}', '{"content": {"card": "4111"}}']),
         (some, ["remember: 1", None]),
         (broken, [None, None]),
+        (later, [None, None]),
     ],
 )
 async def test_what_the_function_gives_is_written(
@@ -228,5 +238,5 @@ async def test_what_the_function_gives_is_written(
     assert held["sessionId"] not in span.to_json()
     assert "io.modelcontextprotocol" not in span.to_json()
     warnings = [text for text in caplog.messages if text.startswith("cannot record")]
-    assert len(warnings) == (2 if redact is broken else 0)
+    assert len(warnings) == (2 if redact in {broken, later} else 0)
     assert "4111" not in caplog.text

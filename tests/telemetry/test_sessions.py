@@ -134,6 +134,21 @@ async def test_each_span_of_a_session_says_who_sends_the_request(
     assert "cannot add the user to a span: LookupError" in caplog.text
 
 
+@pytest.mark.parametrize("returned", ["coroutine", 7])
+async def test_value_that_is_no_text_is_no_user(
+    returned: Any, spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Above all not the text of a coroutine that nothing awaits, which another one may have again."""
+
+    async def later() -> str:
+        return "ann"
+
+    app = sessions(Server(), principal=user_of, user=lambda principal: later() if returned == "coroutine" else returned)
+    await Client(app).tool("whoami", by("ann"))
+    assert [said(span, "user.id") for span in spans] == [[None]]
+    assert "cannot add the user to a span: user= returned a value of type" in caplog.text
+
+
 # --- sessions of the wrapped server ------------------------------------------------------------------
 
 

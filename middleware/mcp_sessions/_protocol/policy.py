@@ -6,7 +6,6 @@ Source: the data-layer sessions draft, where a server may require a session.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 from .._errors import ConfigurationError
+from .._session.functions import check_function, is_unfinished
 from .jsonrpc import TARGETS
 
 HANDSHAKE_METHODS: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})
@@ -103,8 +103,8 @@ def _compile(require: object) -> tuple[Rule, Summary]:
         return _named(require.items())
     if isinstance(require, Collection):
         return _named((method, True) for method in require)
-    if callable(require) and not inspect.iscoroutinefunction(require):
-        return _judged(require), "some"
+    if callable(require):
+        return _judged(check_function("require", require)), "some"
     raise ConfigurationError(f"{_OPTION_TYPES}, not {require!r}")
 
 
@@ -131,6 +131,7 @@ def _judged(judge: Callable[..., object]) -> Rule:
         if isinstance(answer, bool):
             return answer
         # Truth would be a guess: a coroutine is true, and a forgotten `return` would open every door.
+        is_unfinished(answer)
         raise TypeError(f"the require= function must return True or False, not {type(answer).__name__}")
 
     return rule

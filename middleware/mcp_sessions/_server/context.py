@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import SessionEnded, SessionExpired, SessionNotFound
+from .._errors import ConfigurationError, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import COOKIE
 from .._protocol.decision import requested_session
@@ -37,6 +37,7 @@ from .._session.session import Session
 from ..telemetry._core import attributes_of
 from .active import ActiveSession, Bridged
 from .logs import caller_of
+from .principal import from_scope
 
 if TYPE_CHECKING:
     from .._errors import Refusal
@@ -110,6 +111,19 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     def principal(self) -> Principal | None:
         """The authenticated caller."""
         return self.runtime.principal(self.scope)
+
+    def check_principal(self) -> None:
+        """Check that `principal=` names callers, also for a request that needs no principal.
+
+        What the function itself raises counts when its answer does: the wrapped server may refuse such a caller.
+        """
+        if self.runtime.principal is not from_scope:
+            try:
+                self.runtime.principal(self.scope)
+            except ConfigurationError:
+                raise
+            except Exception:  # noqa: BLE001, S110  # see above
+                pass
 
     @property
     def is_secure(self) -> bool:

@@ -7,7 +7,6 @@ tracked another worker takes over: `on_end` runs at least once. Source of the re
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,6 +24,7 @@ from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims, utc
 from .._session.data import Data
 from .._session.events import SessionDeleted, SessionEvent
+from .._session.functions import finish
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
 from ..telemetry._core import hook
@@ -123,9 +123,7 @@ class Terminator:
         session = EndedSession(ref, utc(record.created_at), utc(record.expires_at), data)
         try:
             with hook(ref, record.trace), anyio.move_on_after(self.timeout) as scope:
-                outcome = self.on_end(session, reason)
-                if inspect.isawaitable(outcome):
-                    await outcome
+                await finish(self.on_end(session, reason))
             if scope.cancelled_caught:
                 _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
         except anyio.get_cancelled_exc_class():

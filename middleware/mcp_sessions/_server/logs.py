@@ -19,6 +19,7 @@ from starlette.types import Scope
 
 from .._refusals import REFUSALS, Reason
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
+from .._session.functions import described, is_unfinished
 from .._session.session import find_session
 from ..telemetry._core import START_TRACE, running_hook
 from .background import start
@@ -33,6 +34,10 @@ MANY: Final = 20  # refusals within a minute that are a flood
 FEW: Final = 3  # addresses and users that a warning names
 _MAX_METHOD: Final = 64  # characters of a client's method name
 _MAX_NAME: Final = 64  # characters of an address or a user
+LISTEN_ASYNC: Final = (
+    "listen= returned %s, which nothing awaits, so it missed an event: pass a plain function that starts a task or "
+    "fills a queue"
+)
 Caller = tuple[str | None, str | None]  # address and user
 _warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
 _log: Final = logging.getLogger("mcp_sessions")
@@ -56,6 +61,20 @@ def _join(record: logging.LogRecord) -> bool:
     if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
         setattr(record, SESSION_ID, of.ref)
     return True
+
+
+def plain_listener(listen: Listener | None) -> Listener | None:
+    """Return `listen=`, with an error in the log if it returns what nothing awaits: it may be async unnoticed."""
+    if listen is None:
+        return None
+
+    def called(event: SessionEvent) -> None:
+        outcome: object = listen(event)
+        if is_unfinished(outcome) and LISTEN_ASYNC not in _warned:
+            _warned.add(LISTEN_ASYNC)
+            _log.error(LISTEN_ASYNC, described(outcome))
+
+    return called
 
 
 def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:

@@ -6,7 +6,6 @@ never comes back, so the session begins with its first use. How a session is nam
 
 from __future__ import annotations
 
-import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,6 +34,7 @@ from .._protocol.labels import client_of
 from .._refusals import refusal
 from .._session.claims import COEXISTING, COOKIE, FIELD, PRINCIPAL, SESSION, Claims, Kind, Principal, floor_ms
 from .._session.events import SessionCreated
+from .._session.functions import finish
 from .._tokens import seal
 from ..stores._base import LIVE, Record
 from ..telemetry._core import hook
@@ -264,9 +264,7 @@ async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scop
         return
     try:
         with hook(ref):
-            outcome = on_create(new.session, params, scope)
-            if inspect.isawaitable(outcome):
-                await outcome
+            await finish(on_create(new.session, params, scope))
         if new.claims.kind != SESSION:
             await new.save()
     except Refusal:

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
+from .._session.functions import check_clock
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
 from ..stores._base import FIRST, Record, Store, StoreScope
@@ -74,7 +75,7 @@ class Sessions:
             ConfigurationError: An option is wrong; the message names the remedy.
         """
         self._ring = None if keys is None else key_source(keys)
-        self._store = make(store, clock=clock, timeout=timeout)
+        self._store = make(store, clock=check_clock(clock), timeout=timeout)
         self._owned = isinstance(store, str)
         if self._owned and self._store.scope is StoreScope.PROCESS:
             raise ConfigurationError(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any, Final, cast, get_args
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Final, cast, get_args
 from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
+from .._session.functions import check_clock, check_function
 from .._tokens.keys import REMEDY
 from .._tokens.placeholders import form_of
 
@@ -83,12 +85,6 @@ def _path(option: str, value: Any) -> str | None:
     if isinstance(value, str) and value.startswith("/"):
         return value.rstrip("/")
     raise ConfigurationError(f"{option}={value!r} must begin with '/', as in path='/mcp'; None means every path")
-
-
-def _function(option: str, value: Any) -> Any:
-    if value is None or callable(value):
-        return value
-    raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
 
 
 # --- texts ---------------------------------------------------------------------------------------
@@ -222,7 +218,9 @@ COOKIES: Final = OptionType(
     _validator("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
     lambda text: _FLAGS.get(text.lower(), text),
 )
-FUNCTION: Final = OptionType(check=_function)
+FUNCTION: Final = OptionType(check=check_function)  # a plain one
+HOOK: Final = OptionType(check=partial(check_function, may_be_async=True))  # awaited if there is anything to await
+CLOCK: Final = OptionType(check=lambda _, value: check_clock(value))
 OBJECT: Final = OptionType()
 
 Name = Annotated[str, NAME]

@@ -265,13 +265,13 @@ class Options(_Checked):
     lifetime: Lifetime
     idle_timeout: LifetimeOrNone
     require: Annotated[Require, option_types.REQUIRE]
-    principal: Annotated[PrincipalOf | None, option_types.OBJECT]
+    principal: Annotated[PrincipalOf | None, option_types.FUNCTION]
     admission: Annotated[Admission, option_types.word(Admission)]
     store: Annotated[str | Store, option_types.STORE]
     on_store_error: Annotated[OnStoreError, option_types.word(OnStoreError)]
     tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
-    on_create: Annotated[OnCreate | None, option_types.FUNCTION]
-    on_end: Annotated[OnEnd | None, option_types.FUNCTION]
+    on_create: Annotated[OnCreate | None, option_types.HOOK]
+    on_end: Annotated[OnEnd | None, option_types.HOOK]
     dialects: Annotated["Sequence[Dialect]", option_types.OBJECT]
     transport: Annotated[
         TransportSessions,
@@ -284,7 +284,7 @@ class Options(_Checked):
     wire: Annotated[Wire, OptionType(check=_object_or_word(Wire, {}))]
     limits: Annotated[Limits, OptionType(check=_object_or_word(Limits, {}))]
     telemetry: Annotated[Telemetry, OptionType(check=_object_or_word(Telemetry, {}))]
-    clock: Annotated[Callable[[], float], option_types.OBJECT]
+    clock: Annotated[Callable[[], float], option_types.CLOCK]
 
     def __post_init__(self) -> None:
         _Checked.__post_init__(self)

@@ -7,8 +7,8 @@ official SDK and FastMCP (client id, issuer, subject), or Starlette's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container
-from typing import Any, Final
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -19,6 +19,10 @@ from starlette.types import Scope
 from .._errors import ConfigurationError
 from .._refusals import refusal
 from .._session.claims import Principal
+from .._session.functions import described, is_unfinished
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 PrincipalOf = Callable[[Scope], "Principal | str | None"]
 """The `principal=` option: returns who a request is authenticated as, given its scope."""
@@ -35,14 +39,14 @@ MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never c
 def from_scope(scope: Scope) -> Principal | None:
     """Return the principal that an authentication middleware left on the scope, or None.
 
-    Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
+    If nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
     """
     user = _user(scope)
     if user is None:
         return None
     token = getattr(user, "access_token", None)
     principal = _from_user(user) if token is None else _from_token(token)
-    if principal == Principal():
+    if principal.client_id is principal.subject is None:
         raise ConfigurationError(
             f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
             "scope that returns who the caller is"
@@ -61,54 +65,96 @@ def is_unseen(read: ReadPrincipal, scope: Scope, headers: Container[bytes]) -> b
 
 def _user(scope: Scope) -> Any:
     user = scope.get("user")
-    return user if getattr(user, "is_authenticated", True) else None
+    is_authenticated = getattr(user, "is_authenticated", True)
+    if is_unfinished(is_authenticated) or callable(is_authenticated):  # true, whatever it would answer
+        raise _unusable("user.is_authenticated", is_authenticated)
+    return user if is_authenticated else None
 
 
 def _from_token(token: Any) -> Principal:
     claims = getattr(token, "claims", None) or {}
-    subject = getattr(token, "subject", None)
+    if not isinstance(claims, Mapping):
+        raise _unusable("access_token.claims", claims)
+    subject = _text("access_token.subject", getattr(token, "subject", None))
     return Principal(
-        client_id=_text(getattr(token, "client_id", None)),
-        issuer=_text(claims.get("iss")),
-        subject=_text(claims.get("sub") if subject is None else subject),  # FastMCP 3 has it in the claims only
+        client_id=_text("access_token.client_id", getattr(token, "client_id", None)),
+        issuer=_text("the claim iss", claims.get("iss")),
+        # FastMCP 3 has it in the claims only.
+        subject=_text("the claim sub", claims.get("sub")) if subject is None else subject,
     )
 
 
 def _from_user(user: Any) -> Principal:
     if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
-        return Principal(subject=user.username)
+        return Principal(subject=_text("user.username", user.username))
     try:
-        return Principal(subject=_text(user.identity))
+        identity = user.identity
     except (NotImplementedError, AttributeError):
         return Principal()
+    return Principal(subject=_text("user.identity", identity))
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _text(name: str, value: object) -> str | None:
+    """Return a part of a principal, or None for a blank one; only text identifies (RFC 7519: StringOrURI)."""
+    if value is None or isinstance(value, str):
+        return None if value is None or not value.strip() else str.__str__(value)
+    raise _unusable(name, value)
+
+
+def _unusable(name: str, value: object) -> ConfigurationError:
+    is_unfinished(value)
+    return ConfigurationError(
+        f"{name} of the authenticated user is {described(value)}, not text; pass principal=, a function of the ASGI "
+        "scope that returns who the caller is"
+    )
 
 
 def reader(principal_of: PrincipalOf | None) -> ReadPrincipal:
     """Return the function that reads the principal of every request."""
     if principal_of is None:
         return from_scope
-    if not callable(principal_of):
-        raise ConfigurationError(
-            "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
-        )
 
     def read(scope: Scope) -> Principal | None:
-        value: Any = principal_of(scope)
-        if value is None:
-            return None
-        principal = value if isinstance(value, Principal) else Principal(subject=str(value))
-        if not value or value is True or not (principal.client_id or principal.subject):
-            raise ConfigurationError(
-                f"principal= returned {value!r}, which would make all callers the same; return what identifies "
-                "the caller, or None for an anonymous one"
-            )
-        return principal
+        value: object = principal_of(scope)
+        return None if value is None else identified(value, "principal= returned")
 
     return read
+
+
+def identified(value: object, source: str) -> Principal:
+    """Return the principal that the application names, a `Principal` or the text that identifies a user.
+
+    Anything else is a `ConfigurationError`: the `str()` of an object, or of claims with times, is another one for each
+    request, and may be that of another user's object.
+    """
+    if isinstance(value, Principal):
+        parts = {name: getattr(value, name) for name in ("client_id", "issuer", "subject")}
+        wrong = next((name for name, part in parts.items() if part is not None and not _is_text(part)), None)
+        if wrong is not None:
+            raise _unidentified(f"{source} a Principal whose {wrong} is {_shown(parts[wrong])}")
+        if value.client_id is value.subject is None:
+            raise _unidentified(f"{source} a Principal without client_id and subject")
+        return Principal(**{name: None if part is None else str.__str__(part) for name, part in parts.items()})
+    if _is_text(value):
+        return Principal(subject=str.__str__(value))
+    if is_unfinished(value):
+        raise _unidentified(f"{source} {described(value)}, but it must be a plain function that nobody has to await")
+    raise _unidentified(f"{source} {_shown(value)}")
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value.strip() != ""
+
+
+def _shown(value: object) -> str:
+    return "a blank text" if isinstance(value, str) else described(value)
+
+
+def _unidentified(problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{problem}; return text that identifies the caller and never changes, such as user.id or claims['sub'], a "
+        "Principal of such texts, or None for an anonymous caller"
+    )
 
 
 # --- what is remembered ---

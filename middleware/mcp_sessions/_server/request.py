@@ -67,6 +67,7 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         await handle_unparsed(ctx, body, refusal_for("batch") if concerns_session else None)
         return
     decision, refused = PASS, None
+    ctx.check_principal()
     try:
         if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")

@@ -34,7 +34,7 @@ from ..telemetry._core import is_traced
 from . import routing
 from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
-from .logs import EventSink
+from .logs import EventSink, plain_listener
 from .option_types import as_seconds
 from .options import DAY, Options
 from .principal import CreateLimit, PendingInitialized, PrincipalSessions, reader
@@ -71,12 +71,12 @@ class Recording:
             from ..telemetry._feed import Feed
 
             self.feed = Feed(options.clock)
-        self.listen: Final = telemetry.listen
+        self.listen: Final = plain_listener(telemetry.listen)
         self.metrics_enabled: Final = telemetry.metrics is not None
         self._always: Final = self.metrics_enabled or self.feed is not None
         self._traces: Final = telemetry.spans != "off"
         self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
-        self.emit: Final = EventSink(telemetry.listen, self.is_recording, self.recorder)
+        self.emit: Final = EventSink(self.listen, self.is_recording, self.recorder)
 
     def is_recording(self) -> bool:
         """Whether telemetry records anything now."""

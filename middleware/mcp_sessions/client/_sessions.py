@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from .._errors import ConfigurationError
+from .._session.functions import check_function, described, is_unfinished
 from .._session.keywords import known_keywords
 from . import _messages as messages
 from ._router import ClientWriteStream, OnNotFound, SessionRouter
@@ -178,6 +179,9 @@ class ClientSessions:
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[Any]:
         transport = self._new_transport()
+        if not hasattr(transport, "__aenter__"):
+            is_unfinished(transport)
+            raise ConfigurationError(f"the function of with_sessions returned {described(transport)}; {ACCEPTED}")
         await self._storage.load()
         for name, session in self._named.items():
             session.metadata = session.metadata or self._storage.stored.get(name)
@@ -258,7 +262,7 @@ def connector(source: Any, http_client: Any) -> Connect:
         return _once(source)  # those of contextlib are callable, too
     if not callable(source):
         raise ConfigurationError(f"{ACCEPTED}; not {source!r:.200}")
-    return source  # type: ignore[no-any-return]  # what it returns is entered
+    return check_function("transport", source)  # type: ignore[no-any-return]  # what it returns is entered
 
 
 def _once(transport: Transport) -> Connect:

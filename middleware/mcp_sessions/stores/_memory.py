@@ -21,6 +21,7 @@ from .._errors import StoreFull
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _base as base
 from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
@@ -173,7 +174,7 @@ class MemoryStore:
         self._max_entries = max_entries
         self._max_sessions = max_sessions
         self._leeway = leeway
-        self._clock = clock
+        self._clock = check_clock(clock)
         # By audience: sessions that ended by their names, and the places of cutoffs.
         self._revoked: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._cutoffs: dict[str, float] = {}  # by principal and audience, with a blank that no session's name has

@@ -16,6 +16,7 @@ from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, D
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _base as base
 from . import _redis_data as data
@@ -95,7 +96,7 @@ class RedisStore:
             if not valid:
                 raise ConfigurationError(remedy)
         self._keys = Keys(prefix)
-        self._epoch = Epoch(self._keys, durability, clock)
+        self._epoch = Epoch(self._keys, durability, check_clock(clock))
         self._client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
         self.location: str = self._client.location
         self._leeway = leeway

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
+from .._session.functions import check_clock
 from . import _base as base
 from . import _sql_text as sql
 from ._base import FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, marked
@@ -57,7 +58,7 @@ class SQLStore(ABC):
 
     def __init__(self, *, leeway: float, clock: Callable[[], float], accept_older: bool) -> None:
         self._leeway = leeway
-        self._clock = clock
+        self._clock = check_clock(clock)
         self._accept_older = accept_older
         self._swept_at = -math.inf
         self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke

@@ -18,6 +18,7 @@ from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
 from .._protocol.policy import HANDSHAKE_METHODS, KNOWN_METHODS
 from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
+from .._session.functions import described, is_unfinished
 from ._core import MAX_NAME, User
 
 CONVENTIONS: Final = "open-telemetry/semantic-conventions-genai, model/mcp at 5c50d346f1c9"
@@ -93,11 +94,15 @@ def caller_attributes(
     attributes = {CLIENT_ADDRESS: str(client[0])} if client else {}
     try:
         sender = principal(scope)
-        name = None if sender is None else user(sender)
+        name: object = None if sender is None else user(sender)
     except Exception as error:  # noqa: BLE001  # the request goes on, whatever the application's function does
         _log.warning("cannot add the user to a span: %s", type(error).__name__)
         return attributes
-    return attributes if name is None else {**attributes, USER: str(name)}
+    if isinstance(name, str):
+        return {**attributes, USER: name}
+    if is_unfinished(name) or name is not None:
+        _log.warning("cannot add the user to a span: user= returned %s, not a str or None", described(name))
+    return attributes
 
 
 # --- messages ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from opentelemetry.trace import Link, Span, StatusCode
 from .._errors import Refusal, SessionRequired
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
+from .._session.functions import described, is_unfinished
 from . import _attributes as names
 from ._attributes import CALL, KnownNames
 from ._context import RequestInfo, attached, attributes_on, name_session, request_info, within
@@ -215,10 +216,12 @@ class RequestTelemetry(RequestInfo):
             value.pop("_meta", None)
         try:
             kept = self.redact(kind, self.target or "", value)
-            return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
+            if not is_unfinished(kept):
+                return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
+            _log.warning("cannot record the %s of a call on its span: redact= returned %s", kind, described(kept))
         except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
             _log.warning("cannot record the %s of a call on its span: %s", kind, type(error).__name__)
-            return None
+        return None
 
     def __enter__(self) -> None:
         pass
