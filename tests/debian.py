@@ -1,7 +1,8 @@
 """Programs that tests start as real peers, such as a Redis server, and the Debian package of each.
 
 Tests only look for them. `make test` and `make check` run this file, which as root on Debian installs the packages that
-are missing, and says so; they are never started as services, since each test starts its own server.
+are missing, and says so; if it cannot, it says which are missing, and fails if `CI` is set. They are never started as
+services, since each test starts its own server.
 
     python tests/debian.py [PROGRAM ...]        # all of them if none is named
 """
@@ -59,19 +60,29 @@ def _find(program: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def main(programs: list[str]) -> None:
-    """Install the packages of missing programs where that is possible, and print what is done."""
+def main(programs: list[str]) -> int:
+    """Install the packages of missing programs; return the exit code, which in CI is 1 if one is still missing."""
     missing = sorted({PACKAGES[program] for program in programs or PACKAGES if _find(program) is None})
-    if not missing:
-        return
+    problem = _install(missing) if missing else None
+    if problem is None:
+        return 0
+    effect = "in CI every test has to run" if os.environ.get("CI") else "the tests that need them are skipped"
+    print(f"missing packages: {' '.join(missing)} ({problem}); {effect}")
+    return int(bool(os.environ.get("CI")))
+
+
+def _install(packages: list[str]) -> str | None:
+    """Install packages, and say so; return why that is impossible, or None."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"tests that need these packages are skipped: {' '.join(missing)}")
-        return
-    print(f"installing for the tests: {' '.join(missing)}", flush=True)
+        return "only root can install them, and only on Debian"
+    print(f"installing for the tests: {' '.join(packages)}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _no_services():
-        for words in (["update"], ["install", *missing]):
-            subprocess.run([*APT_GET, *words], env=environment, stdout=subprocess.DEVNULL, check=True)
+        for words in (["update"], ["install", *packages]):
+            done = subprocess.run([*APT_GET, *words], env=environment, stdout=subprocess.DEVNULL, check=False)
+            if done.returncode != 0:
+                return f"apt-get {words[0]} failed"
+    return None
 
 
 @contextmanager
@@ -89,4 +100,4 @@ def _no_services() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
