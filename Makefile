@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@$(VENV)/python -m pip install --quiet -e '.[client,fastapi,fastmcp,postgres,redis]' --group dev
 	@touch $@
 
-servers: setup  ## install the servers and tools that tests start, as root on Debian; elsewhere their tests are skipped
+servers: setup  ## install the servers and tools that tests start, as root on Debian; elsewhere their tests are skipped, or fail in CI
 	@$(VENV)/python tests/debian.py
 
 test: setup  ## run the quick tests; installs Redis and PostgreSQL as root on Debian (ARGS="-k name" goes to pytest)

@@ -300,6 +300,7 @@ MUTANTS: Final = {
     "file-folder": Mutant(
         "stores/_sqlite_file.py", "if folder.st_mode & stat.S_IWOTH:", "if False:", "stores/test_sqlite_file.py"
     ),
+    "file-platform": Mutant("_files.py", 'os.name != "posix"', 'os.name == ""', "test_platforms.py"),
     "file-link": Mutant("stores/_sqlite_file.py", "os.lstat(part)", "os.stat(part)", "stores/test_sqlite_file.py"),
     "file-owner": Mutant(
         "stores/_sqlite_file.py", "found.st_uid not in {", "found.st_uid in {-1} - {", "stores/test_sqlite_file.py"

@@ -11,13 +11,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
 MAY_IMPORT = {
     "_errors": (),
+    "_files": ("_errors",),
     "_refusals": ("_errors",),
     "_session": ("_errors",),
-    "_tokens": ("_errors", "_session"),
+    "_tokens": ("_errors", "_files", "_session"),
     "_protocol": ("_errors", "_refusals", "_session"),
-    "stores": ("_errors", "_refusals", "_session"),
+    "stores": ("_errors", "_files", "_refusals", "_session"),
     "telemetry": ("_errors", "_refusals", "_session", "_protocol"),
-    "client": ("_errors", "_session", "_protocol"),
+    "client": ("_errors", "_files", "_session", "_protocol"),
     "_server": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("_errors", "_session", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from .._errors import ConfigurationError
+from .._files import require_posix
 from .keys import REMEDY, KeyRing
 
 Keys = None | str | bytes | Sequence[str | bytes] | KeyRing
@@ -71,6 +72,7 @@ def _parts(item: str | bytes, place: str, above: tuple[str, ...] = ()) -> Iterat
     kind, name = location[1].lower(), location[2].strip()
     place = f'keys="{kind}:{name}"'
     if kind == "file":
+        require_posix(place, 'use keys="env:NAME"')
         yield place, Path(name)
         return
     if name in above:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from anyio import to_thread
 
+from .._files import require_posix
 from ._session import ClientError, SessionMetadata
 
 logger: Final = logging.getLogger("mcp_sessions")
@@ -60,9 +61,13 @@ class FileStorage:
 
     Args:
         path: The file. A missing folder is created.
+
+    Raises:
+        ConfigurationError: The system is Windows.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        require_posix("FileStorage", "use MemoryStorage() or a SessionStorage of your own")
         self._path = Path(path).expanduser()
 
     def __repr__(self) -> str:

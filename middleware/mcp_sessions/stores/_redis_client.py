@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ NOT_A_URL: Final = (
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'; a database is a "
     "number, and a cluster has only one"
 )
+NO_UNIX_SOCKETS: Final = "store='unix://...': this system has no Unix sockets; use 'redis://HOST:PORT'"
 _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _GOODBYE: Final = 5.0  # seconds for closing connections
 # After these, connections that are still open likely lead nowhere, or to a server that became a replica.
@@ -125,6 +127,8 @@ class StandaloneClient:
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import Redis
 
+        if url.startswith("unix:") and not hasattr(socket, "AF_UNIX"):  # as on Windows
+            raise ConfigurationError(NO_UNIX_SOCKETS)
         _check_database(url)
         return Redis.from_url(url, **options)
 

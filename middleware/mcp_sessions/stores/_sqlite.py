@@ -103,6 +103,7 @@ class SQLiteStore(SQLStore):
         self._lock = Lock()  # of what waits, and of the thread
         self._at_work = Lock()  # of the thread
         self._is_open = False
+        _watch_forks()
         _stores.add(self)
 
     async def open(self) -> None:
@@ -275,8 +276,11 @@ def _after_fork(*, is_child: bool) -> None:
         _at_rest.pop()._after_fork(is_child=is_child)  # noqa: SLF001  # of this file
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=partial(_after_fork, is_child=False),
-    after_in_child=partial(_after_fork, is_child=True),
-)
+@cache
+def _watch_forks() -> None:
+    """Have them called, once a store exists: Windows, which has no forks, can import this file."""
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=partial(_after_fork, is_child=False),
+        after_in_child=partial(_after_fork, is_child=True),
+    )

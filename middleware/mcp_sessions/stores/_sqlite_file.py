@@ -20,6 +20,7 @@ from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
+from .._files import require_posix
 from . import _sql_text as sql
 from ._base import MinuteLog, checked_add, logger
 
@@ -66,6 +67,7 @@ class Identity(NamedTuple):
 
 def checked_path(path: object) -> str:
     """Return the absolute path of a file that could be made or opened; `ConfigurationError` if it could not."""
+    require_posix("the SQLite store", "use store='memory:', 'redis://...' or 'postgresql://...'")
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigurationError("SQLiteStore takes the path of a file, as in SQLiteStore('/var/lib/app/sessions.db')")
     given = os.fspath(path)
@@ -100,8 +102,6 @@ def check_private(path: str) -> None:
 
     Whoever owns the folder can, and so can the administrator: they are trusted. Who may read is up to the owner.
     """
-    if os.name != "posix":  # pragma: no cover  # elsewhere modes say nothing
-        return
     folder = Path(path).parent.stat()
     if folder.st_mode & stat.S_IWOTH:
         raise ConfigurationError(
