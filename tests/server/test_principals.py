@@ -455,3 +455,61 @@ async def test_who_gets_none_is_answered_why() -> None:
     refused = await server(store=store).tool("count", by("ann"))
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
     assert await counted(server(keys=None)) is None
+
+
+# --- pages of other sites --------------------------------------------------------------------------
+
+CROSS_SITE = (b"origin", b"https://evil.example"), (b"sec-fetch-site", b"cross-site")
+
+
+@pytest.mark.xfail(strict=True, reason="a session of a principal does not look at whose page a request is from")
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("kind", [b"text/plain", b"application/json", None])
+async def test_page_of_another_site_is_in_no_session_of_the_user(kind: bytes | None, modern: bool) -> None:
+    """A browser that authenticates by itself (a certificate, Basic, a cookie) does so for every page."""
+    client = server()
+    own = await ref_of(client)
+    assert own is not None
+    sender = Client(client.app, modern=modern, scheme="https")
+    usual = [
+        (b"host", b"mcp.example"),
+        *sender.headers("tools/call")[2:],
+        *([] if kind is None else [(b"content-type", kind)]),
+    ]
+    body = json.dumps(sender.message("tools/call", {"name": "count", "arguments": {}})).encode()
+
+    async def refs(*headers: Header) -> Any:
+        answer = await call(client.app, http(headers=[*usual, by("ann"), *headers], scheme="https"), body)
+        return (answer.result["content"] or [None, None])[1]
+
+    assert await refs() == own
+    assert await refs((b"origin", b"https://mcp.example"), (b"sec-fetch-site", b"same-origin")) == own
+    for foreign in (
+        [*CROSS_SITE],
+        [CROSS_SITE[0]],
+        [CROSS_SITE[1]],
+        [(b"origin", b"null")],
+        [(b"origin", b"http://mcp.example")],
+    ):
+        assert await refs(*foreign) is None
+    assert await ref_of(client) == own
+
+
+@pytest.mark.xfail(strict=True, reason="a session of a principal does not look at whose page a request is from")
+async def test_page_of_another_site_begins_no_session_of_the_user() -> None:
+    """Where a session is required it is refused."""
+    begun: list[str] = []
+    client = server(require="always", on_create=lambda session, *_: begun.append(session.ref))
+    assert (await client.tool("count", by("ann"), *CROSS_SITE)).error["code"] == -31044
+    assert begun == []
+    assert "result" in (await client.tool("count", by("ann"))).json
+
+
+async def test_session_that_the_client_sends_itself_is_not_affected() -> None:
+    """No page of another site knows its id, and the wrapped server decides which origins it serves."""
+    client = server()
+    legacy = Client(client.app, modern=False)
+    header = (b"mcp-session-id", (await legacy.send("initialize", None, by("ann"))).headers[b"mcp-session-id"])
+    assert await ref_of(legacy, header, *CROSS_SITE) == await ref_of(legacy, header) is not None
+    held = await client.create(by("ann"))
+    assert await ref_of(client, *CROSS_SITE, session=held) == await ref_of(client, session=held) is not None
