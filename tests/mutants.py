@@ -33,6 +33,7 @@ JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_prot
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
 LIFECYCLE, MINTING, RESPONSE = "_server/lifecycle.py", "_server/minting.py", "_server/response.py"
+ORIGINS = "_protocol/origins.py"
 PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
@@ -181,9 +182,19 @@ MUTANTS: Final = {
     # cookies
     "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),
     "cookie-host": Mutant(COOKIES, '_HOST if path == "/" else _SECURE', "_SECURE", COOKIE_TESTS),
-    "cookie-site": Mutant(COOKIES, "return authority != host.lower()", "return False", COOKIE_TESTS),
-    "cookie-fetch-site": Mutant(
-        COOKIES, '== "cross-site":\n        return True', '== "cross-site":\n        pass', COOKIE_TESTS
+    "page-origin": Mutant(
+        ORIGINS, "page == _origin(scheme, hosts[0].lower())", "True", f"{COOKIE_TESTS} {CALLER_TESTS}"
+    ),
+    "page-scheme": Mutant(ORIGINS, "page == _origin(scheme, ", "page == _origin(of_page, ", COOKIE_TESTS),
+    "page-headers": Mutant(ORIGINS, "if len(origins) != 1 or len(hosts) != 1:", "if False:", COOKIE_TESTS),
+    "page-site": Mutant(
+        ORIGINS, "if sites and sites not in _OWN_SITES:", "if False:", f"{COOKIE_TESTS} {CALLER_TESTS}"
+    ),
+    "page-principal": Mutant(
+        "_server/request.py",
+        "principal_idle is not None and ctx.is_own_page",
+        "principal_idle is not None",
+        CALLER_TESTS,
     ),
     "cookie-twice": Mutant(COOKIES, "if len(values) == 1 else UNREADABLE", "if values else UNREADABLE", COOKIE_TESTS),
     "cookie-script": Mutant(COOKIES, "; HttpOnly; SameSite=Strict", "; SameSite=Strict", COOKIE_TESTS),

@@ -2,7 +2,7 @@
 
 The answer to `server/discover` sets a cookie that holds a token of a kind of its own, and later requests bring it back.
 Our cookies never reach the wrapped server; all others pass as they came.
-Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite`, `__Secure-` and `__Host-`; W3C Fetch Metadata.
+Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite`, `__Secure-` and `__Host-`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from base64 import b32encode
 from collections.abc import Iterable
 from typing import Final
 
-from .headers import Header, RequestHeaders
+from .headers import Header
 
 DISCOVER: Final = "server/discover"
 COOKIE: Final = b"cookie"
@@ -24,7 +24,6 @@ UNREADABLE: Final = ""
 """What stands for a cookie of ours that is given more than once: a session id that is never valid."""
 
 _HOST, _SECURE = b"__Host-", b"__Secure-"  # with the former, no other host of the site can set the cookie
-_PORTS: Final = ((b"http", b":80"), (b"https", b":443"))
 
 
 def cookie_name(audience: str) -> bytes:
@@ -65,20 +64,6 @@ def pop_session_cookie(
     if not values:
         return None, kept
     return values[0].decode("latin-1") if len(values) == 1 else UNREADABLE, kept
-
-
-def is_cross_site(headers: RequestHeaders) -> bool:
-    """Whether a page of another site made the request: by Fetch Metadata, or by an `Origin` that is not the host's."""
-    if headers.first(b"sec-fetch-site") == "cross-site":
-        return True
-    origin, host = headers.by_name.get(b"origin"), headers.by_name.get(b"host", b"")
-    if origin is None:
-        return False
-    scheme, _, authority = origin.lower().partition(b"://")
-    for named, port in _PORTS:
-        if scheme == named:
-            authority, host = authority.removesuffix(port), host.removesuffix(port)
-    return authority != host.lower()
 
 
 def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:

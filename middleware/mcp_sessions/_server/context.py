@@ -31,6 +31,7 @@ from .._protocol.headers import (
 )
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
+from .._protocol.origins import is_own_page
 from .._session.claims import Principal, RedactedRepr, looks_like_session_id
 from .._session.events import RequestRefused
 from .._session.session import Session
@@ -103,9 +104,13 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def accepts_cookies(self) -> bool:
-        """Whether a cookie of ours counts in this request: in the modern era, and not from other sites."""
-        has_cookies = self.runtime.transport.cookie_name is not None and self.headers.is_modern
-        return has_cookies and not cookies.is_cross_site(self.headers)
+        """Whether a cookie of ours counts in this request: in the modern era, and from our own pages."""
+        return self.runtime.transport.cookie_name is not None and self.headers.is_modern and self.is_own_page
+
+    @property
+    def is_own_page(self) -> bool:
+        """Whether the sender may use what a browser adds by itself: a cookie, or the session of its principal."""
+        return is_own_page(self.headers, self.scope.get("scheme", "http"))
 
     @property
     def principal(self) -> Principal | None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from .._errors import SessionRequired
-from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
 from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_cookies
@@ -56,7 +55,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
-    why: Literal["unnamed", "unseen", "list"] = "unnamed"  # its caller gets none, its handler gets none by design
+    # "unseen": nobody sees who its caller is; "foreign": a page of another origin; "list": by design
+    why: Literal["unnamed", "unseen", "foreign", "list"] = "unnamed"
 
     @property
     def client(self) -> str:
@@ -78,13 +78,14 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield headers.cookie == SHARED_JAR, shared, own_jar
         speaks = message is not None and speaks_draft(message)
         yield speaks, "it names sessions itself and named none", "let it call sessions/create first"
+        foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
+        proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
+        yield self.why == "foreign", foreign, f"{WRAP}; {proxied}"
         away = self.runtime.store_fault is not None
         yield away, "the session store does not answer", "see the warning about it, and bring it back"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
         yield not transport.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
         yield is_modern and transport.cookie_name is None, "cookies are off", TRANSPORT
-        cross_site = "a page of another site sent the request, so its cookies are ignored"
-        yield is_modern and cookies.is_cross_site(headers), cross_site, WRAP
         has_no_jar = is_modern and runtime_without_cookies(headers) is not None
         yield has_no_jar, "its runtime keeps no cookies", 'set wire=Wire(era="auto")'
         yield is_modern, "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'

@@ -71,7 +71,8 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
     try:
         if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")
-        principal = None if ctx.runtime.transport.principal_idle is None else ctx.principal
+        has_own = ctx.runtime.transport.principal_idle is not None and ctx.is_own_page
+        principal = ctx.principal if has_own else None
         decision = decide(message, ctx.headers, ctx.runtime.rules, has_principal_session=principal is not None)
         session = None
         if decision.kind == PRINCIPAL and principal is not None:
@@ -196,8 +197,9 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
         return None
     if ctx.session is not None:
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
-    is_refused = is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name)
-    return MissingSession(ctx.runtime, ctx.headers, message, "unseen" if is_refused else "unnamed")
+    if is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name):
+        return MissingSession(ctx.runtime, ctx.headers, message, "unseen")
+    return MissingSession(ctx.runtime, ctx.headers, message, "unnamed" if ctx.is_own_page else "foreign")
 
 
 @contextmanager
