@@ -39,6 +39,7 @@ BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scr
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
 PLACEHOLDER_TESTS = "tokens/test_placeholders.py"
+REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
@@ -178,6 +179,18 @@ MUTANTS: Final = {
         "return False if recorder.error_code in _SPEAKS_OTHERWISE else None",
         "return False",
         "server/test_transport.py",
+    ),
+    # what reaches the application
+    "meta-session": Mutant(REQUEST, "body = rewrite.without_session(message)", "body = message.body", CONFIDENTIAL),
+    "reply-session": Mutant(
+        "_protocol/rewrite.py", ' or not (_KEY in body or b"\\\\" in body)', " or True", CONFIDENTIAL
+    ),
+    "batch-reply": Mutant(REQUEST, " or rewrite.without_session(item) != item.body", "", CONFIDENTIAL),
+    "frame-body": Mutant(
+        "_server/middleware.py", "ctx.body = await read_body", "ctx.body = body = await read_body", CONFIDENTIAL
+    ),
+    "upgrade-credentials": Mutant(
+        "_server/middleware.py", "hide_credentials(self._runtime, scope)", "pass", CONFIDENTIAL
     ),
     # cookies
     "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),

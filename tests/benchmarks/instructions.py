@@ -33,8 +33,8 @@ from .traffic import Visits, message
 
 BUDGETS: Final = {
     "ours, no session": 78_000,
-    "ours, session": 230_000,
-    "ours, session, state changed": 330_000,
+    "ours, session": 244_000,
+    "ours, session, state changed": 342_000,
     "ours, forged session refused": 315_000,
     "ours, session, traced": 605_000,
 }

@@ -1,8 +1,9 @@
 """What we read in a body is what the wrapped server reads, or the body is refused.
 
 Every body of a corpus goes to the real SDK server bare and inside the middleware. A tool records what the server read.
-A body must not run a tool past the policy, or in a session that the server does not read in `_meta`; and it is refused
-for the reason that the corpus states, or answered as the bare server does.
+A body must not run a tool past the policy, or in a session that the bare server does not read in `_meta`, where inside
+the middleware there is none; and it is refused for the reason that the corpus states, or answered as the bare server
+does.
 """
 
 import json
@@ -69,15 +70,18 @@ def same_answer(own: Answer, ours: Answer, *, refused: bool) -> bool:
 
 
 def faults(own_runs: list[Run], our_runs: list[Run], refs: dict[str, str], *, refused: bool) -> Iterator[str]:
-    for run in our_runs:
-        if run.ref != (None if run.session_id is None else refs.get(run.session_id, "a stranger's")):
-            yield f"ran in {run.ref}, but the server read another session"
-        if run.tool == "guarded" and run.ref is None:
-            yield "ran past the policy"
     if our_runs and refused:
         yield "ran, though it was refused"
-    if our_runs and [run[:3] for run in our_runs] != [run[:3] for run in own_runs]:
+    if our_runs and [run[:2] for run in our_runs] != [run[:2] for run in own_runs]:
         yield "the server read something else"
+    for own, ours in zip(own_runs, our_runs, strict=False):
+        if ours.ref != (None if own.session_id is None else refs.get(own.session_id, "a stranger's")):
+            yield f"ran in {ours.ref}, but the server read another session"
+    for run in our_runs:
+        if run.session_id is not None:
+            yield "the server read a session inside the middleware"
+        if run.tool == "guarded" and run.ref is None:
+            yield "ran past the policy"
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from apps import Seen, Server, Tool, read, sessions
+from apps import Seen, Server, read, sessions
 from clients import SESSION_KEY, Answer, Client, Header, Incoming, call, http
 from sep1364 import Speaker
 from starlette.types import Receive, Scope, Send
@@ -66,7 +66,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 @pytest.mark.parametrize("spelling", ["plain", "blanks", "escaped"])
 @pytest.mark.parametrize("shape", ["a request", "a list", "a handshake", "a ping", "a completion"])
 async def test_no_message_holds_its_session(shape: str, spelling: str) -> None:
@@ -92,7 +91,6 @@ async def holds_no_session(shape: str, spelling: str) -> None:
     assert server.last.headers[b"content-length"] == b"%d" % len(text)
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 async def test_same_text_in_arguments_is_kept() -> None:
     """An argument may look like the session that is taken out."""
     server = Server()
@@ -113,7 +111,6 @@ async def test_message_without_session_keeps_its_bytes() -> None:
     assert server.last.body == text
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 @pytest.mark.parametrize("lists", ["stable", "session", "untouched"])
 async def test_no_list_option_forwards_session(lists: Any) -> None:
     server = Server()
@@ -126,7 +123,6 @@ async def test_no_list_option_forwards_session(lists: Any) -> None:
     assert server.last.json["params"]["requestState"] == "s"
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 async def test_no_response_of_client_holds_session() -> None:
     """Clients may name their session in what they answer, alone or to a request that was repeated for input."""
     server = Server()
@@ -141,7 +137,6 @@ async def test_no_response_of_client_holds_session() -> None:
     assert server.last.json["params"]["inputResponses"] == {"a": {"action": "accept", "_meta": {"x": 1}}, "b": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 async def test_batch_whose_response_names_session_is_refused() -> None:
     """Batches are forwarded as they come."""
     server = Server()
@@ -155,8 +150,8 @@ async def test_batch_whose_response_names_session_is_refused() -> None:
 class Failing(Server):
     """A server whose every tool has a bug."""
 
-    def __init__(self, **tools: Tool) -> None:
-        super().__init__(whoami=fail, **tools)
+    def __init__(self) -> None:
+        super().__init__(whoami=fail)
 
 
 async def traced(client: Client, *headers: Header, session: Any = None, **fields: Any) -> str:
@@ -168,7 +163,6 @@ async def traced(client: Client, *headers: Header, session: Any = None, **fields
     return variables(failure.value)
 
 
-@pytest.mark.xfail(strict=True, reason="the application gets the session in _meta")
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
 async def test_no_traceback_holds_session_of_draft(modern: bool) -> None:
     client = Client(sessions(Failing(), on_create=make_state), modern=modern)
@@ -193,7 +187,6 @@ async def test_no_traceback_holds_session_of_cookie() -> None:
     assert not [secret for secret in secrets_of({"": cookie[1].decode().partition("=")[2]}) if secret in shown]
 
 
-@pytest.mark.xfail(strict=True, reason="the frames of the middleware hold the body")
 @pytest.mark.parametrize("dialect", [SEP1364Create(), SEP1364Initialize()], ids=["create", "initialize"])
 async def test_no_traceback_holds_session_of_sep1364(dialect: Any) -> None:
     speaker = Speaker(sessions(Failing(), dialects=[dialect]))
@@ -217,7 +210,6 @@ async def test_no_traceback_holds_id_of_bridge() -> None:
     assert not [secret for secret in secrets_of({"": header[1].decode()}) if secret in shown]
 
 
-@pytest.mark.xfail(strict=True, reason="websocket upgrades pass as they come")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/live", "/live"])
 @pytest.mark.parametrize("bridge", [False, True])
 async def test_websocket_upgrade_holds_no_credential(path: str, bridge: bool) -> None:

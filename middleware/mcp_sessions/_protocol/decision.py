@@ -49,7 +49,7 @@ class Action(str, Enum):
     FORWARD = "forward unchanged"
     ATTACH = "forward with the session attached, echo it"
     STRIP_SESSION = "forward without the session, echo it"
-    PASSTHROUGH = "forward unchanged, though it names a session"
+    PASSTHROUGH = "forward without the session"
     LIST = "ATTACH, STRIP_SESSION or PASSTHROUGH, as the option `lists` says"
 
 

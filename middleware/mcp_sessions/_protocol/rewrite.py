@@ -7,15 +7,19 @@ Sources: the data-layer sessions draft; JSON-RPC 2.0 section 5; RFC 8259; MCP 20
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Raw
 
 from .._errors import Refusal
-from .jsonrpc import SESSION_KEY, Message
-from .strict_json import NULL, Names, join, last_members, string
+from .jsonrpc import RESPONSE, SESSION_KEY, Message
+from .strict_json import NULL, SPACE, Names, join, last_members, string
 
+_KEY: Final = b'"%b"' % SESSION_KEY.encode()
+_COLON: Final = SPACE + b":"
+_ESCAPED: Final = re.compile(rb"\\(?:u00|/)")  # a letter of the key, or its slash
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
 
 _ENVELOPE: Final = Names("result", "id")
@@ -149,12 +153,39 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
 
 
 def without_session(message: Message) -> bytes:
-    """Return a message with the session taken out of `_meta`; an empty `_meta` stays."""
-    if message.session is None:
-        return message.body
-    envelope: dict[str, Any] = last_members(message.body)
-    del _inner(_inner(envelope, "params"), "_meta")[SESSION_KEY]
-    return join(envelope)
+    """Return a message with no session in its `_meta`, nor in a client's answers; an empty `_meta` stays."""
+    body, named = message.body, message.session
+    if named is None and (message.kind is not RESPONSE or not (_KEY in body or b"\\" in body)):
+        return body
+    if named is not None and (rest := _cut(body, named)) is not None:
+        return rest
+    envelope: dict[str, Any] = last_members(body)
+    params, result = _object_in(envelope, "params"), _object_in(envelope, "result")
+    answers = _object_in(params, "inputResponses")  # of a request that is repeated with what the server asked for
+    parents = [params, result, *(_object_in(answers, name) for name in list(answers))]
+    metas = [_object_in(parent, "_meta") for parent in parents]
+    found = [meta.pop(SESSION_KEY) for meta in metas if SESSION_KEY in meta]
+    return join(envelope) if found else body
+
+
+def _cut(body: bytes, named: bytes) -> bytes | None:
+    """Cut the session out of the text of a message; None if that has the member's name twice, or may escape it."""
+    before, _, after = body.partition(_KEY)
+    after = after.lstrip(_COLON)
+    if not after.startswith(named) or (b"\\" in body and _ESCAPED.search(body)):
+        return None
+    after = after[len(named) :].lstrip(SPACE)
+    if _KEY in after:
+        return None
+    return before + after[1:] if after.startswith(b",") else before.rstrip(SPACE).removesuffix(b",") + after
+
+
+def _object_in(members: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take apart the object of that name in its place, if there is one; else return an empty one."""
+    if not bytes(members.get(name, NULL)).startswith(b"{"):
+        return {}
+    members[name] = inner = last_members(members[name])
+    return inner
 
 
 def with_capabilities(body: bytes) -> bytes:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
 
+_ENCODING: Final = b"transfer-encoding"
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 # ASGI extensions by which a body would leave without passing here
@@ -73,6 +74,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     send: Send
     headers: RequestHeaders
     at_endpoint: bool  # every POST is MCP; elsewhere the path may serve other things, too
+    body: bytes = b""  # as it came, with its credentials, once it is read; only here, since this does not print it
     telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
     session: ActiveSession | None = None  # what it named, once that is open
     bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
@@ -194,8 +196,24 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     def set_content_length(self, body: bytes) -> bytes:
         """Let the headers announce a body that was changed, and return it."""
-        self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
+        length, names = (LENGTH, b"%d" % len(body)), self.headers.by_name
+        if LENGTH in names and _ENCODING not in names:  # nearly always, and cheaper
+            self.scope["headers"] = [length if header[0] == LENGTH else header for header in self.scope["headers"]]
+        else:
+            self.edit_headers({LENGTH, _ENCODING}, length)
         return body
+
+
+def hide_credentials(runtime: Runtime, scope: Scope) -> None:
+    """Take our cookie and our session headers out of a websocket upgrade, for which no session is opened."""
+    transport, headers = runtime.transport, scope["headers"]
+    if transport.cookie_name is not None:
+        _, headers = cookies.pop_session_cookie(headers, transport.cookie_name, path="/", secure=True)
+    scope["headers"] = [
+        (name, value)
+        for name, value in headers
+        if name != SESSION_HEADER or not (transport.bridges or looks_like_session_id(value))
+    ]
 
 
 def session_header_values(start: ASGIMessage) -> list[str]:

@@ -18,7 +18,7 @@ from ..stores._base import Store
 from . import option_types, startup_checks
 from .answers import refuse_unread
 from .body import peek, read_body
-from .context import RequestContext
+from .context import RequestContext, hide_credentials
 from .lifecycle import Services
 from .option_types import Seconds
 from .options import (
@@ -185,6 +185,8 @@ class MCPSessionMiddleware:
         place: Place = "elsewhere"
         if scope["type"] == "http":
             place = "endpoint" if self._is_at_endpoint else self._routing.place(scope)
+        elif scope["type"] == "websocket":
+            hide_credentials(self._runtime, scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
@@ -195,18 +197,18 @@ class MCPSessionMiddleware:
             ctx.app = partial(call_upstream, ctx, self.app)
         # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
         scope["method"] = method = scope["method"].upper()
-        may_be_mcp, body = method == "POST" or (runtime.rules.security_sensitive and method not in WITHOUT_BODY), None
+        may_be_mcp = method == "POST" or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)
         try:
             ctx.extract_session_credentials()
             if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # some servers read JSON of any type
                 may_be_mcp, ctx.receive = await peek(receive) if runtime.rules.security_sensitive else (False, receive)
             if may_be_mcp:
                 max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
-                body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
+                ctx.body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
         except Refusal as refusal:
             await refuse_unread(ctx, refusal)
             return
-        await (handle_unread(ctx) if body is None else handle_post(ctx, body))
+        await (handle_post(ctx) if may_be_mcp else handle_unread(ctx))
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""

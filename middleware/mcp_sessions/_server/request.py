@@ -21,6 +21,7 @@ from .._protocol.decision import (
     UNUSED,
     Action,
     Decision,
+    Rules,
     decide,
     involves_session,
 )
@@ -51,20 +52,19 @@ if TYPE_CHECKING:
 CONFIRMATION: Final = "notifications/initialized"
 
 
-async def handle_post(ctx: RequestContext, body: bytes) -> None:
+async def handle_post(ctx: RequestContext) -> None:
     """Handle one POST whose body may be a JSON-RPC message.
 
     Before it is answered or refused here, the wrapped server has to admit the caller (`answers.preflight`).
     """
     limits = ctx.runtime.limits
     try:
-        message = parse(body, limits.batch, limits.nesting)
+        message = parse(ctx.body, limits.batch, limits.nesting)
     except Refusal as refusal:
-        await handle_unparsed(ctx, body, refusal)
+        await handle_unparsed(ctx, refusal)
         return
-    except Batch as batch:  # forwarded as it comes, so nothing in it may concern a session
-        concerns_session = any(involves_session(item, ctx.runtime.rules) for item in batch.items)
-        await handle_unparsed(ctx, body, refusal_for("batch") if concerns_session else None)
+    except Batch as batch:
+        await handle_unparsed(ctx, refusal_for("batch") if _concerns_session(batch, ctx.runtime.rules) else None)
         return
     decision, refused = PASS, None
     ctx.check_principal()
@@ -91,7 +91,12 @@ async def handle_post(ctx: RequestContext, body: bytes) -> None:
         elif decision.action in ANSWERED:
             await respond_to_session_method(ctx, message, METHODS[decision.action])
         else:
-            await forward(ctx, body, message, decision)
+            await forward(ctx, message, decision)
+
+
+def _concerns_session(batch: Batch, rules: Rules) -> bool:
+    """Whether a batch must be refused, since batches are forwarded unmodified: a message in it concerns a session."""
+    return any(involves_session(item, rules) or rewrite.without_session(item) != item.body for item in batch.items)
 
 
 async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
@@ -104,7 +109,7 @@ async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     return refusal
 
 
-async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | None) -> None:
+async def handle_unparsed(ctx: RequestContext, refusal: Refusal | None) -> None:
     """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
     if refusal is not None and refusal.reason == NOT_JSONRPC and not ctx.at_endpoint:
         refusal = None  # the path serves other things, too
@@ -113,15 +118,17 @@ async def handle_unparsed(ctx: RequestContext, body: bytes, refusal: Refusal | N
     if refusal is not None:
         await send_refusal_without_id(ctx, refusal)
     else:
-        await forward(ctx, body)
+        await forward(ctx)
 
 
-async def forward(ctx: RequestContext, body: bytes, message: Message | None = None, decision: Decision = PASS) -> None:
+async def forward(ctx: RequestContext, message: Message | None = None, decision: Decision = PASS) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
-    An answer that nothing changes or observes is sent directly.
+    An answer that nothing changes or observes is sent directly. The body as it came is not in a variable of this frame,
+    nor of those around it: error reporters print the variables of every frame.
     """
     attached, response = None, response_for(ctx, message, decision)
+    body = ctx.body if message is None else b""
     if message is not None:
         if ctx.session is not None and decision.action is Action.ATTACH:
             attached = Session(ctx.session)
@@ -130,7 +137,7 @@ async def forward(ctx: RequestContext, body: bytes, message: Message | None = No
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
             ref = None if ctx.session is None else ctx.session.claims.ref
             ctx.runtime.streams.cancel(ref, ctx.server_id, bytes(message.all_params["requestId"]))
-        body = await prepare_message(ctx, message, decision, attached)
+        body = await prepare_message(ctx, message, attached)
     shown = shown_variable.set(_show(ctx, message, attached))
     try:
         await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
@@ -161,18 +168,14 @@ def _put(scope: Scope, session: Session | None) -> None:
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 
-async def prepare_message(ctx: RequestContext, message: Message, decision: Decision, attached: Session | None) -> bytes:
-    """Return the body as the application gets it.
-
-    SEP-1364's fields and, for lists and notifications, the session are taken out; our trace context is put in.
-    """
+async def prepare_message(ctx: RequestContext, message: Message, attached: Session | None) -> bytes:
+    """Return the body as the application gets it: without the session, and with our trace context."""
     runtime = ctx.runtime
     if runtime.rules.sep1364 is not None:
         message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
-    body = message.body
-    # A notification has no answer to echo the session into; SDK 1.x would log one that it does not know, with the id.
-    if decision.action is Action.STRIP_SESSION or (ctx.session is not None and message.kind is NOTIFICATION):
-        body = ctx.set_content_length(rewrite.without_session(message))
+    body = rewrite.without_session(message)
+    if body is not message.body:
+        ctx.set_content_length(body)
     if runtime.correlate and message.kind is not RESPONSE:
         label(ctx, message, attached)
     return body if ctx.telemetry is None else ctx.carry_trace(body, ctx.telemetry.traceparent)
