@@ -13,6 +13,7 @@ import pytest
 from apps import Server, sessions
 from clients import DISCOVER, INITIALIZE, Client, Header, call, http
 from recorded import process_wide
+from signers import NEW, OLD
 
 from mcp_sessions import (
     KeyRing,
@@ -100,16 +101,15 @@ async def test_a_method_name_cannot_forge_a_line(caplog: pytest.LogCaptureFixtur
 
 async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplog: pytest.LogCaptureFixture) -> None:
     """Never a key, but the names of all of them."""
-    secrets = ["first-" + "abcdefghijklmnopqrstuvwxyz0123456789", "other-" + "zyxwvutsrqponmlkjihgfedcba9876543210"]
     everything: dict[str, Any] = {"dialects": [SEP1364Create()], "tracked": True, "path": None}
     nothing: dict[str, Any] = {"transport": TransportSessions(header=False, cookie=False)}
     lines = []
     for options in (everything, nothing):
         caplog.clear()
-        app = sessions(Server(), keys=secrets, **options)
+        app = sessions(Server(), keys=[OLD, NEW], **options)
         async with app.services.around(lambda _: nullcontext(), None):
             lines += [record.getMessage() for record in of(caplog, "sessions at ")]
-    signs, verifies = (key.kid for key in KeyRing(secrets))
+    signs, verifies = (key.kid for key in KeyRing([OLD, NEW]))
     keys = f"key {signs} signs, {verifies} verifies"
     clients, kept = "for audience 'mcp-sessions': clients get them by _meta", "kept in memory (one process)"
     assert lines == [
