@@ -145,6 +145,8 @@ USERS: Final[dict[str, dict[str, Any]]] = {
     "ann": {"client_id": "desk", "sub": "ann"},
     "bob": {"client_id": "desk", "sub": "bob"},
     "ann-elsewhere": {"client_id": "phone", "sub": "ann"},
+    "desk": {"client_id": "desk"},  # as for every user of that client
+    "desk-itself": {"client_id": "desk", "sub": "desk"},
     "late": {"client_id": "desk", "sub": "ann", "expires_at": int(time.time()) - 60},
 }
 TOKENS: Final = {token: {"scopes": [], **user} for token, user in USERS.items()}
@@ -161,7 +163,11 @@ class _Verifier:
         user = USERS.get(token)
         access_token = import_module("mcp.server.auth.provider").AccessToken
         return user and access_token(
-            token=token, client_id=user["client_id"], scopes=[], subject=user["sub"], expires_at=user.get("expires_at")
+            token=token,
+            client_id=user["client_id"],
+            scopes=[],
+            subject=user.get("sub"),
+            expires_at=user.get("expires_at"),
         )
 
 

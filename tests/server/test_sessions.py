@@ -172,6 +172,22 @@ async def test_a_moment_that_means_something_else_is_refused(
     assert await deployment.live(one) == [True]
 
 
+CLIENTS = Principal("web"), Principal("web", "https://id.example"), Principal(issuer="https://id.example")
+TWICE = Principal("web", "https://id.example", "web"), Principal("web", None, "web@clients")
+
+
+@pytest.mark.xfail(strict=True, reason="a client counts as a user")
+async def test_sessions_of_a_client_are_not_ended_together(deployment: Deployment) -> None:
+    """They may be of many users. They are listed, and each can be ended."""
+    held = [await deployment.mint(jti, principal) for jti, principal in zip("abcde", CLIENTS + TWICE, strict=True)]
+    for principal in CLIENTS + TWICE:
+        with pytest.raises(ConfigurationError, match="a client, which many users may share"):
+            await deployment.sessions.end_all(principal)
+        assert await deployment.sessions.of(principal)
+    assert await deployment.live(*held) == [True] * 5
+    assert await deployment.sessions.end(held[0].ref)
+
+
 @pytest.mark.parametrize("principal", [Principal(), "alice"])
 async def test_a_principal_that_names_nobody_is_refused(principal: Any, deployment: Deployment) -> None:
     """Anonymous sessions belong to nobody, so nobody's can be told from another's; a bare name is no principal."""
