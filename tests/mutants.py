@@ -70,6 +70,18 @@ MUTANTS: Final = {
         "return False",
         "server/test_functions.py",
     ),
+    "client-subject": Mutant(
+        "_session/claims.py", "subject == client_id or subject.endswith", "subject.endswith", CALLER_TESTS
+    ),
+    "client-claims": Mutant(
+        PRINCIPALS, "subject is not None and _is_of_client(claims, subject)", "False", CALLER_TESTS
+    ),
+    "client-list": Mutant(
+        "_server/context.py", "principal is None or warns_of_client(principal)", "principal is None", CALLER_TESTS
+    ),
+    "client-end-all": Mutant(
+        "_server/operator.py", "if not principal.is_user:", "if False:", "server/test_sessions.py"
+    ),
     # session ids
     "expiry": Mutant(JWT, "if now < claims.expires_at:", "if now < claims.expires_at + 1:", TOKENS),
     "future-id": Mutant(JWT, "issued_at - MAX_CLOCK_SKEW <= now", "issued_at - MAX_CLOCK_SKEW <= now + 1", TOKENS),

@@ -172,6 +172,11 @@ REFUSALS: Final[Mapping[str, Reason]] = {
             "the server does not see whose Authorization header this is; its log has the remedy",
             200,
         ),
+        principal_is_client=_sent(
+            (-31046, "Principal required"),
+            "the caller is an OAuth client, which many users may share; the server's log has the remedy",
+            200,
+        ),
     ),
     **_group(
         "deployment",

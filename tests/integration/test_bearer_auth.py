@@ -1,6 +1,7 @@
 """A session is never authentication, and belongs to the one who made it: with real servers and real bearer tokens."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 import pytest
@@ -9,8 +10,9 @@ from clients import Answer, RealClient, started
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
-from mcp_sessions import MCPSessionMiddleware, add_sessions
+from mcp_sessions import MCPSessionMiddleware, Principal, add_sessions
 from mcp_sessions._server import logs
+from mcp_sessions._server.principal import from_scope
 
 from .servers import CELLS, FASTMCP, FRAMEWORKS, KEYS, SDK, USERS, Cell, Hall, bearer, made, running
 
@@ -129,12 +131,10 @@ async def test_with_a_good_token_the_answers_are_ours(place: Place, cell: Cell) 
     assert replies[-1].status in {400, 404}
 
 
-todo = pytest.mark.xfail(strict=True, reason="all users of one OAuth client are one user")
 PLACES: Final[dict[str, Place]] = {"added": added, **({"handed_on": handed_on} if FASTMCP in FRAMEWORKS else {})}
 OWN: Final = {"transport.principal": True, "transport.header": False, "transport.cookie": False, "tracked": True}
 
 
-@todo
 @pytest.mark.parametrize(("framework", "place"), [(SDK, "added"), (FASTMCP, "added"), (FASTMCP, "handed_on")])
 async def test_token_of_a_client_has_no_session_of_a_user(
     framework: str, place: str, caplog: pytest.LogCaptureFixture
@@ -158,6 +158,22 @@ async def test_token_of_a_client_has_no_session_of_a_user(
         assert [one["ref"] for one in (await ann.send("sessions/list")).result["sessions"]] == [seen["ann"]]
     [line] = [text for text in caplog.messages if "which many users may share" in text]
     assert "principal=" in line
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_user"),
+    [({"client_id": "desk"}, True), ({"azp": "desk"}, True), ({"client_id": "ann"}, False), ({}, False)],
+)
+async def test_fastmcp_s_jwt_names_a_user_beside_its_client(claims: dict[str, str], is_user: bool) -> None:
+    """Without a claim for the client, FastMCP takes the subject for it, so that it cannot be told what it is."""
+    jwt = import_module("fastmcp.server.auth.providers.jwt")
+    pair = jwt.RSAKeyPair.generate()
+    verifier = jwt.JWTVerifier(public_key=pair.public_key, issuer="https://auth.example", audience="mcp")
+    token = pair.create_token("ann", "https://auth.example", "mcp", additional_claims=claims)
+    user = import_module("mcp.server.auth.middleware.bearer_auth").AuthenticatedUser(await verifier.verify_token(token))
+    principal = from_scope({"user": user})
+    assert principal == Principal(next(iter(claims.values()), "ann"), "https://auth.example", "ann")
+    assert principal.is_user is is_user
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

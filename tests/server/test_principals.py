@@ -32,6 +32,7 @@ from mcp_sessions import (
     SessionEvent,
     SessionUsed,
 )
+from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server import logs, minting
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.principal import PrincipalSessions, from_scope, reader
@@ -516,7 +517,6 @@ async def test_session_that_the_client_sends_itself_is_not_affected() -> None:
 
 # --- users and clients -----------------------------------------------------------------------------
 
-todo = pytest.mark.xfail(strict=True, reason="a client counts as a user")
 UUID = "5e8f3c1a-0000-4000-8000-000000000000"
 CLIENTS: list[dict[str, Any]] = [
     {"client_id": "app"},
@@ -545,7 +545,6 @@ def of_token(token: dict[str, Any], **options: Any) -> Client:
     return client
 
 
-@todo
 @pytest.mark.parametrize("token", CLIENTS)
 @pytest.mark.parametrize("modern", [True, False])
 async def test_client_has_no_session_that_its_principal_alone_finds(
@@ -559,8 +558,7 @@ async def test_client_has_no_session_that_its_principal_alone_finds(
         assert (await client.tool("count")).result["content"] is None
         assert (await client.send("sessions/list")).error == {
             "code": -31046,
-            "message": "Principal required: the caller is authenticated as an OAuth client, which many users may share; "
-            "the server's log has the remedy",
+            "message": REFUSALS["principal_is_client"].message,
         }
     held = await client.create()
     assert (await client.tool("whoami", session=held)).result["content"].startswith("ses_")
@@ -577,7 +575,6 @@ async def test_token_with_a_subject_of_its_own_is_a_user_s(token: dict[str, Any]
     assert [one["ref"] for one in (await client.send("sessions/list")).result["sessions"]] == refs[:1]
 
 
-@todo
 @pytest.mark.parametrize(
     ("principal", "is_user"),
     [
@@ -589,6 +586,7 @@ async def test_token_with_a_subject_of_its_own_is_a_user_s(token: dict[str, Any]
         (Principal("app", "https://idp"), False),
         (Principal("app", None, "app"), False),
         (Principal("app", None, "app@clients"), False),
+        (Principal("app", None, UUID, is_client=True), False),
     ],
 )
 async def test_function_says_who_is_a_user(principal: Any, is_user: bool) -> None:
@@ -598,10 +596,8 @@ async def test_function_says_who_is_a_user(principal: Any, is_user: bool) -> Non
     assert reader(lambda scope: principal)({}).is_user is is_user  # type: ignore[union-attr]
 
 
-@todo
 async def test_client_is_told_why_its_session_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     logs._warned.clear()
     client = of_token({"client_id": "app"}, **{"transport.cookie": False})
     await client.tool("asks")
-    assert "it is authenticated as an OAuth client" in caplog.messages[-1]
-    assert "pass principal=" in caplog.messages[-1]
+    assert "it is authenticated as an OAuth client and not as a user; see the warning" in caplog.messages[-1]

@@ -176,7 +176,6 @@ CLIENTS = Principal("web"), Principal("web", "https://id.example"), Principal(is
 TWICE = Principal("web", "https://id.example", "web"), Principal("web", None, "web@clients")
 
 
-@pytest.mark.xfail(strict=True, reason="a client counts as a user")
 async def test_sessions_of_a_client_are_not_ended_together(deployment: Deployment) -> None:
     """They may be of many users. They are listed, and each can be ended."""
     held = [await deployment.mint(jti, principal) for jti, principal in zip("abcde", CLIENTS + TWICE, strict=True)]

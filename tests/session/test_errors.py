@@ -14,7 +14,7 @@ from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, 
 from failing import Failing
 from starlette.types import Message
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
 from mcp_sessions._protocol.decision import LISTS, TABLE, Action, SessionPresence
@@ -150,6 +150,7 @@ CLOCK = Clock()
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
+OF_CLIENT: Mapping[str, Any] = {"tracked": True, "principal": lambda scope: Principal("app")}
 LISTED: Mapping[str, Any] = {"tracked": True, **OF_ALICE}
 UNKNOWN = {"sessionId": "unknown"}
 IN_META = {"_meta": {SESSION_KEY: UNKNOWN}}
@@ -232,6 +233,7 @@ CASES = [
     Case(refusal("cookie_jar_shared"), -31044, None, 200, shared_jar, {"require": {"tools/call"}}),
     Case(refusal("principal_required"), -31046, 200, 200, carrying(None, "sessions/list"), {"tracked": True}),
     Case(refusal("principal_unseen"), -31046, 200, 200, UNSEEN),
+    Case(refusal("principal_is_client"), -31046, 200, 200, carrying(None, "sessions/list"), OF_CLIENT),
     Case(refusal("on_create_failed"), -32603, 200, 200, BEGIN, {"on_create": broken}),
     Case(errors.CreateRefused(), -31045, 200, 200, BEGIN, {"on_create": no_more}, "no more than one basket each"),
     Case(refusal("sessions_full"), *CROWDED, FORKED, {**LISTED, "limits.sessions_per_principal": 1}),

@@ -37,7 +37,7 @@ from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
 from .active import ActiveSession, Bridged
-from .logs import caller_of
+from .logs import caller_of, warns_of_client
 from .principal import from_scope
 
 if TYPE_CHECKING:
@@ -118,6 +118,12 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     def principal(self) -> Principal | None:
         """The authenticated caller."""
         return self.runtime.principal(self.scope)
+
+    @property
+    def user(self) -> Principal | None:
+        """The authenticated caller if it is one user, for whom sessions may be found by nothing else."""
+        principal = self.principal
+        return None if principal is None or warns_of_client(principal) else principal
 
     def check_principal(self) -> None:
         """Check that `principal=` names callers, also for a request that needs no principal.

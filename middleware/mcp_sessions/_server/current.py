@@ -55,8 +55,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
-    # "unseen": nobody sees who its caller is; "foreign": a page of another origin; "list": by design
-    why: Literal["unnamed", "unseen", "foreign", "list"] = "unnamed"
+    # "unseen": nobody sees who its caller is; "client": no user; "foreign": a page of another origin; "list": by design
+    why: Literal["unnamed", "unseen", "client", "foreign", "list"] = "unnamed"
 
     @property
     def client(self) -> str:
@@ -78,6 +78,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield headers.cookie == SHARED_JAR, shared, own_jar
         speaks = message is not None and speaks_draft(message)
         yield speaks, "it names sessions itself and named none", "let it call sessions/create first"
+        of_client = "it is authenticated as an OAuth client and not as a user"
+        yield self.why == "client", of_client, "see the warning about it in the server's log"
         foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
         proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
         yield self.why == "foreign", foreign, f"{WRAP}; {proxied}"

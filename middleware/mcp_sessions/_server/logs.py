@@ -18,6 +18,7 @@ import anyio
 from starlette.types import Scope
 
 from .._refusals import REFUSALS, Reason
+from .._session.claims import Principal
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_unfinished
 from .._session.session import find_session
@@ -37,6 +38,11 @@ _MAX_NAME: Final = 64  # characters of an address or a user
 LISTEN_ASYNC: Final = (
     "listen= returned %s, which nothing awaits, so it missed an event: pass a plain function that starts a task or "
     "fills a queue"
+)
+CLIENT_PRINCIPAL: Final = (
+    "a caller is authenticated as an OAuth client (%s), which many users may share: such users can use each other's "
+    "sessions if they learn an id, and no session is found by the caller alone, nor listed. Pass principal=, a "
+    "function that returns the user for an ASGI scope; if each client is one user, return the client's id as text"
 )
 Caller = tuple[str | None, str | None]  # address and user
 _warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
@@ -61,6 +67,14 @@ def _join(record: logging.LogRecord) -> bool:
     if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
         setattr(record, SESSION_ID, of.ref)
     return True
+
+
+def warns_of_client(principal: Principal) -> bool:
+    """Whether a caller is a client and no user, of which the log then warns once."""
+    if not principal.is_user:
+        name = ascii((principal.client_id or principal.subject or "")[:_MAX_NAME])
+        warn_once(CLIENT_PRINCIPAL, CLIENT_PRINCIPAL, name)
+    return not principal.is_user
 
 
 def plain_listener(listen: Listener | None) -> Listener | None:

@@ -54,9 +54,9 @@ async def list_sessions(ctx: RequestContext, message: Message) -> dict[str, Any]
     """Return one page of the caller's sessions, oldest first."""
     runtime, carried, cursor = ctx.runtime, ctx.session, _params(message).get("cursor")
     now, audience, after = runtime.clock(), runtime.audience, FIRST if cursor is None else _parse_cursor(cursor)
-    principal, records = ctx.principal, list[Record]()
+    principal, records = ctx.user, list[Record]()
     if principal is None:
-        raise refusal("principal_required")
+        raise refusal("principal_required" if ctx.principal is None else "principal_is_client")
     for subject in runtime.ring(now).subjects(principal):
         records += await runtime.store.list_sessions(subject=subject, audience=audience, after=after, limit=PAGE + 1)
     records.sort(key=lambda record: record.position)

@@ -41,7 +41,7 @@ from ..telemetry._core import hook
 from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
 from .context import RequestContext
 from .lifecycle import LEASE, SUPERSEDED
-from .logs import log_extra, warn_once
+from .logs import log_extra, warn_once, warns_of_client
 from .principal import is_unseen
 from .sessions import RECHECK_AFTER, open_session, refusal_for_status
 
@@ -225,6 +225,8 @@ def _make(
     if is_unseen(runtime.principal, scope, dict(scope["headers"])):
         warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
         raise refusal("principal_unseen")
+    if principal is not None:
+        warns_of_client(principal)
     now = runtime.clock()
     ring = runtime.ring(now)
     lifetime = runtime.lifetime if kind in {SESSION, FIELD, COEXISTING} else runtime.transport.lifetime

@@ -30,6 +30,10 @@ from .workers import failing_once
 _YEAR: Final = 366 * 24 * 3600  # seconds
 PAGE: Final = 200  # sessions that are read at once
 MAX_LISTED: Final = 1_000  # sessions on the inspector's page
+_OF_CLIENT: Final = (
+    "this is a client, which many users may share: name a user by the subject. A client's sessions can be listed, and "
+    "each be ended by its ref; end_all_before (--before) ends everyone's"
+)
 ENDED_BY_INSPECTOR: Final = "inspector"
 
 
@@ -133,12 +137,14 @@ class Sessions:
             The time before which sessions were ended, and how many of them were recorded.
 
         Raises:
-            ConfigurationError: The principal is empty, or there are no keys.
+            ConfigurationError: The principal is no user, or there are no keys.
             StoreFull: The store has no room. Some sessions may still be alive.
             StoreUnavailable: The store did not confirm the change. Some sessions may still be alive.
         """
         moment, recorded = after_ms(self._clock()), 0
         subjects = {*self._subjects(principal)}
+        if not principal.is_user:
+            raise ConfigurationError(_OF_CLIENT)
         if not _is_whole(principal):
             subjects |= {record.subject async for record in self._matching(principal) if record.subject is not None}
         for subject in subjects:  # the cut-off first: it ends them all at once

@@ -76,12 +76,25 @@ def _from_token(token: Any) -> Principal:
     if not isinstance(claims, Mapping):
         raise _unusable("access_token.claims", claims)
     subject = _text("access_token.subject", getattr(token, "subject", None))
+    if subject is None:
+        subject = _text("the claim sub", claims.get("sub"))  # FastMCP 3 has it there only
     return Principal(
         client_id=_text("access_token.client_id", getattr(token, "client_id", None)),
         issuer=_text("the claim iss", claims.get("iss")),
-        # FastMCP 3 has it in the claims only.
-        subject=_text("the claim sub", claims.get("sub")) if subject is None else subject,
+        subject=subject,
+        is_client=subject is not None and _is_of_client(claims, subject),
     )
+
+
+def _is_of_client(claims: Mapping[str, Any], subject: str) -> bool:
+    """Whether a token is a client's own (RFC 6749, section 4.4), as far as its claims say so.
+
+    Sources: Microsoft Entra ID, optional claim `idtyp`; Auth0, "Client Credentials Flow"; RFC 9068, section 2.2, whose
+    `client_id` is `azp` in OpenID Connect, `cid` at Okta and `appid` in version 1.0 of Entra's tokens.
+    """
+    if claims.get("idtyp") == "app" or claims.get("gty") == "client-credentials" or subject.endswith("@clients"):
+        return True
+    return any(claims.get(name) == subject for name in ("client_id", "azp", "cid", "appid"))
 
 
 def _from_user(user: Any) -> Principal:
@@ -134,7 +147,8 @@ def identified(value: object, source: str) -> Principal:
             raise _unidentified(f"{source} a Principal whose {wrong} is {_shown(parts[wrong])}")
         if value.client_id is value.subject is None:
             raise _unidentified(f"{source} a Principal without client_id and subject")
-        return Principal(**{name: None if part is None else str.__str__(part) for name, part in parts.items()})
+        texts = {name: None if part is None else str.__str__(part) for name, part in parts.items()}
+        return Principal(**texts, is_client=value.is_client)
     if _is_text(value):
         return Principal(subject=str.__str__(value))
     if is_unfinished(value):

@@ -72,7 +72,7 @@ async def handle_post(ctx: RequestContext) -> None:
         if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
             raise refusal_for("discovery_refused")
         has_own = ctx.runtime.transport.principal_idle is not None and ctx.is_own_page
-        principal = ctx.principal if has_own else None
+        principal = ctx.user if has_own else None
         decision = decide(message, ctx.headers, ctx.runtime.rules, has_principal_session=principal is not None)
         session = None
         if decision.kind == PRINCIPAL and principal is not None:
@@ -202,7 +202,10 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
     if is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name):
         return MissingSession(ctx.runtime, ctx.headers, message, "unseen")
-    return MissingSession(ctx.runtime, ctx.headers, message, "unnamed" if ctx.is_own_page else "foreign")
+    if not ctx.is_own_page:
+        return MissingSession(ctx.runtime, ctx.headers, message, "foreign")
+    lacks_user = ctx.runtime.transport.principal_idle is not None and ctx.user is not ctx.principal
+    return MissingSession(ctx.runtime, ctx.headers, message, "client" if lacks_user else "unnamed")
 
 
 @contextmanager

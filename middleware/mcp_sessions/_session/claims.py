@@ -7,6 +7,7 @@ import math
 from base64 import b32encode, urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import datetime, timezone
 from typing import Annotated, Any, Final, Literal
 
@@ -108,11 +109,25 @@ class Principal:
         client_id: The OAuth client, or the name of the authenticated user if there is no client.
         issuer: The issuer of the client and the user, or None if the server does not report one.
         subject: The user at that issuer, or None if the server does not report one.
+        is_client: Whether the subject is the client itself, by what else the token says.
     """
 
     client_id: str | None = None
     issuer: str | None = None
     subject: str | None = None
+    is_client: bool = dataclass_field(default=False, kw_only=True, compare=False, repr=False)
+
+    @property
+    def is_user(self) -> bool:
+        """Whether this is one user. All users of a client may share a principal whose subject is missing or the client.
+
+        In tokens that a client gets for itself, the subject is the client's id (RFC 9068, section 2.2), which Auth0
+        follows by `@clients`.
+        """
+        client_id, subject = self.client_id, self.subject
+        if self.is_client or subject is None:
+            return False
+        return client_id is None or not (subject == client_id or subject.endswith("@clients"))
 
 
 @dataclass(frozen=True, slots=True)
