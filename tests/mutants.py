@@ -42,6 +42,7 @@ PLACEHOLDER_TESTS = "tokens/test_placeholders.py"
 REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
+COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
@@ -131,7 +132,10 @@ MUTANTS: Final = {
     ),
     # messages
     "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),
-    "nesting-limit": Mutant(JSON, "if depth > limit:", "if depth > limit + 1:", RPC_TESTS),
+    "nesting-limit": Mutant(JSON, "initial=depth)) > limit:", "initial=depth)) > limit + 1:", RPC_TESTS),
+    "nesting-pieces": Mutant(JSON, "_PIECE: Final = 1024", "_PIECE: Final = 1 << 30", COSTS),
+    "member-count": Mutant(JSON, 'raise refusal("too_many_members") from None', "pass", f"{RPC_TESTS} {COSTS}"),
+    "array-size": Mutant(RPC, "_first_items(max_batch + 1)", "_first_items(_MANY + 1)", COSTS),
     "duplicate-members": Mutant(JSON, 'raise refusal("duplicate_member")', "return", RPC_TESTS),
     "member-case": Mutant(JSON, 'raise refusal("member_case")', "return", RPC_TESTS),
     "byte-order-mark": Mutant(JSON, 'raise refusal("byte_order_mark")', "return", RPC_TESTS),

@@ -110,6 +110,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         nesting_too_deep=_sent(PARSE_ERROR, "the body is nested too deeply"),
         duplicate_member=_sent(INVALID_REQUEST, "a member is given twice"),
         member_case=_sent(INVALID_REQUEST, "a member's name differs in case from one that is read"),
+        too_many_members=_sent(INVALID_REQUEST, "an object that must be read has too many members"),
         lone_surrogate=_sent(INVALID_REQUEST, "a member that must be read holds a lone surrogate"),
         batch_too_large=_sent(INVALID_REQUEST, "the batch holds too many messages"),
         duplicate_session_header=_sent(INVALID_REQUEST, "Mcp-Session-Id is given twice"),

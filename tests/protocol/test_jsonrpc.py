@@ -3,6 +3,7 @@
 import json
 import sys
 import tracemalloc
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from reasons import refused
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._protocol.jsonrpc import Batch, MessageKind, parse
-from mcp_sessions._protocol.strict_json import is_deeper, string
+from mcp_sessions._protocol.strict_json import MAX_MEMBERS, is_deeper, string
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 
@@ -113,6 +114,36 @@ def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
         parse(body, max_batch=3)
     with refused("not_jsonrpc" if passes else "batch_too_large"):
         parse(body.replace(b"2.0", b"1.0"), max_batch=3)
+
+
+def test_a_limit_of_very_many_messages_is_one_too() -> None:
+    body = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"a"}'] * 3) + b"]"
+    with pytest.raises(Batch) as raised:
+        parse(body, max_batch=20_000)
+    assert len(raised.value.items) == 3
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("item", ['"%04d":0', '"%04d":"\\ud800"', '"\u00e9%04d":{"a":1,"b":2}'])
+@pytest.mark.parametrize("level", ["%s", '"params":{%s}', '"params":{"_meta":{%s}}'])
+def test_an_object_that_is_read_has_a_thousand_members(level: str, item: str, more: int) -> None:
+    """Whatever they are; those that lie deeper are not read, and not counted."""
+    own = 3 if level == "%s" else 0
+    names = ",".join(item % number for number in range(MAX_MEMBERS - own + more))
+    with nullcontext() if not more else refused("too_many_members"):
+        parse(b'{"jsonrpc":"2.0","id":1,"method":"a",%b}' % (level % names).encode())
+
+
+def test_arguments_may_have_any_number_of_members() -> None:
+    names = b",".join(b'"%d":0' % number for number in range(5 * MAX_MEMBERS))
+    body = b'{"jsonrpc":"2.0","method":"a","params":{"arguments":{%b},"extra":1}}' % names
+    assert parse(body).body == body
+
+
+def test_an_object_that_is_no_message_may_have_any_number_of_members() -> None:
+    """It passes where the path serves other things, too."""
+    with refused("not_jsonrpc"):
+        parse(b"{%b}" % b",".join(b'"%d":0' % number for number in range(5 * MAX_MEMBERS)))
 
 
 @pytest.mark.parametrize("letter", "jsonrpc")

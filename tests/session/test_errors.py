@@ -184,6 +184,7 @@ CASES = [
     Case(refusal("method_not_string"), *INVALID, members('"id":1,"method":1')),
     Case(refusal("id_not_string_or_integer"), *INVALID, members('"id":null,"method":"ping"')),
     Case(refusal("params_not_object"), *INVALID, members('"id":1,"method":"a","params":[]')),
+    Case(refusal("too_many_members"), *INVALID, members(",".join(f'"{n:04}":0' for n in range(1000)))),
     Case(refusal("lone_surrogate"), *INVALID, members(r'"method":"\ud800"')),
     Case(refusal("batch"), *INVALID, body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]')),
     Case(

@@ -17,7 +17,7 @@ from .._errors import Refusal
 from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, NULL, Names, has_no_other_members, last_members, members, string
+from .strict_json import DECODE_ERRORS, NULL, Names, few_members, has_no_other_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -118,6 +118,6 @@ def speaks_draft(message: Message) -> bool:
             return False
         else:
             capabilities = meta.client_capabilities
-        return "sessions" in last_members(last_members(capabilities)["experimental"])
+        return "sessions" in few_members(few_members(capabilities)["experimental"])
     except (Refusal, KeyError):
         return False

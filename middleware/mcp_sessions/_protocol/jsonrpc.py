@@ -7,18 +7,20 @@ Only what sessions need is decoded: the envelope, the member of `params` that na
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import astuple
 
 from .._errors import Refusal
 from .._refusals import NOT_JSONRPC, refusal
 from .._session.claims import RedactedRepr
 from . import strict_json
-from .strict_json import DECODE_ERRORS, NULL, SPACE, check_level, has_no_other_members, join, last_members, string
+from .strict_json import DECODE_ERRORS, NULL, SPACE, check_level, few_members, has_no_other_members, join, string
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
@@ -43,7 +45,6 @@ _META: Final = strict_json.Names(
 )
 _VERSION: Final = Raw(b'"2.0"')
 
-_array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
 
 Value: TypeAlias = Raw | UnsetType
@@ -117,7 +118,7 @@ class Message(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
     @property
     def all_params(self) -> dict[str, Raw]:
         """Every member of the `params` of a request or notification, values as sent; empty where absent or null."""
-        return _inner(last_members(self.body), "params", "params_not_object") or {}
+        return _inner(few_members(self.body), "params", "params_not_object") or {}
 
     @property
     def meta(self) -> dict[str, Raw] | None:
@@ -160,6 +161,7 @@ class Batch(Exception):
 
 
 MAX_BATCH: Final = 100
+_MANY: Final = 10_000  # items, more than which no class has fields for
 MAX_NESTING: Final = 1_000
 
 
@@ -174,8 +176,8 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
     Raises:
         Batch: It holds several messages.
         Refusal: `not_json`, `not_utf8`, `byte_order_mark`, `nesting_too_deep`, `not_jsonrpc`, `batch`,
-            `batch_too_large`, `duplicate_member`, `member_case`, `lone_surrogate`, `method_not_string`,
-            `id_not_string_or_integer`, `params_not_object` or `meta_not_object`.
+            `too_many_members`, `batch_too_large`, `duplicate_member`, `member_case`, `lone_surrogate`,
+            `method_not_string`, `id_not_string_or_integer`, `params_not_object` or `meta_not_object`.
     """
     size = len(body)
     if size > max_nesting and strict_json.is_deeper(body, max_nesting):
@@ -199,7 +201,8 @@ def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTIN
 
 def _other(body: bytes, max_batch: int) -> Message:
     first = body.lstrip(SPACE)[:1]
-    if first == b"{":
+    # Where the path serves other things too, objects that cannot be a message pass, however many members they have.
+    if first == b"{" and _MAY_BE_MESSAGE.search(body):
         return _message(body)
     if first == b"[":
         raise _batch(body, max_batch)
@@ -211,10 +214,11 @@ def _other(body: bytes, max_batch: int) -> Message:
 
 
 def _batch(body: bytes, max_batch: int) -> Batch:
+    first_items = _first_items(max_batch + 1)
     try:
-        items = _array(body)
+        items = first_items(body)
     except DECODE_ERRORS as error:
-        found, mask = strict_json.decode_with_surrogates(_array, error, body, NOT_JSONRPC)
+        found, mask = strict_json.decode_with_surrogates(first_items, error, body, NOT_JSONRPC)
         items = mask.unmask(found)
     # Where the path serves other things too, arrays that cannot hold a message pass, whatever their length.
     if not _MAY_BE_MESSAGE.search(body):
@@ -235,8 +239,18 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     return Batch(tuple(read))
 
 
+@lru_cache(maxsize=16)
+def _first_items(number: int) -> Callable[[bytes], list[Raw]]:
+    """Return what reads so many items of an array at most: the others are checked, and never built."""
+    if number > _MANY:
+        return msgspec.json.Decoder(list[Raw]).decode
+    fields = [(f"item_{place}", Value, UNSET) for place in range(number)]
+    decode = msgspec.json.Decoder(msgspec.defstruct("Items", fields, array_like=True)).decode
+    return lambda body: [item for item in astuple(decode(body)) if item is not UNSET]
+
+
 def _message(body: bytes) -> Message:
-    envelope = last_members(body)
+    envelope = few_members(body)
     version = envelope.get("jsonrpc")
     if version is None:
         _ONLY_VERSION.check(envelope)
@@ -272,7 +286,7 @@ def _taken(kind: type[_T], members: Mapping[str, object]) -> _T:
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
     raw = outer.get(name, NULL)
-    return None if raw == NULL else last_members(raw, wrong)
+    return None if raw == NULL else few_members(raw, wrong)
 
 
 def _checked_id(raw: Raw) -> bytes:
