@@ -118,12 +118,15 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
     ]
 
 
-def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
-    return [record.getMessage() for record in of(caplog, part) if record.levelno == logging.WARNING]
+def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ", level: int = logging.INFO) -> list[str]:
+    """Return the lines with a part, which are all of a level."""
+    records = of(caplog, part)
+    assert {record.levelno for record in records} <= {level}
+    return [record.getMessage() for record in records]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line.partition("): ")[0] for line in lines(caplog, "indicate an attack")]
+    return [line.partition("): ")[0] for line in lines(caplog, "indicate an attack", logging.WARNING)]
 
 
 async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,6 +214,7 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
     return Client(sessions(Server(), **options), modern=modern)
 
 
+@pytest.mark.xfail(strict=True, reason="logged as a warning")
 @pytest.mark.parametrize(
     ("modern", "options", "headers", "words"),
     [
@@ -248,6 +252,7 @@ async def app_that_asks(scope: Any, receive: Any, send: Any) -> None:
     await Server()(scope, receive, send)
 
 
+@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """A gateway asks in whatever it forwards: handshakes, our questions, notifications, replies, pings and streams."""
     app = sessions(app_that_asks)
@@ -269,10 +274,21 @@ async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptu
     assert ["lists" in line or "batch" in line for line in lines(caplog)] == [True, True]
 
 
+@pytest.mark.xfail(strict=True, reason="logged as a warning")
+async def test_a_cause_is_logged_once_lines_at_info_are(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that begins to log at INFO learns what was passed over before."""
+    client = Client(sessions(app_that_asks))
+    for level, logged in ((logging.WARNING, 0), (logging.INFO, 1), (logging.INFO, 1)):
+        caplog.set_level(level, "mcp_sessions")
+        await client.tool()
+        assert len(lines(caplog)) == logged
+
+
 def refused_text(scope: Any) -> str:
     return str(current.session_required(scope))
 
 
+@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
     """Each place has its own reason and remedy: another path, another thread, and what is in no request at all."""
     for _ in range(2):
@@ -284,6 +300,7 @@ async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixt
     assert [line.split(" has ")[0] for line in lines(caplog)] == ["a request", "a handler", "a handler"]
 
 
+@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_the_error_of_a_handler_has_the_same_reason_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     """A client's author sees what the operator sees; in a handshake, what any client may do."""
 
@@ -324,7 +341,7 @@ async def test_a_session_of_another_process_is_refused_and_never_empty(
         await refused_twice(client, named)
     await refused_twice(other, await begin(kept))
     assert "begun_in_another_process" in caplog.text
-    assert len(lines(caplog, "refusing a session that another process began")) == 1
+    assert len(lines(caplog, "refusing a session that another process began", logging.WARNING)) == 1
     monkeypatch.setattr(os, "getpid", lambda: 1)
     await refused_twice(one, named)
 
