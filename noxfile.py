@@ -30,6 +30,7 @@ SLOW = (
     "tests/docs/test_pages.py",
     "tests/integration/test_bearer_auth.py",
     "tests/integration/test_clients.py",
+    "tests/integration/test_django.py",
     "tests/integration/test_javascript_clients.py",
     "tests/integration/test_with_sessions.py",
     "tests/server/test_workers.py",

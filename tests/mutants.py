@@ -46,6 +46,7 @@ COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
+ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
 OPTIONS = "server/test_options.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
 
@@ -130,6 +131,10 @@ MUTANTS: Final = {
     "key-location": Mutant(
         "_tokens/keyfile.py", "if location is None:", "if location is None or above:", PLACEHOLDER_TESTS
     ),
+    # inner requests
+    "inner-over": Mutant(ACTIVE, "if self.closed or self.answered:", "if False:", INNER),
+    "inner-answered": Mutant(ACTIVE, "if self.closed or self.answered:", "if self.closed:", INNER),
+    "inner-caller": Mutant(ACTIVE, "return caller is None or caller == self.principal", "return True", INNER),
     # messages
     "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),
     "nesting-limit": Mutant(JSON, "initial=depth)) > limit:", "initial=depth)) > limit + 1:", RPC_TESTS),

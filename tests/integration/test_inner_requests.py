@@ -79,7 +79,6 @@ async def asked_through_middleware(path: str) -> str:
     return json.dumps(await ask(BaseHTTPMiddleware(inner, passes), path))
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -98,7 +97,6 @@ async def test_an_inner_request_has_the_session_of_its_tool(framework: str, stat
         assert 'transport="auto"' in refused["message"]
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 @pytest.mark.parametrize("modern", ERAS)
 async def test_a_server_made_from_fastapi_has_sessions_in_its_routes(modern: bool) -> None:
     app = http_app(FastMCP.from_fastapi(inner), Cell(FASTMCP))
@@ -116,7 +114,6 @@ async def test_a_server_made_from_fastapi_has_sessions_in_its_routes(modern: boo
 # --- contexts that leaked ---
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 async def test_a_request_in_the_context_of_an_answered_one_has_no_session() -> None:
     """A task that outlives a tool's request may serve anybody."""
     contexts: list[contextvars.Context] = []
@@ -139,7 +136,6 @@ async def _in(context: contextvars.Context, app: Any, path: str) -> Any:
     return await context.run(asyncio.create_task, ask(app, path))
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 async def test_a_pipelined_request_has_not_the_session_before_it() -> None:
     """Uvicorn starts it in the context of the request before, which may still have work to do after its answer."""
     app, over = FastAPI(), anyio.Event()
@@ -147,14 +143,15 @@ async def test_a_pipelined_request_has_not_the_session_before_it() -> None:
 
     @app.post("/mcp")
     async def endpoint(message: dict[str, Any], session: Optional, tasks: BackgroundTasks) -> dict[str, Any]:
-        tasks.add_task(over.wait)
+        if message["method"] == "tools/call":
+            tasks.add_task(over.wait)
         return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": named(session)}}
 
     wrapped = MCPSessionMiddleware(app, keys=SECRET, admission="own")
-    client = Client(wrapped, query_string=b"")
-    held = await client.create()
-    body = json.dumps(client.message("tools/call", {"name": "any"}, session=held)).encode()
-    headers = b"".join(b"%b: %b\r\n" % header for header in client.headers("tools/call"))
+    client = Client(wrapped, modern=False, query_string=b"")
+    named_by = await client.initialize()
+    body = json.dumps(client.message("tools/call", {"name": "any"})).encode()
+    headers = b"".join(b"%b: %b\r\n" % header for header in [*client.headers("tools/call"), named_by])
     post = b"POST /mcp HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (headers, len(body), body)
     async with serving(wrapped) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
@@ -180,7 +177,6 @@ class Users:
         await self.app({**scope, "caller": user and user.decode()}, receive, send)
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 @pytest.mark.parametrize(("user", "seen"), [("ann", "ses_"), (None, "ses_"), ("bob", "nobody")])
 async def test_an_inner_request_of_another_user_has_no_session(user: str | None, seen: str) -> None:
     """A worker that a request started may call for somebody else; an inner request may also go unauthenticated."""
@@ -198,7 +194,6 @@ async def test_an_inner_request_of_another_user_has_no_session(user: str | None,
         assert (await client.call("tool", await client.create())).startswith(seen)
 
 
-@pytest.mark.xfail(strict=True, reason="the dependencies do not see the request around theirs")
 async def test_an_inner_request_outside_of_any_has_no_session() -> None:
     assert await ask(inner, "/optional") == "nobody"
     with pytest.raises(ConfigurationError, match="no middleware looked for a session in GET /required"):

@@ -377,6 +377,12 @@ async def test_a_request_that_no_middleware_looks_at_says_so(app: Callable[[], A
         await call(app(), http(method, "/raw", query_string=b""), b"{}")
 
 
+@pytest.mark.parametrize("app", [endpoints, lambda: added("/optional")], ids=["no middleware", "no message"])
+async def test_an_optional_session_is_none_in_any_other_request(app: Callable[[], ASGIApp]) -> None:
+    answered = await call(app(), http("GET", "/optional", query_string=b""), b'{"id": 1}')
+    assert answered.result == {"content": None}
+
+
 def test_the_openapi_document_does_not_tell() -> None:
     documents = []
     for endpoint in (required, optional, requiring):

@@ -1,6 +1,7 @@
 """The life of a session: made and filled, idle, ended; while its store is away; and what it may not change."""
 
 import json
+import logging
 from datetime import datetime
 from typing import Any
 
@@ -167,6 +168,7 @@ class TestWhileTheStoreIsAway:
     ) -> None:
         """Not that one is required, as long as the store is away; nor does the log blame the client for it."""
         monkeypatch.setattr(logs, "_warned", set())
+        caplog.set_level(logging.INFO, "mcp_sessions")
         failing = Failing("open", "statuses")
         options: dict[str, Any] = {"store": TimeoutStore(failing, seconds=60), "require": {"tools/call": ["whoami"]}}
         client = Client(sessions(Server(), **options), modern=modern)

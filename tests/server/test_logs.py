@@ -214,7 +214,6 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
     return Client(sessions(Server(), **options), modern=modern)
 
 
-@pytest.mark.xfail(strict=True, reason="logged as a warning")
 @pytest.mark.parametrize(
     ("modern", "options", "headers", "words"),
     [
@@ -252,7 +251,6 @@ async def app_that_asks(scope: Any, receive: Any, send: Any) -> None:
     await Server()(scope, receive, send)
 
 
-@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """A gateway asks in whatever it forwards: handshakes, our questions, notifications, replies, pings and streams."""
     app = sessions(app_that_asks)
@@ -274,7 +272,6 @@ async def test_what_is_in_no_session_is_blamed_on_nobody(caplog: pytest.LogCaptu
     assert ["lists" in line or "batch" in line for line in lines(caplog)] == [True, True]
 
 
-@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_a_cause_is_logged_once_lines_at_info_are(caplog: pytest.LogCaptureFixture) -> None:
     """A server that begins to log at INFO learns what was passed over before."""
     client = Client(sessions(app_that_asks))
@@ -288,7 +285,6 @@ def refused_text(scope: Any) -> str:
     return str(current.session_required(scope))
 
 
-@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
     """Each place has its own reason and remedy: another path, another thread, and what is in no request at all."""
     for _ in range(2):
@@ -300,7 +296,6 @@ async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixt
     assert [line.split(" has ")[0] for line in lines(caplog)] == ["a request", "a handler", "a handler"]
 
 
-@pytest.mark.xfail(strict=True, reason="logged as a warning")
 async def test_the_error_of_a_handler_has_the_same_reason_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     """A client's author sees what the operator sees; in a handshake, what any client may do."""
 

@@ -39,6 +39,9 @@ class Made:
         """An empty place in a store of its own."""
         return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
+    def is_handling(self, scope: object) -> bool:
+        return True
+
     async def capabilities(self) -> bytes | None:
         return self.stated
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from starlette.types import Scope
 
 from .._errors import (
     DataGone,
@@ -26,6 +28,7 @@ from .._session.state import RequestState, UnreadableState
 from .._tokens import seal
 from .._tokens.jwt import VerifiedToken
 from .._tokens.keys import KeyRing
+from ..stores._threads import Loop, running_loop
 from .logs import log_extra, warn_once
 
 if TYPE_CHECKING:
@@ -67,10 +70,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     state_error: str | None = None  # why its state could not be read from the store
     loaded_state: RequestState | None = None  # its state, once it was looked at
     closed: bool = False  # the response has left, so that nothing changes any more
+    answered: bool = False  # the application has sent the end of its response, or no response is expected
+    loop: Loop | None = None  # for which threads of the application wait
 
     @property
     def session(self) -> Session:
         """The session as the application sees it. Not kept here, since it refers back to this."""
+        self.loop = running_loop()
         return Session(self)
 
     @property
@@ -93,7 +99,20 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.loaded_state.close()
 
     def data(self) -> Data:
-        return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject)
+        return self.runtime.data(self.claims.ref, self.claims.expires_at, self.claims.subject, self.loop)
+
+    def is_handling(self, scope: Scope) -> bool:
+        """Whether a request that its handlers make counts as a part of theirs.
+
+        Contexts leak: servers may start another user's request in the context of the one before it on a connection, and
+        tasks outlive the request that they come from. So this ends with the response, and at another caller.
+        """
+        if self.closed or self.answered:
+            return False
+        caller = None
+        with suppress(Exception):  # where `principal=` reads what a server puts on the scope, a handler's has none
+            caller = self.runtime.principal(scope)
+        return caller is None or caller == self.principal
 
     async def capabilities(self) -> bytes | None:
         return await self.runtime.store.read(self.namespace, CAPABILITIES_KEY)

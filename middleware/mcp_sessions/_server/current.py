@@ -26,7 +26,7 @@ from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
-from .logs import warn_once
+from .logs import say_once
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -112,12 +112,12 @@ def current_session() -> Session | None:
     """Return the session of the request that is being handled, or None if it has none.
 
     It works in tools, resources, prompts and completions of the official SDK 1.x and 2.x and of FastMCP 3 and 4, in
-    plain ASGI handlers, and in tasks and threads that these start. The log says why requests have no session, once for
-    each reason.
+    plain ASGI handlers, and in tasks and threads that these start. The log says why requests have no session, at INFO,
+    once for each reason.
     """
     session = find_session()
     if session is None:
-        _explain(framework_scope())
+        explain(framework_scope())
     return session
 
 
@@ -128,9 +128,9 @@ def require_session() -> Session:
     FastAPI.
 
     Raises:
-        SessionRequired: The request has none; the log says why. The client gets the JSON-RPC error -31044 with SDK 2.x
-            and, given `add_sessions` or `add_exception_handlers`, with Starlette and FastAPI; tools of SDK 1.x and of
-            FastMCP answer with a failed result.
+        SessionRequired: The request has none; the message says why. The client gets the JSON-RPC error -31044 with SDK
+            2.x and, given `add_sessions` or `add_exception_handlers`, with Starlette and FastAPI; tools of SDK 1.x and
+            of FastMCP answer with a failed result.
     """
     session = find_session()
     if session is None:
@@ -140,14 +140,14 @@ def require_session() -> Session:
 
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
-    cause = _explain(scope)
+    cause = explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
     refusal: SessionRequired = error(NEEDED if cause is None else "Session required: {}; {}".format(*cause))
     return refusal
 
 
-def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
-    """Log why a request has no session, and return it; None for a handshake."""
+def explain(scope: Mapping[str, Any] | None) -> Cause | None:
+    """Log why a request has no session, once for each cause, and return it; None for a handshake."""
     shown = shown_variable.get() if scope is None else scope
     missing: MissingSession | None = shown.get(MISSING_SESSION_KEY)
     if missing is None and MISSING_SESSION_KEY in shown:
@@ -159,7 +159,7 @@ def _explain(scope: Mapping[str, Any] | None) -> Cause | None:
         client, cause = "a request", UNWRAPPED
     else:
         client, cause = "a handler", DETACHED if is_detached() else OUTSIDE
-    warn_once(cause[0], "%s has no session: %s; %s", client, *cause)
+    say_once(cause[0], "%s has no session: %s; %s", client, *cause)
     return cause
 
 

@@ -62,6 +62,13 @@ def warn_once(reason: str, text: str, *values: object) -> None:
         _log.warning(text, *values)
 
 
+def say_once(reason: str, text: str, *values: object) -> None:
+    """Log a line at INFO, the first for this reason in this process; it waits until lines at INFO are logged."""
+    if reason not in _warned and _log.isEnabledFor(logging.INFO):
+        _warned.add(reason)
+        _log.info(text, *values)
+
+
 def _join(record: logging.LogRecord) -> bool:
     """Give a record the session that is current, where it names none itself."""
     if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:

@@ -131,7 +131,8 @@ async def forward(ctx: RequestContext, message: Message | None = None, decision:
     body = ctx.body if message is None else b""
     if message is not None:
         if ctx.session is not None and decision.action is Action.ATTACH:
-            attached = Session(ctx.session)
+            attached = ctx.session.session
+            ctx.session.answered = message.kind is not REQUEST
             if (listen := ctx.runtime.telemetry.listen) is not None:
                 listen(SessionUsed(attached.ref, message.label))
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:

@@ -75,6 +75,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
         elif event["type"] == "http.response.start":
             await self._begin(event)
         elif event["type"] == "http.response.body" and self.body is not None:
+            if self.request is not None and not event.get("more_body", False):
+                self.request.mark_answered()
             await self.body.send(event)
         else:
             await self.send_out(event)
@@ -345,6 +347,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
     async def _send_last(self) -> None:
         request = self.request
         assert request is not None
+        request.mark_answered()
         is_answered, request.answered = request.is_answered_by(self.last_text), True
         last = b"" if is_answered else self.response.refusal_body(self.refusal or SessionEnded(ref=request.claims.ref))
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.

@@ -106,6 +106,7 @@ class ResumableSession(Protocol):
     """The session of a call, whose state stays open until the answer has left."""
 
     ended_by_own_request: bool
+    answered: bool
 
     def close(self) -> None: ...
 
@@ -125,6 +126,11 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     def ended_its_session(self) -> bool:
         """Whether it has itself ended the session that it is in, and goes on all the same."""
         return self.session is not None and self.session.ended_by_own_request
+
+    def mark_answered(self) -> None:
+        """Note that the application has sent its last word: what begins from now on is no part of the request."""
+        if self.session is not None:
+            self.session.answered = True
 
     def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""

@@ -29,7 +29,7 @@ from .._session.data import Data, Namespace
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, SessionStatus, StoreScope
-from ..stores._threads import wait_from_thread
+from ..stores._threads import Loop, running_loop, wait_from_thread
 from ..telemetry._core import is_traced
 from . import routing
 from .background import LiveSessionCounter
@@ -219,9 +219,11 @@ class Runtime:
         most = limits.anonymous_data_bytes if subject is None else limits.data_bytes_per_principal
         return Namespace(ref, expires_at, limits.data_bytes, subject or ANONYMOUS, most, self.audience)
 
-    def data(self, ref: str, expires_at: int, subject: str | None = None) -> Data:
-        place, limit, clock = self.namespace(ref, expires_at, subject), self.limits.value_bytes, self.clock
-        return Data(self.store, place, clock=clock, max_value_bytes=limit, lock=self._lock, blocking=wait_from_thread)
+    def data(self, ref: str, expires_at: int, subject: str | None = None, loop: Loop | None = None) -> Data:
+        """Return a session's data; threads wait for the given event loop, or else for the one that runs here."""
+        place, limit = self.namespace(ref, expires_at, subject), self.limits.value_bytes
+        wait = partial(wait_from_thread, loop or running_loop())
+        return Data(self.store, place, clock=self.clock, max_value_bytes=limit, lock=self._lock, blocking=wait)
 
     def _lock(self, place: tuple[str, str]) -> anyio.Lock:
         return self._locks.setdefault(place, anyio.Lock())

@@ -223,12 +223,12 @@ class Data:
 
 
 class SyncData:
-    """The methods of `Data` for plain functions in worker threads: each returns when the store has answered.
+    """The methods of `Data` for plain functions, in any thread that has the session: each returns when the store has.
 
         total = require_session().data.sync.increment("calls")
 
-    Threads of anyio count, in which SDK 2.x, FastMCP, FastAPI and Starlette call plain functions. Elsewhere, and so in
-    plain tools of SDK 1.x, which run on the event loop, every method raises `DataError`.
+    SDK 2.x, FastMCP, FastAPI, Starlette and Django call plain functions in threads. On the event loop, where SDK 1.x
+    calls plain tools, every method raises `DataError`, since waiting there would stop the server.
     """
 
     __slots__ = ("_call", "_data")

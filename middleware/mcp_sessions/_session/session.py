@@ -6,7 +6,7 @@ The id is a credential, so it stays out of `repr`, pickles and copies; `ref` is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,8 @@ class OpenSession(Protocol):
     def state(self) -> State: ...
 
     def data(self) -> Data: ...
+
+    def is_handling(self, scope: MutableMapping[str, Any]) -> bool: ...
 
     def capabilities(self) -> Awaitable[bytes | None]: ...
 
@@ -185,6 +187,18 @@ def current_both() -> tuple[Session | None, Correlation | None]:
     shown = shown_variable.get() if scope is None else scope
     session: Session | None = shown.get("mcp_session")
     return session, shown.get("mcp_correlation") if session is None else session.correlation
+
+
+def shown_around(scope: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is shown of the request whose handler makes this one, such as a call of an ASGI application.
+
+    Nothing if this is a request of its own, whose context is another's by accident.
+    """
+    outer = framework_scope()
+    shown = outer if outer is not None and "mcp_session" in outer else shown_variable.get()
+    session: Session | None = shown.get("mcp_session")
+    is_inner = session is None or session._active.is_handling(scope)  # noqa: SLF001  # no part of the public class
+    return shown if is_inner else {}
 
 
 def framework_scope() -> Mapping[str, Any] | None:

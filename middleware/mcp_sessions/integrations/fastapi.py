@@ -6,45 +6,58 @@ async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
 from .._errors import ConfigurationError, Refusal
-from .._server.current import session_required
-from .._session.session import Session
+from .._server.current import MISSING_SESSION_KEY, explain, session_required
+from .._session.session import Session, shown_around
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 
 
 async def optional_session(connection: HTTPConnection) -> Session | None:
-    """Return the session of the request, or None if it has none.
+    """Return the session of the request, or None if it has none; the log says why.
+
+    A request that a handler makes in this process (`FastMCP.from_fastapi`, `httpx.ASGITransport`) has the session of
+    the handler's request.
+    """
+    shown = _shown(connection)
+    session: Session | None = shown.get("mcp_session")
+    if session is None:
+        explain(shown)
+    return session
+
+
+async def require_session(connection: HTTPConnection) -> Session:
+    """Return the session of the request; see `optional_session`.
 
     Raises:
+        SessionRequired: The request has none; the message says why. `add_exception_handlers` answers it as a JSON-RPC
+            error.
         ConfigurationError: The request bypassed the middleware: it is not a POST, or its route is not covered.
     """
-    if "mcp_session" not in connection.scope:
+    shown = _shown(connection)
+    session: Session | None = shown.get("mcp_session")
+    if session is not None:
+        return session
+    is_inner = shown is not connection.scope and MISSING_SESSION_KEY in shown
+    if not (is_inner or "mcp_session" in shown):
         raise ConfigurationError(
             f"no middleware looked for a session in {connection.scope.get('method')} {connection.url.path}: a session "
             "comes with a POST to an MCP endpoint; name the route's path in add_sessions(app, path=...), or in "
             "app.add_middleware(MCPSessionMiddleware, path=...)"
         )
-    return cast("Session | None", connection.scope["mcp_session"])
+    raise session_required(shown)
 
 
-async def require_session(connection: HTTPConnection) -> Session:
-    """Return the session of the request.
-
-    Raises:
-        SessionRequired: The request has none. `add_exception_handlers` answers it as a JSON-RPC error.
-        ConfigurationError: The request bypassed the middleware; see `optional_session`.
-    """
-    session = await optional_session(connection)
-    if session is None:
-        raise session_required(connection.scope)
-    return session
+def _shown(connection: HTTPConnection) -> Mapping[str, Any]:
+    is_seen = "mcp_session" in connection.scope or MISSING_SESSION_KEY in connection.scope
+    return connection.scope if is_seen else shown_around(connection.scope)
 
 
 def add_exception_handlers(app: Starlette) -> None:

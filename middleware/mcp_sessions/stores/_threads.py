@@ -6,14 +6,15 @@ Calls of drivers make no spans of their own.
 from __future__ import annotations
 
 import sys
+from asyncio import AbstractEventLoop, _get_running_loop, run_coroutine_threadsafe
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import anyio
-from anyio import from_thread
-from anyio.lowlevel import current_token
+from anyio import RunFinishedError, from_thread
+from anyio.lowlevel import EventLoopToken, current_token
 
 from .._errors import DataError
 
@@ -21,9 +22,10 @@ T = TypeVar("T")
 _PLAIN: Final = "suppress_instrumentation"  # the key of older instrumentations
 BLOCKS: Final = (
     "session.data.sync waits for the store, so only worker threads may use it. On the event loop, await session.data "
-    "instead: where a framework calls plain functions there, as SDK 1.x does with tools, make yours `async def`. "
-    "Threads of your own: start them with anyio.to_thread.run_sync"
+    "instead: where a framework calls plain functions there, as SDK 1.x does with tools, make yours `async def`"
 )
+ENDED: Final = "session.data.sync waits for the event loop of the session's request, which has ended: use it before"
+Loop = AbstractEventLoop | EventLoopToken
 CallSoon = Callable[[Callable[[], object]], object]
 
 
@@ -72,17 +74,28 @@ def call_suppressed(work: Callable[..., T], *arguments: Any) -> T:
         return work(*arguments)
 
 
-def wait_from_thread(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Call a coroutine function on the event loop that this worker thread belongs to, and return its result.
+def running_loop() -> Loop:
+    """Return the event loop that runs here, asyncio's or Trio's."""
+    return _get_running_loop() or current_token()  # each request in a session asks, and the first is quick
+
+
+def wait_from_thread(loop: Loop, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Call a coroutine function on an event loop, from any other thread, and return its result.
 
     Raises:
-        DataError: This is not a worker thread; the message has the remedy.
+        DataError: This is the event loop's own thread, which would wait for itself, or the loop has ended.
     """
-    try:
-        from_thread.check_cancelled()
-    except RuntimeError:
-        raise DataError(BLOCKS) from None
-    return from_thread.run(call)
+    with suppress(RuntimeError):  # no event loop runs here
+        if running_loop() == loop:
+            raise DataError(BLOCKS)
+    if isinstance(loop, EventLoopToken):
+        try:
+            return from_thread.run(call, token=loop)
+        except RunFinishedError:
+            raise DataError(ENDED) from None
+    if loop.is_closed():
+        raise DataError(ENDED)
+    return run_coroutine_threadsafe(call(), loop).result()
 
 
 def is_detached() -> bool:

@@ -90,6 +90,10 @@ class _Opened(RedactedRepr):
         place = Namespace(self.claims.ref, self.claims.expires_at, max_bytes=1 << 20)
         return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16, blocking=_call_off_loop)
 
+    def is_handling(self, _scope: object) -> bool:
+        """A test handles one request, with all that comes of it."""
+        return True
+
     async def capabilities(self) -> None:
         """No client has stated any."""
 
