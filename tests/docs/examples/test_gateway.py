@@ -1,14 +1,19 @@
 """The example `gateway`: sessions for a server of the official TypeScript SDK, in a process of Node's."""
 
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from clients import SECRET, RealClient, lifespan
+from clients import SECRET, RealClient, call, http, lifespan
 from mcp import Client
 from pages import example
 from programs import free_port
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from integration.javascript import packages
 from integration.javascript import serving as serving_javascript
@@ -91,3 +96,58 @@ async def test_no_path_leads_past_the_routes(monkeypatch: pytest.MonkeyPatch) ->
             client, ping = RealClient(app, path=path), b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
             statuses = [(await client.http(method, ping)).status for method in ("GET", "POST")]
             assert statuses == ([502, 405] if path in LOGINS else [404, 404]), path
+
+
+class Large:
+    """A `receive` of a client that sends a body of 64 MiB and waits for the answer."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+
+    async def __call__(self) -> Message:
+        await anyio.lowlevel.checkpoint()
+        if self.pieces == 64:
+            await anyio.sleep_forever()
+        self.pieces += 1
+        return {"type": "http.request", "body": bytes(1 << 20), "more_body": self.pieces < 64}
+
+
+@pytest.mark.xfail(strict=True, reason="every method is forwarded, with all of its body")
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [*(("/mcp", method) for method in "PUT PATCH HEAD OPTIONS TRACE put".split()), (LOGINS[0], "HEAD")],
+)
+async def test_other_methods_are_refused_unread(path: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, body = gateway(f"http://127.0.0.1:{free_port()}", monkeypatch), Large()
+    async with lifespan(app):
+        assert (await call(app, http(method, path, query_string=b""), body)).status == 405
+    assert body.pieces == 0
+
+
+@pytest.mark.xfail(strict=True, reason="every method is forwarded, with all of its body")
+@pytest.mark.parametrize(("method", "path"), [("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", LOGINS[0])])
+async def test_bodies_that_mean_nothing_are_dropped(method: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece: they need no memory, and the server never sees them."""
+    forwarded: list[Any] = []
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            forwarded.append((scope["method"], await Request(scope, receive).body()))
+            await Response("yes")(scope, receive, send)
+
+    async with serving(server) as url:
+        app = gateway(url.removesuffix("/mcp"), monkeypatch)
+        async with lifespan(app):
+            tracemalloc.start()
+            answer = await call(app, http(method, path, query_string=b""), Large())
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+    assert (answer.body, forwarded) == (b"yes", [(method, b"")])
+    assert peak < 8 << 20
+
+
+async def test_posted_bodies_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, body = gateway(f"http://127.0.0.1:{free_port()}", monkeypatch), Large()
+    async with lifespan(app):
+        assert (await call(app, http(query_string=b""), body)).status == 413
+    assert body.pieces < 10
