@@ -49,11 +49,13 @@ class Upstream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one request, and cancel it if the client disconnects."""
         request = Request(scope, receive)
-        forwarded = self._forwarded(request, await request.body())
+        # The middleware bounds what is posted. GET and DELETE have no body in MCP, so one is dropped as it arrives.
+        forwarded = self._forwarded(request, await request.body() if request.method == "POST" else b"")
         async with anyio.create_task_group() as tasks:
 
             async def cancel() -> None:
-                await receive()  # after the body, only the disconnect follows
+                while (await receive())["type"] != "http.disconnect":
+                    pass
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(cancel)
@@ -98,10 +100,18 @@ def end_to_end(headers: Any, *without: bytes) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 
+class Exactly(Route):
+    """A route for the methods that it names; Starlette's adds HEAD to GET."""
+
+    def __init__(self, path: str, *methods: str) -> None:
+        super().__init__(path, upstream, methods=methods)
+        self.methods = set(methods)
+
+
 upstream = Upstream(os.environ.get("UPSTREAM", "http://127.0.0.1:3000"))
 LOGIN: Final = ("oauth-protected-resource", "oauth-authorization-server", "openid-configuration")
 """Where clients look for a login, at the origin and for the endpoint: RFC 9728 and RFC 8414."""
-metadata = [Route(f"/.well-known/{name}{path}", upstream, methods=["GET"]) for name in LOGIN for path in ("", "/mcp")]
-routes = [Route("/mcp", upstream), *metadata]
+metadata = [Exactly(f"/.well-known/{name}{path}", "GET") for name in LOGIN for path in ("", "/mcp")]
+routes = [Exactly("/mcp", "POST", "GET", "DELETE"), *metadata]
 # Sessions are anonymous, since only the server behind this knows its users: see "Your own authentication" in the docs.
 app = MCPSessionMiddleware.from_env(Starlette(routes=routes, lifespan=upstream.connected), principal=lambda scope: None)
