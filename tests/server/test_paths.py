@@ -287,6 +287,61 @@ async def test_where_nothing_depends_on_it_an_application_without_routes_is_left
     assert answer.error["code"] == -31044
 
 
+# --- what is no JSON-RPC to us, but may be to a lenient server -----------------------------------
+
+LENIENT: dict[str, str] = {
+    "no version": CALL.replace('"jsonrpc": "2.0", ', ""),
+    "another version": CALL.replace('"2.0"', '"1.0"'),
+    "a number for a version": CALL.replace('"2.0"', "2.0"),
+    "no version in a batch": "[" + CALL.replace('"jsonrpc": "2.0", ', "") + "]",
+    "among other things": '[1, {"a": 1}, ' + CALL.replace('"jsonrpc": "2.0", ', "") + "]",
+    "names in other cases": CALL.replace('"jsonrpc": "2.0", ', "").replace("method", "Method").replace("name", "Name"),
+    "escapes": CALL.replace('"jsonrpc": "2.0", ', "").replace("method", "m\\u0065thod").replace("tools/", "tools\\/"),
+    "twice the method": '{"method": "ping", ' + CALL.replace('"jsonrpc": "2.0", ', "")[1:],
+    "an id of another kind": CALL.replace('"jsonrpc": "2.0", ', "").replace('"id": 1', '"id": {"a": 1}'),
+}
+ORDINARY: dict[str, str] = {
+    "a payment": '{"method": "card", "amount": 3, "to": "a/b"}',
+    "many payments": "[" + ", ".join(['{"method": "card"}'] * 300) + "]",
+    "an error report": '{"error": {"code": 1}, "method": null}',
+    "a route": '{"method": "GET", "path": "/tools/call"}',
+    "a text": '"tools/call"',
+    "a list": '{"methods": ["tools/call"], "params": {"name": "buy"}}',
+}
+
+
+@pytest.mark.xfail(strict=True, reason="what is not JSON-RPC 2.0 passes")
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+@pytest.mark.parametrize("require", ["always", {"tools/call": ["buy"]}, {"tools/call"}, lambda _: True])
+@pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)
+async def test_lenient_servers_run_nothing_past_policy(body: str, require: Any, kind: str) -> None:
+    kept, headers = Kept(), [(b"content-type", kind.encode())]
+    app = sessions(kept, path=None, require=require)
+    for endpoint in ("/x", "/mcp/x"):
+        assert (await call(app, http(path=endpoint, headers=headers), body.encode())).status == 400
+    assert kept == []
+
+
+@pytest.mark.parametrize("require", ["always", {"tools/call": ["buy"]}, lambda _: True])
+@pytest.mark.parametrize("body", ORDINARY.values(), ids=ORDINARY)
+async def test_ordinary_json_passes_policy_for_every_path(body: str, require: Any) -> None:
+    received: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(await read(receive))
+
+    await sessions(app, path=None, require=require)(http(path="/pay"), Incoming(*chunks(body.encode())), Answer())
+    assert received == [body.encode()]
+
+
+@pytest.mark.parametrize("require", ["never", {"resources/read"}, {"tools/call": ["sell"]}])
+async def test_lenient_message_that_no_rule_names_passes(require: Any) -> None:
+    kept = Kept()
+    body = LENIENT["no version"].encode()
+    await sessions(kept, path=None, require=require)(http(path="/x"), Incoming(*chunks(body)), Answer())
+    assert len(kept) == 1
+
+
 # --- the method of HTTP -------------------------------------------------------------------------
 
 SPELLINGS = ["post", "Post", "pOsT", "PUT", "patch", "QUERY"]

@@ -217,9 +217,91 @@ def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(
 async def test_the_start_logs_a_path_that_nothing_serves(
     path: str | None, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once and with the remedy; the application starts, since a route may yet be added."""
+    """Once and with the remedy; without a policy the application starts all the same."""
     app = sessions(Starlette(routes=[MOUNTED]), path=path)
     assert (await started(app))["type"] == "lifespan.startup.complete"
     errors = [line.name for line in caplog.records if line.levelname == "ERROR"]
     assert errors == ["mcp_sessions"] * lines
     assert caplog.text.count("/api/mcp") == lines
+
+
+# --- a policy whose endpoint nothing serves -----------------------------------------------------
+
+BLIND: dict[str, tuple[Any, str]] = {
+    "another route": (lambda: routed(OTHER), "/rpc"),
+    "mounted": (lambda: routed(MOUNTED), "/api/mcp"),
+    "FastAPI": (lambda: FastAPI(routes=[OTHER]), "/rpc"),
+    "behind middleware": (lambda: Starlette(routes=[OTHER], middleware=[Middleware(CORSMiddleware)]), "/rpc"),
+    "a template": (lambda: routed(Route("/{tenant}/mcp", SERVER)), "/{tenant}/mcp"),
+    "another method": (lambda: routed(Route("/mcp", SERVER, methods=["GET"]), OTHER), "/rpc"),
+    "files at the root": (lambda: routed(official("/rpc"), Mount("/", SERVER)), "/rpc"),
+    "files by a pattern": (lambda: routed(official("/rpc"), Route("/{path:path}", SERVER)), "/rpc"),
+}
+SEEING: dict[str, tuple[Any, str | None]] = {
+    "a template": (lambda: routed(Route("/{tenant}/mcp", SERVER)), "/acme/mcp"),
+    "a pattern": (lambda: routed(Route("/{path:path}", SERVER)), "/mcp"),
+    "below a mount": (lambda: routed(MOUNTED), "/api/mcp"),
+    "FastAPI under its own root": (lambda: FastAPI(routes=[OTHER], root_path="/api"), "/api/rpc"),
+    "FastAPI, below its root": (lambda: FastAPI(routes=[OTHER], root_path="/api"), "/rpc"),
+    "an included router": (lambda: fastapi(SERVER, "/api"), "/api/mcp"),
+    "a host": (lambda: routed(Host("a.example", Router([OTHER]))), "/rpc"),
+    "every path": (lambda: routed(OTHER), None),
+    "no routes to see": (lambda: SERVER, "/nowhere"),
+    "two servers": (lambda: routed(official("/a"), official("/b")), "/b"),
+}
+
+
+class StreamableHTTPSessionManager:
+    """What serves MCP, by the name of the official SDK's class."""
+
+    stateless = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await SERVER(scope, receive, send)
+
+
+def official(path: str) -> Route:
+    return Route(path, StreamableHTTPSessionManager(), methods=["POST"])
+
+
+@pytest.mark.xfail(strict=True, reason="a wrong path switches the policy off")
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
+@pytest.mark.parametrize("require", ["always", {"tools/call": ["whoami"]}, lambda request: True])
+@pytest.mark.parametrize(("make", "found"), BLIND.values(), ids=BLIND)
+async def test_policy_of_path_that_nothing_serves_refuses_to_start(make: Any, found: str, require: Any) -> None:
+    """Without a lifespan, the first request says so, wherever it goes, and every other one."""
+    said = await started(sessions(make(), require=require))
+    assert said["type"] == "lifespan.startup.failed"
+    assert "no route of the application serves path='/mcp'" in said["message"]
+    assert found in said["message"]
+    app = sessions(make(), require=require)
+    for path in ("/rpc", "/mcp", "/rpc"):
+        with pytest.raises(ConfigurationError, match="no route of the application"):
+            await call(app, http(path=path))
+
+
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
+@pytest.mark.parametrize(("make", "path"), SEEING.values(), ids=SEEING)
+async def test_policy_of_path_that_may_be_served_starts(make: Any, path: str | None) -> None:
+    assert (await started(sessions(make(), path=path, require="always")))["type"] != "lifespan.startup.failed"
+    answer = await call(sessions(make(), path=path, require="always"), http(path="/x"), CALL)
+    assert answer.status != 500
+
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"whoami"}}'
+
+
+async def test_policy_without_routes_to_see_judges_every_path() -> None:
+    """A wrong path evades nothing there: what looks like MCP is judged wherever it goes."""
+    answer = await call(sessions(SERVER, path="/nowhere", require="always", admission="own"), http(path="/mcp"), CALL)
+    assert answer.error["code"] == -31044
+
+
+async def test_policy_sees_routes_that_start_adds() -> None:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.router.routes.append(Route("/mcp", SERVER))
+        yield
+
+    app = sessions(Starlette(routes=[OTHER], lifespan=lifespan), require="always")
+    assert (await started(app))["type"] == "lifespan.startup.complete"
