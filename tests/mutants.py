@@ -189,6 +189,20 @@ MUTANTS: Final = {
         *("_server/routing.py", "end if isinstance(end, Route) else None", "end  # type: ignore[assignment]"),
         "server/test_paths.py::test_first_request_fixes_no_route_for_process",
     ),
+    "policy-path": Mutant(
+        *("_server/middleware.py", "if error is not None and self._runtime", "if False and self._runtime"),
+        "server/test_placement.py",
+    ),
+    "policy-path-template": Mutant(
+        "_server/startup_checks.py", "(path is None or _may_match(part, path))", "True", "server/test_placement.py"
+    ),
+    "policy-path-files": Mutant(
+        *("_server/startup_checks.py", "(is_route or not _serves_elsewhere(app, endpoint))", "True"),
+        "server/test_placement.py",
+    ),
+    "policy-lenient": Mutant(
+        REQUEST, "if may_pass and not may_evade(ctx.body, ctx.runtime.rules):", "if may_pass:", "server/test_paths.py"
+    ),
     "policy-templates": Mutant(
         "_server/startup_checks.py",
         "return TEMPLATED % (uri, template)",

@@ -310,7 +310,6 @@ ORDINARY: dict[str, str] = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="what is not JSON-RPC 2.0 passes")
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 @pytest.mark.parametrize("require", ["always", {"tools/call": ["buy"]}, {"tools/call"}, lambda _: True])
 @pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)

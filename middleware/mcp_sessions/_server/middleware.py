@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from .._protocol.sep1364 import Dialect
 
+_log: Final = logging.getLogger("mcp_sessions")
 DEFAULT_WIRE: Final = Wire()
 DEFAULT_LIMITS: Final = Limits()
 DEFAULT_TELEMETRY: Final = Telemetry()
@@ -139,6 +141,7 @@ class MCPSessionMiddleware:
         self._require: Final = require
         self._has_random_keys: Final = keys is None
         self._is_checked = False  # whether this may serve
+        self._is_seen = self._is_at_endpoint  # whether requests to the endpoint pass here, as far as that can be known
         self.services: Final = Services(
             self._runtime.store,
             self._runtime.background_services,
@@ -169,6 +172,15 @@ class MCPSessionMiddleware:
             self._is_checked = True
             self.services.started()
 
+    def _check_path(self) -> None:
+        """Check that a route serves the endpoint: else every message would pass by the policy."""
+        error = None if self._is_seen else startup_checks.unserved(self.app, self.path)
+        if error is not None and self._runtime.rules.policy.summary != "never":
+            raise ConfigurationError(error)
+        if error is not None:
+            _log.error(error)
+        self._is_seen = True
+
     @property
     def configuration_error(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Checked at the start, and again at the first request."""
@@ -184,6 +196,8 @@ class MCPSessionMiddleware:
             return
         place: Place = "elsewhere"
         if scope["type"] == "http":
+            if not self._is_seen:  # mounted, or in a server without a lifespan
+                self._check_path()
             place = "endpoint" if self._is_at_endpoint else self._routing.place(scope)
         elif scope["type"] == "websocket":
             hide_credentials(self._runtime, scope)
@@ -212,6 +226,7 @@ class MCPSessionMiddleware:
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""
+        self._check_path()
         if (error := await startup_checks.error_of_rules(self.app, self.path, self._require)) is not None:
             raise ConfigurationError(error)
         if self._runtime.telemetry.metrics_enabled:
@@ -230,6 +245,5 @@ class MCPSessionMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": text})
             raise ConfigurationError(text)  # some servers wait for the end, as Starlette's `TestClient` does
-        startup_checks.log_unserved(self.app, self.path)
         self._is_checked = False  # a second start is checked anew
         await self.services.run(self.app, scope, receive, send)

@@ -28,6 +28,7 @@ from .._protocol.decision import (
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
+from .._protocol.lenient import may_evade
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
@@ -111,7 +112,8 @@ async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
 
 async def handle_unparsed(ctx: RequestContext, refusal: Refusal | None) -> None:
     """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
-    if refusal is not None and refusal.reason == NOT_JSONRPC and not ctx.at_endpoint:
+    may_pass = refusal is not None and refusal.reason == NOT_JSONRPC and not ctx.at_endpoint
+    if may_pass and not may_evade(ctx.body, ctx.runtime.rules):
         refusal = None  # the path serves other things, too
     if refusal is None and ctx.headers.session_id is not None:
         refusal = refusal_for("session_header_alone")

@@ -43,7 +43,7 @@ def reachable(app: object, endpoint: str | None) -> Iterator[object]:
             yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
 
 
-def walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
+def walk(app: object, endpoint: str | None, *, into_routes: bool = True) -> Iterator[tuple[object, str | None]]:
     """Yield the parts, each with the endpoint as that part sees it."""
     seen: set[tuple[int, str | None]] = set()
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
@@ -53,7 +53,8 @@ def walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None
             continue
         seen.add((id(part), path))
         yield part, path
-        ahead += [(inner, _below(part, path)) for inner in inside(part)]
+        if into_routes or not isinstance(part, Route):
+            ahead += [(inner, _below(part, path)) for inner in inside(part)]
 
 
 def inside(part: object) -> Iterator[object]:
@@ -83,6 +84,9 @@ def _below(part: object, endpoint: str | None) -> str | None:
     """Return the endpoint as the inside of a part sees it; None where that is unknown."""
     if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
         return None
+    root = attribute(part, "root_path")
+    if isinstance(part, Starlette) and isinstance(root, str) and root and _is_within(endpoint, root):  # FastAPI's
+        return endpoint[len(root) :]
     if not isinstance(part, Mount):
         return endpoint
     path = part.path.rstrip("/")

@@ -70,11 +70,21 @@ def repeats(app: object, endpoint: str | None) -> bool:
     return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
 
 
-def log_unserved(app: object, endpoint: str | None) -> None:
-    """Log why no request can reach the endpoint. The server starts all the same: a route may yet be added."""
-    found = [] if endpoint is None else list(parts(app, endpoint))
-    if any(isinstance(part, Router) for part in found) and not any(map(_may_answer, found)):
-        _log.error(UNSERVED, endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+def unserved(app: object, endpoint: str | None) -> str | None:
+    """Return why no MCP request can reach the endpoint; None if one may, or if the application shows no routes."""
+    found = [] if endpoint is None else list(walk(app, endpoint, into_routes=False))
+    if not any(isinstance(part, Router) for part, _ in found):
+        return None
+    answers = any(_may_answer(part, path) for part, path in found)
+    is_route = any(isinstance(part, (Route, Mount)) and part.path.rstrip("/") == path for part, path in found)
+    if answers and (is_route or not _serves_elsewhere(app, endpoint)):
+        return None
+    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+
+
+def _serves_elsewhere(app: object, endpoint: str | None) -> bool:
+    """Whether there are known MCP servers, and none at the endpoint: what answers there may be a folder of files."""
+    return any(managers(reachable(app, None))) and not any(managers(reachable(app, endpoint)))
 
 
 async def error_of_rules(app: object, endpoint: str | None, require: object) -> str | None:
@@ -138,13 +148,22 @@ def _path_of(ours: object) -> str | None:
     return cast(str | None, option_types.PATH.check("path", noted.get("path", usual)))
 
 
-def _may_answer(part: object) -> bool:
+def _may_answer(part: object, path: str | None) -> bool:
     """Whether a part may answer by itself: a route, a router's own default, or what has nothing to look into."""
+    if isinstance(part, Route):
+        return "POST" in (part.methods or {"POST"}) and (path is None or _may_match(part, path))
     if isinstance(part, Router):
         return not part.routes or getattr(part.default, "__self__", None) is not part
     is_middleware = isinstance(attribute(part, "cls"), type)  # it answers for what is behind it
     is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in inside(part))
-    return isinstance(part, Route) or not is_open
+    return not is_open
+
+
+def _may_match(route: Route, path: str) -> bool:
+    """Whether a route serves a path, or some path below; that of a template is known from its pattern alone."""
+    if "{" not in route.path or route.path.startswith(path + "/"):
+        return True
+    return any(route.path_regex.match(path + end) for end in ("", "/"))
 
 
 def _posts(app: object) -> Iterator[str]:
