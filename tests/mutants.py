@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 
 
 JWT, SEAL, KEYS = "_tokens/jwt.py", "_tokens/seal.py", "_tokens/keys.py"
-PLACEHOLDERS = "_tokens/placeholders.py"
+FILES, PLACEHOLDERS = "_files.py", "_tokens/placeholders.py"
 JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_protocol/decision.py"
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
@@ -38,7 +38,7 @@ PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
-PLACEHOLDER_TESTS = "tokens/test_placeholders.py"
+FILE_TESTS, PLACEHOLDER_TESTS = "test_files.py", "tokens/test_placeholders.py"
 REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
@@ -356,14 +356,18 @@ MUTANTS: Final = {
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",
     ),
-    "file-folder": Mutant(
-        "stores/_sqlite_file.py", "if folder.st_mode & stat.S_IWOTH:", "if False:", "stores/test_sqlite_file.py"
-    ),
-    "file-platform": Mutant("_files.py", 'os.name != "posix"', 'os.name == ""', "test_platforms.py"),
-    "file-link": Mutant("stores/_sqlite_file.py", "os.lstat(part)", "os.stat(part)", "stores/test_sqlite_file.py"),
-    "file-owner": Mutant(
-        "stores/_sqlite_file.py", "found.st_uid not in {", "found.st_uid in {-1} - {", "stores/test_sqlite_file.py"
-    ),
+    "file-folder": Mutant(FILES, "if _others_write(folder, found):", "if False:", FILE_TESTS),
+    "file-folder-owner": Mutant(FILES, "if not _is_trusted(found):", "if False:", FILE_TESTS),
+    "file-group": Mutant(FILES, "& stat.S_IWGRP)", "& 0)", FILE_TESTS),
+    "file-acl": Mutant(FILES, " and not _has_acl(path))", ")", FILE_TESTS),
+    "file-link": Mutant(FILES, "found = os.lstat(place + end)", "found = os.stat(place + end)", FILE_TESTS),
+    "file-links-above": Mutant(FILES, "_check_link(step)", "pass", FILE_TESTS),
+    "file-owner": Mutant(FILES, "if not _is_trusted(found) or (by_mode and", "if (by_mode and", FILE_TESTS),
+    "file-mode": Mutant(FILES, "or (by_mode and _others_write(path, found)):", "or False:", FILE_TESTS),
+    "file-journal": Mutant(FILES, '("-wal", "-shm", "-journal")', '("-wal", "-shm")', FILE_TESTS),
+    "file-of-client": Mutant("client/_storage.py", "check_private(str(path), ", "dict(", FILE_TESTS),
+    "file-of-keys": Mutant("_tokens/keyfile.py", "read_private(str(path))", "path.read_bytes()", FILE_TESTS),
+    "file-platform": Mutant(FILES, 'os.name != "posix"', 'os.name == ""', "test_platforms.py"),
     "file-durable": Mutant(
         "stores/_sqlite_file.py",
         "synchronous = FULL",

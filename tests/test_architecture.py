@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "integrations": ("_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
-CORE = {"_errors", "_refusals", "_session", "_tokens", "_protocol", "_server", "telemetry"}
+CORE = {"_errors", "_files", "_refusals", "_session", "_tokens", "_protocol", "_server", "telemetry"}
 PURE = {"_errors", "_refusals", "_session", "_protocol"}
 IMPURE = {
     *"anyio asgiref asyncio concurrent http importlib io logging multiprocessing opentelemetry os pathlib".split(),

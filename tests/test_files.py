@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pwd
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +15,7 @@ from clients import START, Clock
 from every_store import memory_folder
 from signers import NEW, OLD
 
-from mcp_sessions import ConfigurationError, KeyRing
+from mcp_sessions import ConfigurationError, KeyRing, _files
 from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions.client import ClientError, FileStorage, SessionMetadata
 from mcp_sessions.stores import SQLiteStore
@@ -24,32 +25,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 OURS, EVE, SHARED = 4711, 4712, 4713  # two users, and a group of both
 URL: Final = "https://host.example/mcp"
 MINE: Final = SessionMetadata("mine")
-
-
-HELD = {
-    "test_what_others_can_change_is_refused[a folder that all may write to-store]",
-    "test_what_others_can_change_is_refused[such a folder with the sticky bit-store]",
-    "test_what_others_can_change_is_refused[a file of another user-store]",
-    "test_what_others_can_change_is_refused[a link of another user-store]",
-    "test_what_others_can_change_is_refused[a file that all may write to-store]",
-    "test_what_another_user_put_beside_a_database_is_refused[-wal-store]",
-    "test_what_another_user_put_beside_a_database_is_refused[-shm-store]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[511-keys]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[511-storage]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[1023-keys]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[1023-storage]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[1533-keys]",
-    "test_a_private_folder_in_a_shared_volume_is_accepted[1533-storage]",
-    "test_secrets_as_kubernetes_mounts_them_are_read_again[292]",
-    "test_secrets_as_kubernetes_mounts_them_are_read_again[288]",
-    "test_links_in_a_circle_are_an_error",
-}
-
-
-@pytest.fixture(autouse=True)
-def to_do(request: pytest.FixtureRequest) -> None:
-    if request.node.name not in HELD:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="only SQLite stores look at a part of this"))
 
 
 # --- what is kept in a folder, by kind -----------------------------------------------------------
@@ -287,6 +262,29 @@ def test_secrets_as_kubernetes_mounts_them_are_read_again(mode: int, path: Path)
     publish("2026_02", NEW)
     with as_user(OURS, OURS, SHARED):
         assert repr(source(START + 1)) == repr(KeyRing([NEW]))
+
+
+ALONE: Final = next(
+    (
+        user
+        for user in pwd.getpwall()
+        if user.pw_uid and _files._is_own_group(os.stat_result((0, 0, 0, 0, user.pw_uid, user.pw_gid, 0, 0, 0, 0)))
+    ),
+    None,
+)
+
+
+@pytest.mark.skipif(ALONE is None, reason="no user here has a group alone")
+@pytest.mark.parametrize("use", KINDS.values(), ids=KINDS)
+def test_the_group_of_one_user_alone_may_write(use: Use, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the umask 002 of many distributions; but not if an ACL may let others in by the same bit."""
+    assert ALONE is not None
+    chown(path.parent, ALONE.pw_uid, ALONE.pw_gid, 0o775)
+    with as_user(ALONE.pw_uid, ALONE.pw_gid):
+        use(path)
+        monkeypatch.setattr(os, "listxattr", lambda path: ["system.posix_acl_access"], raising=False)
+        with pytest.raises((ConfigurationError, ClientError), match="mkdir -m 700"):
+            use(path)
 
 
 def test_the_client_creates_private_folders(path: Path) -> None:

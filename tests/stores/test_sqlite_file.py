@@ -146,16 +146,6 @@ def test_what_another_user_could_change_is_not_opened(
     assert case.beside() == before
 
 
-@as_root
-def test_the_owner_of_the_folder_may_own_the_file(case: Case) -> None:
-    """As where an administrator looks at a service's sessions: that user could replace the file anyway."""
-    case.path.touch(mode=0o640)
-    for one in (case.path.parent, case.path):
-        os.chown(one, 4711, -1)
-    case.file().open()
-    assert case.path.stat().st_mode & 0o777 == 0o640  # as it was
-
-
 # --- what is kept --------------------------------------------------------------------------------
 
 

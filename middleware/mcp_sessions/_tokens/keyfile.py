@@ -1,7 +1,7 @@
 """The `keys=` option: where secrets come from, and when they are read again.
 
 A file is checked once a second and read again when it has changed, so that keys rotate without a restart; one that
-cannot be used leaves the earlier keys in force. No log line or error holds a part of a key.
+cannot be used, or that others can change, leaves the earlier keys in force. No log line or error holds a part of a key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from .._errors import ConfigurationError
-from .._files import require_posix
+from .._files import read_private, require_posix
 from .keys import REMEDY, KeyRing
 
 Keys = None | str | bytes | Sequence[str | bytes] | KeyRing
@@ -160,7 +160,9 @@ def _mark(path: Path) -> tuple[int, int, int, int] | None:
 
 def _load(path: Path) -> list[str | bytes]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_private(str(path)).decode("utf-8-sig")
+    except ConfigurationError as error:
+        raise ConfigurationError(f'keys="file:{path}": {error}') from None
     except OSError as error:
         problem = f"{error.strerror}; write secrets to it, one per line"
         raise ConfigurationError(f'keys="file:{path}": {problem}; {REMEDY}') from None

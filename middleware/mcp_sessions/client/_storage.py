@@ -17,7 +17,8 @@ from typing import Final, Protocol
 
 from anyio import to_thread
 
-from .._files import require_posix
+from .._errors import ConfigurationError
+from .._files import SQLITE_ENDS, check_private, require_posix
 from ._session import ClientError, SessionMetadata
 
 logger: Final = logging.getLogger("mcp_sessions")
@@ -57,7 +58,8 @@ class MemoryStorage:
 class FileStorage:
     """Keeps sessions in a file, an SQLite database, that several programs may use at once.
 
-    Only its owner can read it. What cannot be read or written raises `ClientError` or `OSError`.
+    Only its owner can read it. What cannot be read or written, or what others could change, raises `ClientError` or
+    `OSError`.
 
     Args:
         path: The file. A missing folder is created.
@@ -81,11 +83,19 @@ class FileStorage:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._path.chmod(0o600)  # also where it was there before; what SQLite puts next to it gets the same mode
+        path = Path(os.path.abspath(self._path))  # noqa: PTH100  # `Path.resolve` would follow links
+        _make_folder(path.parent)
         try:
-            with closing(sqlite3.connect(self._path, timeout=30)) as database, database:
+            check_private(str(path), beside=SQLITE_ENDS, tightens=True)
+        except ConfigurationError as error:
+            raise ClientError(f"no sessions can be kept: {error}") from None
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(file, 0o600)  # also if it was there before; what SQLite puts next to it gets the same mode
+        finally:
+            os.close(file)
+        try:
+            with closing(sqlite3.connect(path, timeout=30)) as database, database:
                 database.execute(_TABLE)
                 yield database
         except sqlite3.DatabaseError as error:
@@ -103,6 +113,13 @@ class FileStorage:
             else:
                 row = (server, name, session.session_id, session.state, session.expires_at)
                 database.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and those above it for this user alone."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 class StorageSync:

@@ -48,7 +48,7 @@ class _Change:
 
 
 class SQLiteStore(SQLStore):
-    """Sessions of one machine, in one SQLite file, with `-wal` and `-shm` beside it.
+    """Sessions of one machine, in one SQLite file, with `-wal` and `-shm` beside it, which nobody else may write to.
 
     A new file does not know which older sessions were ended, so sessions issued before its creation are refused
     (`SessionStatus.UNKNOWN`), as if not found. **Adding this store to a deployment that already has sessions ends

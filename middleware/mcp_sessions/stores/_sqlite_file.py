@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -20,7 +19,7 @@ from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
-from .._files import require_posix
+from .._files import SQLITE_ENDS, check_private, require_posix
 from . import _sql_text as sql
 from ._base import MinuteLog, checked_add, logger
 
@@ -97,37 +96,13 @@ def _inode(path: str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def check_private(path: str) -> None:
-    """Refuse a place where other users of the machine can replace or change the file, its log or its index.
-
-    Whoever owns the folder can, and so can the administrator: they are trusted. Who may read is up to the owner.
-    """
-    folder = Path(path).parent.stat()
-    if folder.st_mode & stat.S_IWOTH:
-        raise ConfigurationError(
-            f"every user of the machine can write to the folder of the SQLite file {path!r} and replace it; "
-            "give it a folder of its own, as in: mkdir -m 700 sessions"
-        )
-    for part in (path, f"{path}-wal", f"{path}-shm"):
-        try:
-            found = os.lstat(part)
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise ConfigurationError(f"{part!r} is a link or no file; the store needs a file, and follows no link")
-        if found.st_mode & stat.S_IWOTH or found.st_uid not in {0, os.geteuid(), folder.st_uid}:
-            raise ConfigurationError(
-                f"another user of the machine can change {part!r}: it must belong to the server's user, the "
-                "administrator or the owner of its folder, and nobody else may write to it (chmod o-w)"
-            )
-
-
 def create_owner_only(path: str) -> None:
     """Make an empty file that only its owner may read, where there is none.
 
-    The log and the index of a file that was there before are removed first: processes that still have that file open
-    share the index with any that opens it, under its name. One process at a time does this: another that finds `-new`
-    there waits for it. (`O_EXCL` on the file itself would let that other one open it before they are removed.)
+    The log, the index and the journal of a file that was there before are removed first: processes that still have that
+    file open share the index with any that opens it, under its name. One process at a time does this: another that
+    finds `-new` there waits for it. (`O_EXCL` on the file itself would let that other one open it before they are
+    removed.)
     """
     if _inode(path) is not None:
         return
@@ -142,7 +117,7 @@ def create_owner_only(path: str) -> None:
     if _inode(path) is not None:  # it was made in between
         new.unlink()
         return
-    for part in ("-wal", "-shm"):
+    for part in SQLITE_ENDS:
         Path(path + part).unlink(missing_ok=True)
     new.rename(path)
 
@@ -266,7 +241,7 @@ class SQLiteFile:
 
     def _connect(self) -> sqlite3.Connection:
         path = self._path
-        check_private(path)
+        check_private(path, beside=SQLITE_ENDS)
         create_owner_only(path)
         before = identify(path)
         with ExitStack() as opened:
