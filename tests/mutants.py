@@ -45,6 +45,7 @@ RPC_TESTS = "protocol/test_jsonrpc.py"
 COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
+OWN_ANSWERS = "server/test_own_answers.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
 OPTIONS = "server/test_options.py"
@@ -284,6 +285,21 @@ MUTANTS: Final = {
         "if isinstance(refusal, _OWNER_LEARNS) else data",
         "",
         f"{ANSWER_TESTS} server/test_principals.py",
+    ),
+    "no-store": Mutant(ANSWERS, "join(len(body))), _NO_STORE]", "join(len(body)))]", OWN_ANSWERS),
+    "no-store-status": Mutant(ANSWERS, 'b"0"), _NO_STORE, *more]', 'b"0"), *more]', OWN_ANSWERS),
+    "admission-delete": Mutant(
+        ANSWERS,
+        "recorder.status == HTTPStatus.METHOD_NOT_ALLOWED",
+        "recorder.status in {404, 405}",
+        OWN_ANSWERS,
+    ),
+    "admission-statuses": Mutant(ANSWERS, "frozenset({400, 404})", "frozenset({400, 401, 404})", OWN_ANSWERS),
+    "bridge-own-id": Mutant(
+        TRANSPORT,
+        "isinstance(bridge, Bridged) and ids == [bridge.server_id]",
+        "isinstance(bridge, Bridged) and ids",
+        "server/test_transport.py",
     ),
     "event-owner": Mutant(
         TRANSPORT, "request is None or request.claims.subject not in owners", "request is None", RESUMPTION

@@ -40,7 +40,7 @@ from .sessions import refused_claims
 Method = Callable[[RequestContext, Message], Awaitable[dict[str, Any]]]
 _MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answers, past its guards, to one without an id
 _JSON: Final = (b"content-type", b"application/json")
-_NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
+_NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential, and caches know no sessions
 _CLOSE: Final = (b"connection", b"close")
 _UNFINISHED: Final = frozenset({408, 413})
 """What is answered before the body has arrived: the rest would hold the connection for as long as its client likes."""
@@ -144,7 +144,8 @@ async def respond(
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:
     """Send a status and nothing else."""
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0"), *more]})
+    headers = [(b"content-length", b"0"), _NO_STORE, *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 
 
