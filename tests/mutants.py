@@ -49,6 +49,7 @@ OWN_ANSWERS = "server/test_own_answers.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
 OPTIONS = "server/test_options.py"
+EVENT_IDS, EVENTS, SSE_TESTS = "_tokens/event_ids.py", "server/test_event_ids.py", "protocol/test_sse.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
 
 MUTANTS: Final = {
@@ -301,8 +302,30 @@ MUTANTS: Final = {
         "isinstance(bridge, Bridged) and ids",
         "server/test_transport.py",
     ),
-    "event-owner": Mutant(
-        TRANSPORT, "request is None or request.claims.subject not in owners", "request is None", RESUMPTION
+    "event-mac": Mutant(
+        EVENT_IDS, "hmac.compare_digest(signed[:_MAC_BYTES], self._mac(key, signed[_MAC_BYTES:]))", "True", EVENTS
+    ),
+    "event-audience": Mutant(EVENT_IDS, '"v1", issuer, audience)', '"v1", issuer)', EVENTS),
+    "event-owner": Mutant(TRANSPORT, "is_same_transport and _is_callers(ctx, event)", "is_same_transport", EVENTS),
+    "event-transport": Mutant(TRANSPORT, "if not (is_same_transport and ", "if not (", EVENTS),
+    "event-session": Mutant(TRANSPORT, "return named.ref == claims.ref or ", "return named is not None or ", EVENTS),
+    "event-header": Mutant(TRANSPORT, "return claims.kind != TRANSPORT\n", "return True\n", EVENTS),
+    "event-cookie": Mutant(TRANSPORT, "_cookie_ref(ctx, ctx.headers.cookie) == claims.ref", "True", EVENTS),
+    "event-copies": Mutant(
+        "_server/context.py", 'single_header(event_ids, "duplicate_event_header")', "event_ids[0]", EVENTS
+    ),
+    "event-method": Mutant(
+        "_server/context.py", '["method"] != "POST" or LAST_EVENT_ID in headers.by_name', '["method"] != "POST"', EVENTS
+    ),
+    "event-signed": Mutant("_server/event_ids.py", "event = signer.signed(event)", "pass", EVENTS),
+    "event-long": Mutant(
+        "_protocol/sse.py", 'return b":" + line if signed is None', "return line if signed is None", SSE_TESTS
+    ),
+    "event-compressed": Mutant(
+        RESPONSE,
+        "if media_type == EVENTS and coding is not None and not",
+        "if False and not",
+        "server/test_response.py",
     ),
     "stream-live": Mutant(TRANSPORT, "raise refusal_for_status(status, claims)", "return", RESUMPTION),
     "hook-lease": Mutant(
@@ -316,9 +339,6 @@ MUTANTS: Final = {
         MINTING, "            raise refusal_for_status(status, origin)\n", "            pass\n", FORKS
     ),
     # limits and secrecy
-    "event-bytes": Mutant(
-        *("_server/resumption.py", " or self._bytes > self._max_bytes", ""), "server/test_resumption.py"
-    ),
     "create-limit": Mutant(
         "_server/principal.py",
         "if not spent < self.per_minute:",

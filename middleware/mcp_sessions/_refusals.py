@@ -114,6 +114,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         lone_surrogate=_sent(INVALID_REQUEST, "a member that must be read holds a lone surrogate"),
         batch_too_large=_sent(INVALID_REQUEST, "the batch holds too many messages"),
         duplicate_session_header=_sent(INVALID_REQUEST, "Mcp-Session-Id is given twice"),
+        duplicate_event_header=_sent(INVALID_REQUEST, "Last-Event-ID is given twice"),
         body_too_large=_sent(INVALID_REQUEST, "the body is too large", 413),
         body_timeout=_sent(INVALID_REQUEST, "the body took too long to arrive", 408),
         session_header_mismatch=_sent(HEADER_MISMATCH, "Mcp-Session-Id differs from the session in _meta"),
@@ -128,7 +129,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         "treat the session as stolen: ask its owner, end it by its ref, and find out where its id leaked",
         "yes",
         token_principal="an authentic session id, used by a caller that it does not belong to",
-        event_foreign="a resumed stream of another session or caller",
+        event_foreign="an authentic event id, used outside of its session or by another caller",
     ),
     **_group(
         "caller",
@@ -152,6 +153,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         state_unreadable="a state that cannot be opened",
         bridge_seal="the wrapped server's id in a session cannot be opened",
         unknown="an id that cannot be one of ours",
+        event_unknown="an event id that was not signed with our keys, such as the wrapped server's own",
     ),
     **_group(
         "keys",
@@ -177,6 +179,17 @@ REFUSALS: Final[Mapping[str, Reason]] = {
             (-31046, "Principal required"),
             "the caller is an OAuth client, which many users may share; the server's log has the remedy",
             200,
+        ),
+    ),
+    **_group(
+        "deployment",
+        "put compression outside of the middleware",
+        "no",
+        events_compressed=Reason(
+            "an event stream that the wrapped server compresses although it was not asked to",
+            -32603,
+            "Internal error: the event stream is compressed",
+            500,
         ),
     ),
     **_group(

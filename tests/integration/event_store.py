@@ -3,8 +3,9 @@
 from importlib import import_module
 from typing import Any, Final
 
+import anyio
 from apps import grouped
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware
 
@@ -40,6 +41,27 @@ def event_store() -> Any:
 def with_events(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
     """Wrap a stateful server, which keeps its events."""
     return MCPSessionMiddleware(keeping_events(cell, hall), **grouped(**{"keys": KEYS, **options}))
+
+
+class TwoWorkers:
+    """Two workers that share their store and the server's events: the second one has the requests that resume."""
+
+    def __init__(self, cell: Cell, hall: Hall, **options: Any) -> None:
+        server = keeping_events(cell, hall)
+        self._workers = [MCPSessionMiddleware(server, **grouped(**{"keys": KEYS, **options})) for _ in range(2)]
+        self.resumed = anyio.Event()
+        self.event_ids: list[bytes] = []  # as the client sent them
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = [value for name, value in scope.get("headers", ()) if name == b"last-event-id"]
+        self.event_ids += found
+
+        async def hear(message: Message) -> None:
+            await send(message)
+            if found and message.get("body"):  # by now the server knows where the answer has to go
+                self.resumed.set()
+
+        await self._workers[bool(found)](scope, receive, hear)
 
 
 def keeping_events(cell: Cell, hall: Hall) -> Any:

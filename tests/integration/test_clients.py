@@ -12,8 +12,8 @@ import anyio
 import pytest
 from clients import OFFERED, SESSION_KEY
 
-from .event_store import KEPT, with_events
-from .servers import CELLS, COVERING, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
+from .event_store import KEPT, TwoWorkers, with_events
+from .servers import CELLS, COVERING, SDK, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import peer, serving
 
 
@@ -153,6 +153,26 @@ async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell:
             if held is not None:
                 held.update(answer["_meta"][SESSION_KEY])
             assert await client.call("count", held) == "3"
+
+
+@pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
+async def test_official_client_resumes_through_another_worker(bridge: bool, tmp_path: Path) -> None:
+    """It waits for the answer, and the worker that it comes back to knows its event id by the signature alone."""
+    cell, hall, answers = Cell(SDK, stateful=True), Hall(), list[str]()
+    workers = TwoWorkers(cell, hall, bridge=bridge, store=f"sqlite:{tmp_path}/sessions.db", store_timeout=60)
+
+    async def poll() -> None:
+        result = await client.call("poll", {}, meta={SESSION_KEY: held})
+        answers.append(result.content[0].text)
+
+    async with serving(workers) as url, peer(cell, url) as client:
+        held = await client.create()
+        async with anyio.create_task_group() as group:
+            group.start_soon(poll)
+            await workers.resumed.wait()
+            hall.open()
+    assert answers == ["1"]
+    assert all(event_id.startswith(b"v1.") for event_id in workers.event_ids)
 
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_sessions._protocol.sse import BYTE_ORDER_MARK, Event, EventStream
+from mcp_sessions._protocol.sse import BYTE_ORDER_MARK, MAX_ID_LINE, Event, EventStream, IdLines
 
 MESSAGE = b'event: message\r\nid: 7\r\ndata: {"jsonrpc":"2.0","id":1,"result":{}}\r\n\r\n'
 
@@ -34,21 +34,6 @@ def data(stream: bytes) -> list[bytes]:
 def facts(events: list[Event]) -> list[tuple[bytes | None, bool]]:
     """What a caller acts upon, without the pieces that only pass."""
     return [(event.data, event.oversized) for event in events if event.data is not None or event.oversized]
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (b"event: message\r\nid: 7\r\ndata: id: 8\r\n\r\n", "7"),
-        (b"id: 6\nid:  \xc3\xa9 \n\n", " \u00c3\u00a9 "),
-        (b"id: 6\nid:\ndata: x\n\n", None),
-        (b"uid: 7\n: id: 7\ndata: id: 7\n\n", None),
-    ],
-)
-def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
-    """The last one counts, with its characters as a header's are read; an empty one is none."""
-    ((event,), _) = passed([raw])
-    assert event.id == Event(raw).id == expected
 
 
 @pytest.mark.parametrize(
@@ -153,3 +138,48 @@ def test_an_event_without_data_is_not_given_any() -> None:
     [event] = passed([b"id: 1\ndata:\n\n"])[0]
     with pytest.raises(ValueError, match=r"^only an event with data can have its data replaced$"):
         event.with_data(b"x")
+
+
+# --- ids -----------------------------------------------------------------------------------------
+
+
+def signed(chunks: Iterable[bytes]) -> bytes:
+    """Return a stream whose ids are replaced by themselves in brackets; one of over 100 bytes must not leave."""
+    lines = IdLines()
+
+    def sign(value: bytes) -> bytes | None:
+        return b"<%b>" % value if len(value) <= 100 else None
+
+    return b"".join([lines.feed(chunk, sign) for chunk in chunks]) + lines.end(sign)
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"event: m\r\nid: 7\r\ndata: id: 8\r\n\r\n", b"event: m\r\nid: <7>\r\ndata: id: 8\r\n\r\n"),
+        (b"id:6\rid:  \xc3\xa9 \r\r", b"id:<6>\rid: < \xc3\xa9 >\r\r"),
+        *((same, same) for same in (b"id\nid:\nid: \n\n", b"uid: 7\n: id: 7\ndata: id: 7\nretry: 1\n\n", b"ID: 7\n\n")),
+        (BYTE_ORDER_MARK + b"id: 1\n\n", BYTE_ORDER_MARK + b"id: <1>\n\n"),
+        (b"id: 1\0\n\n", b":id: 1\0\n\n"),
+        (b"id: %b\n\n" % (b"x" * 101), b":id: %b\n\n" % (b"x" * 101)),
+        *((b"data\nid: " + b"x" * size, b"data\n:id: " + b"x" * size) for size in (101, MAX_ID_LINE, 2 * MAX_ID_LINE)),
+        (b"data: x\n\nid: 9", b"data: x\n\nid: <9>"),
+        (b"\xef\xbbid: 1\ni", b"\xef\xbbid: 1\ni"),
+    ],
+)
+def test_every_id_is_replaced_however_a_stream_is_cut(stream: bytes, expected: bytes) -> None:
+    """In each line ending and spelling; readers skip what begins with a colon, and ids with a NUL."""
+    assert signed([stream]) == signed(bytes([byte]) for byte in stream) == expected
+
+
+@given(st.lists(st.sampled_from([*LINES, b"id:7", b"id", *ENDINGS, *ENDINGS, BYTE_ORDER_MARK[:2]])), st.integers(0, 99))
+def test_ids_are_replaced_alike_wherever_a_stream_is_cut(pieces: list[bytes], cut: int) -> None:
+    stream = b"".join(pieces)
+    assert signed([stream[:cut], stream[cut:]]) == signed([stream]) == signed(bytes([byte]) for byte in stream)
+    assert signed([stream]).replace(b"<", b"").replace(b">", b"") == stream
+
+
+def test_unfinished_line_is_held_only_if_it_may_hold_an_id() -> None:
+    lines = IdLines()
+    sent = [lines.feed(chunk, lambda value: value) for chunk in (b": ping", b"\n", b"i", b"d: 1", b"\n", b"data")]
+    assert sent == [b": ping", b"\n", b"", b"", b"id: 1\n", b"data"]

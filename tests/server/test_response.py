@@ -87,12 +87,20 @@ async def test_an_event_too_large_to_hold_passes_with_an_error_in_the_log(caplog
 
 async def test_a_compressed_response_passes_with_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """It cannot be read, so it is not touched; the log says what to turn round. One without headers passes, too."""
-    messages = [start(EVENTS, (b"content-encoding", b"gzip"), (b"content-length", b"3")), body(b"\x1f\x8b\x00")]
+    messages = [start(JSON, (b"content-encoding", b"gzip"), (b"content-length", b"3")), body(b"\x1f\x8b\x00")]
     assert (await Call(*messages).run()).messages == messages
     messages = [{"type": "http.response.start", "status": 202}, body(b"")]
     assert (await Call(*messages).run()).messages == messages
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "put compression outside MCPSessionMiddleware" in line
+
+
+async def test_compressed_event_stream_of_session_is_refused() -> None:
+    """It could neither be signed nor end with its session, and the server was asked not to compress it."""
+    call = Call(start(EVENTS, (b"content-encoding", b"gzip")), body(b"\x1f", more=True), body(b"\x8b"))
+    answer = await call.run()
+    assert (answer.status, answer.error["code"], answer.json["id"]) == (500, -32603, 1)
+    assert answer.error["message"] == "Internal error: the event stream is compressed"
 
 
 async def test_messages_of_other_types_pass_at_once() -> None:

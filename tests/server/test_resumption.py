@@ -1,5 +1,6 @@
 """A broken stream that is taken up again: what it still holds is for a live session alone."""
 
+import re
 from typing import Any
 
 import anyio
@@ -7,13 +8,12 @@ import pytest
 from apps import sessions
 from clients import DEADLINE, START, Answer, Client, Clock, Header, by, call, http, user_of
 from failing import Failing
-from sources import claims
+from starlette.types import Message, Receive, Scope, Send
 from streaming import SECRET_RESULT, Streaming
 
 from mcp_sessions import RequestRefused, Session, SessionCreated, SessionEvent
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
-from mcp_sessions._server.resumption import Events, StreamRequest
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 
@@ -26,7 +26,15 @@ class Broken:
         self.facts: list[SessionEvent] = []
         self.server = Streaming()
         self.app = sessions(self.server, clock=self.clock, listen=self.facts.append, **options)
-        self.client = Client(self.app, modern=False)
+        self.client = Client(self._hear, modern=False)
+        self.event_ids: list[bytes] = []  # as clients got them
+
+    async def _hear(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def hear(message: Message) -> None:
+            self.event_ids += re.findall(rb"(?m)^id: (.+)$", message.get("body", b""))
+            await send(message)
+
+        await self.app(scope, receive, hear)
 
     async def happen(self, *headers: Header) -> dict[str, str]:
         """Create a session and call a tool in it; the connection is lost when the call has begun."""
@@ -42,7 +50,7 @@ class Broken:
     async def resume(self, *headers: Header) -> Answer:
         self.facts.clear()
         with anyio.fail_after(DEADLINE):
-            return await call(self.app, http("GET", headers=[*headers, (b"last-event-id", b"1")]))
+            return await call(self.app, http("GET", headers=[*headers, (b"last-event-id", self.event_ids[0])]))
 
     @property
     def refusals(self) -> list[tuple[str, str | None, str | None]]:
@@ -94,10 +102,10 @@ async def test_an_event_belongs_to_the_transport_session_and_the_principal_of_it
     await broken.happen(TRANSPORT, by("alice"))
     (ref,) = {fact.ref for fact in broken.facts if isinstance(fact, SessionCreated)}
     strange: list[list[Header]] = [[(b"mcp-session-id", b"another"), by("alice")], [by("alice")]]
-    for headers, of in [*((one, None) for one in strange), ([TRANSPORT], ref), ([TRANSPORT, by("bob")], ref)]:
+    for headers in (*strange, [TRANSPORT], [TRANSPORT, by("bob")]):
         answer = await broken.resume(*headers)
         assert (answer.status, answer.error["code"]) == (404, -32043)
-        assert broken.refusals == [("event_foreign", "GET", of)]
+        assert broken.refusals == [("event_foreign", "GET", ref)]
     assert not broken.server.resumed.is_set()
     assert (await broken.resume(TRANSPORT, by("alice"))).status == 200
 
@@ -158,7 +166,7 @@ class TestACallThatGoesOn:
     async def test_so_many_are_kept(self) -> None:
         """The oldest gives way, and is closed."""
         broken = Broken()
-        broken.app._runtime.events._max_calls = 1
+        broken.app._runtime.calls._max_calls = 1
         await broken.happen()
         first = broken.handler_s
         broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
@@ -173,8 +181,7 @@ class TestACallThatGoesOn:
         broken = Broken()
         if resumed:
             await broken.happen()
-            request = broken.app._runtime.events.request_of(None, "1")
-            assert request is not None
+            (request,) = broken.app._runtime.calls._by_name.values()
             request.answered = True
             await broken.resume()
         else:
@@ -217,28 +224,12 @@ async def test_a_cancelled_call_gets_no_error_when_its_session_ends(
     assert (b"error" not in answers[0].body) is is_settled
 
 
-CLAIMS = claims()
-
-
-def test_what_is_remembered_of_events_is_bounded() -> None:
-    """In number and in bytes: a client may write an id as long as a body."""
-    events, one, other = Events(max_events=2), *(StreamRequest(CLAIMS, b"1", "m", at) for at in (None, "one"))
-    for request, number in ((one, "0"), (other, "0"), (one, "1"), (one, "2")):
-        events.remember(number, request)
-    assert [events.request_of(None, number) for number in "012"] == [None, one, one]
-    assert [events.is_known(number) for number in "012"] == [False, True, True]
-    events, short, long = Events(max_bytes=20), *(StreamRequest(CLAIMS, b"1" * n, "m") for n in (1, 16))
-    for event_id, request in (("0", short), ("1", long), ("1", long), ("2", short), ("1", short), ("3", long)):
-        events.remember(event_id, request)
-    assert [events.is_known(event_id) for event_id in "0123"] == [False, False, True, True]
-
-
 @pytest.mark.parametrize("modern", [False, True])
 async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
     """No server sees it, so a client names no transport session when it takes the stream up."""
     broken = Broken()
     broken.server.go.set()
-    client = Client(broken.app, modern=modern)
+    client = Client(broken._hear, modern=modern)
     session = await client.create()
     await client.tool("work", (b"mcp-session-id", session["sessionId"].encode()), session=session)
     assert (await broken.resume()).status == 200

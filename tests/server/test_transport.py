@@ -95,9 +95,9 @@ async def test_a_stream_of_another_transport_session_is_not_taken_up() -> None:
     server, client = bridged(listen=facts.append)
     mine, other = await client.initialize(), await client.initialize()
     server.sse = True
-    await client.send("tools/call", None, mine)
+    event_id = (await client.send("tools/call", None, mine)).body.partition(b"\n")[0].removeprefix(b"id: ")
     server.seen.clear()
-    answer = await call(client.app, http("GET", headers=[other, (b"last-event-id", b"2")]))
+    answer = await call(client.app, http("GET", headers=[other, (b"last-event-id", event_id)]))
     assert (answer.status, answer.error["code"]) == (404, -32043)
     assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["event_foreign"]
     assert server.seen == []

@@ -12,7 +12,7 @@ import pytest
 from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from failing import Failing
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions import _errors as errors
@@ -66,6 +66,23 @@ def speaking(params: Mapping[str, Any], *, method: str = "tools/call", **fields:
 def with_headers(*headers: Header, method: str = "tools/call") -> Attempt:
     """Send a request with these headers."""
     return lambda client: client.send(method, None, *headers)
+
+
+def resuming(*headers: Header) -> Attempt:
+    """Resume a stream."""
+    return lambda client: call(client.app, http("GET", headers=headers))
+
+
+async def compressed(client: Client) -> Answer:
+    """Call a tool of a server that compresses its event stream unasked."""
+    session = await client.create()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"content-encoding", b"gzip")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    client.app.app = app  # type: ignore[attr-defined]
+    return await client.tool(session=session)
 
 
 def receiving(message: Message) -> Attempt:
@@ -199,6 +216,7 @@ CASES = [
         *INVALID,
         with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
     ),
+    Case(refusal("duplicate_event_header"), *INVALID, resuming((b"last-event-id", b"a"), (b"last-event-id", b"a"))),
     Case(refusal("body_too_large"), -32600, 413, 413, body("{}"), {"max_body_bytes": 1}),
     Case(refusal("body_timeout"), -32600, 408, 408, receiving(chunks(b"{", b"")[0]), {"body_timeout": 0.001}),
     Case(refusal("content_encoding"), -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))),
@@ -235,6 +253,7 @@ CASES = [
     Case(refusal("principal_required"), -31046, 200, 200, carrying(None, "sessions/list"), {"tracked": True}),
     Case(refusal("principal_unseen"), -31046, 200, 200, UNSEEN),
     Case(refusal("principal_is_client"), -31046, 200, 200, carrying(None, "sessions/list"), OF_CLIENT),
+    Case(refusal("events_compressed"), -32603, 500, 500, compressed),
     Case(refusal("on_create_failed"), -32603, 200, 200, BEGIN, {"on_create": broken}),
     Case(errors.CreateRefused(), -31045, 200, 200, BEGIN, {"on_create": no_more}, "no more than one basket each"),
     Case(refusal("sessions_full"), *CROWDED, FORKED, {**LISTED, "limits.sessions_per_principal": 1}),

@@ -17,6 +17,7 @@ from .._session.claims import RedactedRepr
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """The legacy era: these versions, or no version header at all. Any other version is modern."""
 SESSION_HEADER: Final = b"mcp-session-id"
+LAST_EVENT_ID: Final = b"last-event-id"
 CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
@@ -58,10 +59,24 @@ def independent_of_body(headers: Iterable[Header]) -> list[Header]:
     return [header for header in headers if header[0].lower() not in BODY_DEPENDENT_HEADERS]
 
 
-def single_header(copies: Sequence[str]) -> str:
-    """Return the only copy of the `Mcp-Session-Id` header: of several, two readers may take different ones."""
+def pop_event_ids(headers: Sequence[Header]) -> tuple[list[str], list[Header]]:
+    """Return every `Last-Event-ID` of a request, and its headers without them.
+
+    WSGI and CGI take an underscore in a name for a hyphen, so that spelling counts, too.
+    """
+    copies, others = list[str](), list[Header]()
+    for name, value in headers:
+        if name.lower().replace(b"_", b"-") == LAST_EVENT_ID:
+            copies.append(value.decode("latin-1"))
+        else:
+            others.append((name, value))
+    return copies, others
+
+
+def single_header(copies: Sequence[str], reason: str = "duplicate_session_header") -> str:
+    """Return the only copy of a header, or refuse for a reason: of several, two readers may take different ones."""
     if len(copies) > 1:
-        raise refusal("duplicate_session_header")
+        raise refusal(reason)
     return copies[0]
 
 
@@ -76,6 +91,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     by_name: dict[bytes, bytes] = {}  # the first copy of each
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
+    event_id: str | None = None  # the signed id of the event from which a stream resumes, once that was looked at
 
     def __post_init__(self) -> None:
         self.by_name = dict(reversed(self.headers))

@@ -1,13 +1,14 @@
-"""Splitting an event stream into its events, without reading what they say.
+"""Splitting an event stream into its events, without reading what they say, and replacing its event ids.
 
 Every byte that goes in comes out again, in order and unchanged, so that one event can be rewritten while all others
-pass as the server wrote them. An event leaves with the byte that completes it.
+pass as the server wrote them. An event leaves with the byte that completes it; `IdLines` holds back no more than a line
+that may hold an id.
 Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an event stream).
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ CR: Final = b"\r"
 LF: Final = b"\n"
 BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
 """The lines that complete an event, with each line ending that the format knows."""
-_IDS: Final = re.compile(rb"(?:\A|[\r\n])id: ?([^\r\n]*)")  # the last one counts
+MAX_ID_LINE: Final = 8192  # bytes of an unfinished line that are held back
 _DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
 
 
@@ -29,12 +30,6 @@ class Event(RedactedRepr, msgspec.Struct):
     raw: bytes  # the exact bytes, with the blank line that completes the event
     data: bytes | None = None  # the values of its `data` fields, joined by line feeds; None for part of an event
     oversized: bool = False  # whether this is the first piece of an event that is too large to be held
-
-    @property
-    def id(self) -> str | None:
-        """The event's id, decoded as header values are; None where it has none, or an empty one."""
-        ids = _IDS.findall(self.raw)
-        return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
         """Return the event with other data, in which CR and LF break lines; its other lines and line endings stay."""
@@ -130,3 +125,54 @@ class EventStream(RedactedRepr, msgspec.Struct):
             pieces.append(Event(b"".join((self.held, rest)), oversized=True))
             self.held.clear()
             self.passing = True
+
+
+class IdLines(RedactedRepr, msgspec.Struct):
+    """The event ids of one response's stream, each replaced as its line is complete, however the stream is cut."""
+
+    held: bytes = b""  # the beginning of a line that may hold an id
+    in_line: bool = False  # whether the next chunk continues a line that has left
+    opening: bool = True  # whether a byte order mark may come next
+
+    def feed(self, chunk: bytes, sign: Callable[[bytes], bytes | None]) -> bytes:
+        """Return what leaves now; `sign` returns what replaces an id, or None for an id that must not leave."""
+        text = self.held + chunk if self.held else chunk
+        if self.opening and text:
+            if len(text) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(text):
+                self.held = text
+                return b""
+            self.opening, self.held = False, b""
+            if text.startswith(BYTE_ORDER_MARK):
+                return BYTE_ORDER_MARK + self.feed(text[len(BYTE_ORDER_MARK) :], sign)
+        if not (b"\ni" in text or b"\ri" in text or (text.startswith(b"i") and not self.in_line)):
+            self.in_line = not text.endswith((LF, CR)) if text else self.in_line
+            return text
+        self.held = b""
+        return b"".join([self._replaced(line, sign) for line in text.splitlines(keepends=True)])
+
+    def end(self, sign: Callable[[bytes], bytes | None]) -> bytes:
+        """Return what was held back of a stream that ended within a line."""
+        held, self.held = self.held, b""
+        return _with_signed_id(held, sign)
+
+    def _replaced(self, line: bytes, sign: Callable[[bytes], bytes | None]) -> bytes:
+        continues, self.in_line = self.in_line, not line.endswith((LF, CR))
+        if continues or not line.startswith(b"id:"[: len(line)]):
+            return line
+        if not self.in_line:
+            return _with_signed_id(line, sign)
+        if len(line) > MAX_ID_LINE:
+            return b":" + line  # a comment, which every reader skips
+        self.held, self.in_line = line, False
+        return b""
+
+
+def _with_signed_id(line: bytes, sign: Callable[[bytes], bytes | None]) -> bytes:
+    """Return a line with its id replaced, or as a comment if the id must not leave; an empty id stays."""
+    text = line.rstrip(b"\r\n")
+    prefix = b"id: " if text.startswith(b"id: ") else b"id:"
+    value = text[len(prefix) :]
+    if not text.startswith(prefix) or not value:
+        return line
+    signed = None if b"\0" in value else sign(value)  # readers skip an id with a NUL
+    return b":" + line if signed is None else prefix + signed + line[len(text) :]

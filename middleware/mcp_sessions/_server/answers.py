@@ -34,6 +34,7 @@ from ..telemetry._core import is_traced
 from .body import replay
 from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
+from .event_ids import signing_send
 from .minting import new_cookie
 from .sessions import refused_claims
 
@@ -169,7 +170,7 @@ async def preflight(ctx: RequestContext, message: Message, extra_statuses: froze
     recorder = await _ask_to_admit(ctx, message)
     if recorder.allowed or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx.send)
+    await recorder.relay(ctx)
     return False
 
 
@@ -204,7 +205,7 @@ async def may_delete(ctx: RequestContext, extra_statuses: frozenset[int]) -> boo
     allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
     if allows or recorder.status in extra_statuses:
         return True
-    await recorder.relay(ctx.send)
+    await recorder.relay(ctx)
     return False
 
 
@@ -325,7 +326,8 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
         except (Refusal, KeyError):
             return None
 
-    async def relay(self, send: Send) -> None:
-        """Give the caller the server's answer as it came."""
+    async def relay(self, ctx: RequestContext) -> None:
+        """Give the caller the server's answer as it came, but for event ids."""
+        send = signing_send(ctx)
         for message in self.messages:
             await send(message)

@@ -22,11 +22,13 @@ from .._protocol.decision import requested_session
 from .._protocol.headers import (
     ACCEPT_CODING,
     HANDSHAKE_VERSIONS,
+    LAST_EVENT_ID,
     LENGTH,
     SESSION_HEADER,
     Header,
     RequestHeaders,
     edit,
+    pop_event_ids,
     single_header,
 )
 from .._protocol.jsonrpc import Message
@@ -80,12 +82,15 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
 
     def extract_session_credentials(self) -> None:
-        """Take our cookie and our session header out of what the application sees.
+        """Take our cookie, our session header and the event id out of what the application sees.
 
         Raises:
-            Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
+            Refusal: `duplicate_session_header` or `duplicate_event_header`: There are several, and two readers may take
+                different ones.
         """
         headers, name = self.headers, self.runtime.transport.cookie_name
+        if self.scope["method"] != "POST" or LAST_EVENT_ID in headers.by_name:
+            self._extract_event_id()
         if name is not None and COOKIE in headers.by_name:
             value, self.scope["headers"] = cookies.pop_session_cookie(
                 self.scope["headers"], name, path=self.client_path, secure=self.is_secure
@@ -97,6 +102,14 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
             if self.runtime.transport.bridges or looks_like_session_id(session_id):
                 headers.session_id = session_id
                 self.edit_headers({SESSION_HEADER})
+
+    def _extract_event_id(self) -> None:
+        """Take the event id from which a GET resumes; to other methods it means nothing, so it is dropped."""
+        event_ids, others = pop_event_ids(self.scope["headers"])
+        if event_ids:
+            self.scope["headers"] = others
+            if self.scope["method"] == "GET":
+                self.headers.event_id = single_header(event_ids, "duplicate_event_header") or None
 
     def cookie_of(self, value: str) -> Header:
         """Return the header that sets our cookie."""

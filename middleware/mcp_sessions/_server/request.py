@@ -38,6 +38,7 @@ from .answers import leads_to_legacy, notify, refuse, respond_to_session_method,
 from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession
+from .event_ids import signing_send
 from .methods import METHODS
 from .minting import begin_offered
 from .principal import is_unseen
@@ -126,8 +127,8 @@ async def handle_unparsed(ctx: RequestContext, refusal: Refusal | None) -> None:
 async def forward(ctx: RequestContext, message: Message | None = None, decision: Decision = PASS) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
-    An answer that nothing changes or observes is sent directly. The body as it came is not in a variable of this frame,
-    nor of those around it: error reporters print the variables of every frame.
+    In an answer that nothing changes or observes, only event ids are signed. The body as it came is in no variable of
+    this frame, nor of those around it: error reporters print the variables of every frame.
     """
     attached, response = None, response_for(ctx, message, decision)
     body = ctx.body if message is None else b""
@@ -143,7 +144,8 @@ async def forward(ctx: RequestContext, message: Message | None = None, decision:
         body = await prepare_message(ctx, message, attached)
     shown = shown_variable.set(_show(ctx, message, attached))
     try:
-        await ctx.app(ctx.scope, replay(body, ctx.receive), ctx.send if response is None else response.send)
+        send = signing_send(ctx) if response is None else response.send
+        await ctx.app(ctx.scope, replay(body, ctx.receive), send)
     except Exception as error:
         _put(ctx.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
@@ -225,7 +227,7 @@ def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused
     if ctx.telemetry is not None:
         ctx.telemetry.store_fault = ctx.runtime.store_fault_since
     if not is_forwarded and ctx.telemetry is not None:
-        ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True).send
+        ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True, signs_ids=False).send
     try:
         with ctx.telemetry or nullcontext():
             yield

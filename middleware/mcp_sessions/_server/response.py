@@ -17,7 +17,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from .._errors import Refusal, SessionEnded, StoreUnavailable
 from .._protocol import rewrite
@@ -26,6 +26,7 @@ from .._protocol.sse import EventStream
 from .._session.claims import RedactedRepr
 from ..stores._base import LIVE
 from .context import RequestContext, session_header_values
+from .event_ids import EventSigner, can_sign, refuse_compressed, signer_for
 from .resumption import StreamRequest
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
     request: StreamRequest | None = None  # what its stream and a resumed one need; None outside of a session
     fail_open: bool = False  # whether it goes on where the store does not say whether the session has ended
     recheck_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
-    passes_body: bool = False  # the body leaves part by part as it came
+    passes_body: bool = False  # the body leaves part by part as it came, but for its event ids
+    caller_scope: Scope = {}  # of a request outside of sessions, before the application changed it
+    signs_ids: bool = True  # False if what is sent here was signed before
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     pending: list[ASGIMessage] = []  # the start, and what follows it, until they are sent; each struct gets its own
     extra_headers: tuple[Header, ...] = ()  # what names a new session
@@ -90,26 +93,37 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
                     change.defers_start = False
         if self.observer is not None:
             self.observer.begin_response(start["status"], session_header_values(start))
-        self.body = self._body_for(*content_type(start.get("headers", ())))
+        media_type, coding = content_type(start.get("headers", ()))
+        signer = None
+        if media_type == EVENTS and coding is not None and not self.passes_body:
+            self.terminated = True
+            await refuse_compressed(self.ctx, self.message, self.send_out)
+            return
+        if media_type == EVENTS and self.signs_ids and can_sign(coding):
+            signer = signer_for(self.ctx, self.caller_scope, start, self.request)
+        self.body = self._body_for(media_type, coding, signer)
         if isinstance(self.body, EventBody):
             await self.body.begin(start)
         elif isinstance(self.body, JSONBody):
             self.pending.append(start)  # a change of the body changes its length
-        else:
-            await self.send_out(start)
+        else:  # signed ids change its length
+            await self.send_out({**start, "headers": independent_of_body(start["headers"])} if signer else start)
 
-    def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | OpaqueBody:
+    def _body_for(
+        self, media_type: bytes, coding: bytes | None, signer: EventSigner | None
+    ) -> JSONBody | EventBody | OpaqueBody:
         max_bytes = self.ctx.runtime.limits.event_bytes
         if self.passes_body:
             self.observer = self.observer if media_type in {JSON, EVENTS} else None
-            return OpaqueBody(self, EventStream(max_bytes) if media_type == EVENTS else None)
+            observes_events = media_type == EVENTS and self.observer is not None
+            return OpaqueBody(self, EventStream(max_bytes) if observes_events else None, signer)
+        if signer is not None:
+            is_resumed = self.message is None  # so its client has an event id
+            return EventBody(self, EventStream(max_bytes), signer, self.request, is_resumable=is_resumed)
         if coding is not None:
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
         elif media_type == JSON:
             return JSONBody(self)
-        elif media_type == EVENTS:
-            is_resumed = self.message is None  # so its client has an event id
-            return EventBody(self, EventStream(max_bytes), self.request, is_resumable=is_resumed)
         self.observer = None
         return OpaqueBody(self)
 
@@ -192,17 +206,18 @@ def close_session(response: Response | None, session: ActiveSession | None) -> N
 
 
 class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
-    """A body that passes part by part as it came; telemetry reads along where it is JSON or events."""
+    """A body that passes part by part, with signed event ids; telemetry reads along where it is JSON or events."""
 
     response: Response
-    events: EventStream | None = None
+    events: EventStream | None = None  # for telemetry
+    signer: EventSigner | None = None  # of an event stream
     pieces: list[bytes] = []  # each struct gets its own
     size: int = 0
 
     async def send(self, event: ASGIMessage) -> None:
         if self.response.observer is not None:
             self._observe(event.get("body", b""), event.get("more_body", False))
-        await self.response.send_out(event)
+        await self.response.send_out(event if self.signer is None else self.signer.signed(event))
 
     def _observe(self, part: bytes, more: bool) -> None:
         """Let telemetry read an event when it is complete, and JSON with the last part."""
@@ -249,10 +264,11 @@ class JSONBody(RedactedRepr, msgspec.Struct, eq=False):
 
 
 class EventBody(RedactedRepr, msgspec.Struct, eq=False):
-    """An event stream, which passes event by event and ends with its session."""
+    """An event stream, which passes event by event, with signed ids, and ends with its session."""
 
     response: Response
     events: EventStream
+    signer: EventSigner
     request: StreamRequest | None  # that it answers, where that is in a session
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
@@ -271,23 +287,22 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
 
     async def send(self, event: ASGIMessage) -> None:
         body, more, response = event.get("body", b""), event.get("more_body", False), self.response
-        runtime, pieces = response.ctx.runtime, []
+        runtime, pieces = response.ctx.runtime, list[tuple[bytes, bytes]]()  # each with the last message by then
         for piece in self.events.feed(body):
             if piece.oversized:
                 _log.error(
                     "forwarded an event of over %d bytes without its session (Limits.event_bytes)",
                     runtime.limits.event_bytes,
                 )
-            if self.request is not None and (event_id := piece.id) is not None:
-                self.is_resumable = True
-                runtime.events.remember(event_id, self.request)
             changed = None if piece.data is None else await self._rewrite(piece.data)
-            pieces.append(piece.raw if changed is None else piece.with_data(changed))
+            pieces.append((piece.raw if changed is None else piece.with_data(changed), self.last_text))
         if response.terminated:  # it ended, or was refused, while a rewrite waited for the store
             return
+        signer = self.signer
+        passed = b"".join([signer.feed(raw, text) for raw, text in pieces])
         if not more:
-            pieces.append(self.events.end())
-        passed = b"".join(pieces)
+            passed += signer.feed(self.events.end(), self.last_text) + signer.end()
+        self.is_resumable = self.is_resumable or signer.has_signed
         if passed or not more:
             await self._pass(event if passed == body else {**event, "body": passed}, more)
 
@@ -329,7 +344,7 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         self._unlist()
         if request.session is not None and self.is_resumable:
             request.rewrites = tuple(change for change in self.response.rewrites if change.is_repeatable)
-            self.response.ctx.runtime.events.keep(request, request.session, self.last_text)
+            self.response.ctx.runtime.calls.keep(request, request.session, self.last_text)
         elif request.session is not None:
             request.session.close()
 
@@ -350,8 +365,10 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
         request.mark_answered()
         is_answered, request.answered = request.is_answered_by(self.last_text), True
         last = b"" if is_answered else self.response.refusal_body(self.refusal or SessionEnded(ref=request.claims.ref))
+        # By its id a client that resumes the stream learns on any worker that there is no more of it.
+        own_id = b"id: %b\n" % (self.signer.sign(b"") or b"") if last and self.is_resumable else b""
         # The blank line ends an event that was too large to buffer and is half sent; elsewhere it means nothing.
-        body = b"\n\ndata: %b\n\n" % last if last else b""
+        body = b"\n\n%bdata: %b\n\n" % (own_id, last) if last else b""
         self.response.pending.append({"type": "http.response.body", "body": body, "more_body": False})
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
         with anyio.move_on_after(_LAST_EVENT_TIMEOUT), suppress(Exception):

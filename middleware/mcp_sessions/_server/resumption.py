@@ -1,17 +1,20 @@
 """Event streams that are open in this process, and how they end early and are resumed.
 
 A session that was ended here takes its streams with it at once; one that another worker ended is found by asking the
-store, twice a second and only while such streams are open. A server with an event store runs a call to its end without
-its client. So the state of the call's session stays open until the answer passes here, at last in the resumed stream; a
-client that never comes back loses the call's changes of the state, but not those of `session.data`.
+store, twice a second and only while such streams are open. Event ids leave signed, so any worker knows whose they are.
+A server with an event store runs a call to its end without its client. So the state of the call's session stays open
+until the answer passes here, at last in the resumed stream; a client that never comes back, or resumes the stream on
+another worker, loses the call's changes of the state, but not those of `session.data`.
 Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from secrets import token_bytes
 from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -24,8 +27,6 @@ from .background import start
 
 INTERVAL: Final = 0.5  # seconds between two questions to the store
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
-MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 400 bytes with its place
-MAX_EVENT_BYTES: Final = 16 << 20  # of these ids, and of the ids of their requests
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
 
 
@@ -111,7 +112,7 @@ class ResumableSession(Protocol):
     def close(self) -> None: ...
 
 
-class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
+class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
     claims: Claims  # the session that it named
@@ -121,6 +122,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
     session: ResumableSession | None = None  # that it is in, while its answer may still come
     rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
+    call: bytes = b""  # by which its event ids name it, once one has left
 
     @property
     def ended_its_session(self) -> bool:
@@ -139,39 +141,23 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False):
         return self.answered
 
 
-class Events:
-    """The event ids that one middleware has seen, and the calls whose streams can be resumed."""
+class ResumableCalls:
+    """The calls of this process whose streams can be resumed. Their state stays with the process that ran them."""
 
-    def __init__(
-        self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_EVENT_BYTES, max_calls: int = MAX_CALLS
-    ) -> None:
-        self._max_events, self._max_bytes, self._max_calls = max_events, max_bytes, max_calls
-        self._bytes = 0
-        self._requests: OrderedDict[tuple[str | None, str], StreamRequest] = OrderedDict()
-        self._places: Counter[str] = Counter()  # of each id: the transport sessions in which it was seen
+    def __init__(self, *, max_calls: int = MAX_CALLS) -> None:
+        self._max_calls = max_calls
+        self._by_name = WeakValueDictionary[bytes, StreamRequest]()
         self._calls: OrderedDict[StreamRequest, ResumableSession] = OrderedDict()
 
-    def remember(self, event_id: str, request: StreamRequest) -> None:
-        """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
-        place = (request.server_id, event_id)
-        known = self._requests.get(place)
-        self._places[event_id] += known is None
-        self._requests[place] = request
-        self._bytes += _size(event_id, request) - (0 if known is None else _size(event_id, known))
-        while len(self._requests) > self._max_events or self._bytes > self._max_bytes:
-            (_, oldest), forgotten = self._requests.popitem(last=False)
-            self._bytes -= _size(oldest, forgotten)
-            self._places[oldest] -= 1
-            if not self._places[oldest]:
-                del self._places[oldest]
+    def name(self, request: StreamRequest) -> bytes:
+        """Return the name by which event ids lead to a request; any other process takes it for unknown."""
+        if not request.call:
+            request.call = token_bytes(9)
+        self._by_name[request.call] = request
+        return request.call
 
-    def request_of(self, server_id: str | None, event_id: str | None) -> StreamRequest | None:
-        """Return the request that an event answered, or None where that is not known."""
-        return None if event_id is None else self._requests.get((server_id, event_id))
-
-    def is_known(self, event_id: str | None) -> bool:
-        """Whether an event was seen in any transport session. Servers find events by their id alone."""
-        return event_id in self._places
+    def find(self, call: bytes) -> StreamRequest | None:
+        return self._by_name.get(call)
 
     def keep(self, request: StreamRequest, session: ResumableSession, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
@@ -182,7 +168,3 @@ class Events:
             oldest, its_session = self._calls.popitem(last=False)
             its_session.close()
             oldest.session, oldest.rewrites = None, ()
-
-
-def _size(event_id: str, request: StreamRequest) -> int:
-    return len(event_id) + len(request.id or b"")

@@ -60,6 +60,13 @@ class KeepState(Rewrite, kw_only=True):
         return rewrite.private(text, response.request_id)
 
 
+class MakePrivate(Rewrite):
+    """The answer to a call of another process, whose state is not here: its cache hints keep others from it."""
+
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        return rewrite.private(text, response.request_id)
+
+
 class NameSession(Rewrite, kw_only=True):
     """A new session, named in the start of a successful `initialize` or `server/discover`."""
 
@@ -143,9 +150,11 @@ def response_for(ctx: RequestContext, message: Message | None, decision: Decisio
     if message is not None and message.kind is REQUEST:
         rewrites = rewrites_for(ctx, message, session if decision.action in ECHOES else None)
     if message is None or not rewrites:
-        return None if observer is None else Response(ctx, ctx.send, observer=observer, passes_body=True)
+        if observer is None:
+            return None
+        return Response(ctx, ctx.send, observer=observer, passes_body=True, caller_scope=dict(ctx.scope))
     ctx.demand_whole_answer()
-    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer, message)
+    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer, message, caller_scope=dict(ctx.scope))
     if session is not None:
         response.request = StreamRequest(session.claims, message.id, message.label, ctx.server_id, session=session)
         response.fail_open, response.recheck_at = decision.fail_open, session.recheck_at

@@ -18,9 +18,8 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import Scope
 
-from .._protocol.headers import SESSION_HEADER
+from .._protocol.headers import LAST_EVENT_ID, SESSION_HEADER
 
-LAST_EVENT_ID: Final = b"last-event-id"
 _EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
 ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
@@ -159,7 +158,7 @@ class Routing:
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
         if place != "elsewhere" or endpoint is None:
             return place
-        if scope["method"] in WITHOUT_BODY and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
+        if scope["method"] in WITHOUT_BODY and not any(map(_may_concern_streams, scope["headers"])):
             return "elsewhere"
         try:
             path, end = _follow(self._app, {**scope})
@@ -186,6 +185,12 @@ class Routing:
         end = _end_at(self._app, endpoint)
         self._route = end if isinstance(end, Route) else None
         return end
+
+
+def _may_concern_streams(header: tuple[bytes, bytes]) -> bool:
+    """Whether a request without a body may be about a session or a stream, whose event ids leave signed."""
+    name, value = header
+    return name in _CARRIED or (name == b"accept" and b"event-stream" in value.lower())
 
 
 def _end_at(app: object, endpoint: str) -> object:

@@ -26,6 +26,7 @@ from .._protocol.policy import Policy
 from .._protocol.sep1364 import Sep1364
 from .._session.claims import COOKIE, Claims, RedactedRepr
 from .._session.data import Data, Namespace
+from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, SessionStatus, StoreScope
@@ -38,7 +39,7 @@ from .logs import EventSink, plain_listener
 from .option_types import as_seconds
 from .options import DAY, Options
 from .principal import CreateLimit, PendingInitialized, PrincipalSessions, reader
-from .resumption import Events, Streams
+from .resumption import ResumableCalls, Streams
 
 if TYPE_CHECKING:
     from ..telemetry._feed import Feed
@@ -130,6 +131,7 @@ class Runtime:
             cache_entries=limits.token_cache,
             max_bytes=limits.token_bytes,
         )
+        self.event_ids: Final = EventIds(issuer=options.wire.issuer, audience=options.audience)
         self.telemetry: Final = Recording(app, options)
         self._make_rules(options)
         self._open_store(options)
@@ -171,7 +173,7 @@ class Runtime:
         self._memory = name if store.scope is StoreScope.PROCESS else None
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
         self.streams = Streams(store)
-        self.events = Events()
+        self.calls = ResumableCalls()
         on_end, emit = options.on_end, self.telemetry.emit
         self.terminator = Terminator(store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock)
         self.background_services: list[Background] = []

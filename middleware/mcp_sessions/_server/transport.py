@@ -18,9 +18,10 @@ from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft
-from .._protocol.headers import SESSION_HEADER
-from .._session.claims import FIELD, TRANSPORT, Claims, Kind
+from .._protocol.headers import LAST_EVENT_ID, SESSION_HEADER
+from .._session.claims import COOKIE, FIELD, SESSION, TRANSPORT, Claims, Kind
 from .._tokens import seal
+from .._tokens.event_ids import EventId
 from ..stores._base import LIVE
 from .active import ActiveSession, Bridged
 from .answers import (
@@ -33,42 +34,45 @@ from .answers import (
 )
 from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
+from .event_ids import signing_send
 from .response import Response, close_session
 from .resumption import StreamRequest
-from .routing import LAST_EVENT_ID
+from .rewrites import MakePrivate
 from .sessions import open_transport, refusal_for_status, refused_claims
 
 _log: Final = logging.getLogger("mcp_sessions")
 _METHOD_NOT_ALLOWED: Final = 405
+MIRRORED: Final = frozenset({SESSION, FIELD})  # sessions that messages name, and that their headers may repeat
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 
 
 async def handle_unread(ctx: RequestContext) -> None:
     """Handle a request whose body is not read: no POST, or one that cannot be MCP."""
-    if ctx.headers.session_id is not None:
-        await _answer(ctx, ctx.headers.session_id)
+    headers, runtime = ctx.headers, ctx.runtime
+    if headers.session_id is not None:
+        await _answer(ctx, headers.session_id)
         return
-    runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
     if ctx.server_id is not None and not runtime.transport.bridges and runtime.telemetry.is_recording():
         runtime.telemetry.recorder().name_request(ctx.server_id, ctx.scope)
-    if ctx.scope["method"] == "GET" and runtime.events.is_known(event_id):
-        await _serve_stream(ctx, None)
+    if headers.event_id is not None:
+        await _resume(ctx, headers.event_id, None)
     else:
-        with without_session(ctx.scope):
-            await ctx.app(ctx.scope, ctx.receive, ctx.send)
+        await _pass(ctx, signing_send(ctx))
 
 
 async def _answer(ctx: RequestContext, header: str) -> None:
     """Answer a request without a body whose header names a session of ours."""
-    runtime, rules, method = ctx.runtime, ctx.runtime.rules, ctx.scope["method"]
+    runtime, rules, method, event_id = ctx.runtime, ctx.runtime.rules, ctx.scope["method"], ctx.headers.event_id
     session, kind = None, TRANSPORT
     try:
         # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
-        if method == "DELETE" or rules.sep1364 is None:
+        if event_id is not None and (mirrored := rules.kind_of(header)) in MIRRORED:
+            kind = mirrored
+        elif method == "DELETE" or rules.sep1364 is None:
             draft.names_transport(header, None, rules.reads_transport)
         elif rules.kind_of(header) == FIELD:
             kind = FIELD
-        if method == "DELETE" or (method == "GET" and runtime.transport.bridges):
+        if method == "DELETE" or event_id is not None or (method == "GET" and runtime.transport.bridges):
             session = await open_transport(ctx, header, kind=kind)
     except Refusal as refusal:
         await refuse_unread(ctx, refusal)
@@ -79,8 +83,10 @@ async def _answer(ctx: RequestContext, header: str) -> None:
     if session is not None and method == "DELETE":
         with naming:
             await _delete(ctx, session)
+    elif session is not None and event_id is not None:
+        await _resume(ctx, event_id, session.claims)
     elif session is not None and isinstance(ctx.bridge, Bridged):
-        await _serve_stream(ctx, StreamRequest(session.claims, None, "GET", ctx.bridge.server_id))
+        await _listen(ctx, StreamRequest(session.claims, None, "GET", ctx.bridge.server_id))
     else:
         await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
@@ -107,22 +113,73 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
             await send_status(ctx.send, 200)
 
 
-async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) -> None:
-    """Serve the stream of a request, resumed, or one for `listening`, while the session lives that it belongs to.
+async def _resume(ctx: RequestContext, event_id: str, named: Claims | None) -> None:
+    """Resume the stream of an event, for a request that names a live session of ours in its header, or None.
 
-    An event of another transport session or principal is refused: servers find events by their id alone.
+    Servers find an event by its id alone, so each of these ids must be authentic, and must belong to the caller, to the
+    transport session and to the session of the request.
     """
-    runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
-    request = runtime.events.request_of(ctx.server_id, event_id)
-    if request is None and not runtime.events.is_known(event_id):
-        request = listening
-    principal = ctx.principal
-    owners = [None] if principal is None else runtime.ring(runtime.clock()).subjects(principal)
-    if request is None or request.claims.subject not in owners:
-        claims = None if request is None else request.claims
-        foreign = SessionNotFound("event_foreign", ref=None if claims is None else claims.ref, http_status=_GONE)
-        await send_refusal_without_id(ctx, foreign, claims, "GET")
+    runtime = ctx.runtime
+    try:
+        event, is_same_transport = runtime.event_ids.verify(runtime.ring(runtime.clock()), event_id, ctx.server_id)
+    except SessionNotFound as refusal:
+        await _refuse_event(ctx, refusal, None)
         return
+    claims = runtime.event_ids.claims(event)
+    if not (is_same_transport and _is_callers(ctx, event) and _may_resume(ctx, claims, named)):
+        await _refuse_event(ctx, SessionNotFound("event_foreign", ref=None if claims is None else claims.ref), claims)
+        return
+    request = None
+    if claims is not None:
+        request = runtime.calls.find(event.call)
+        if request is None:  # another process runs the call, or has run it
+            rewrites = (MakePrivate(),)
+            request = StreamRequest(claims, event.request_id, "GET", ctx.server_id, rewrites=rewrites, call=event.call)
+        request.answered = request.answered or event.answered
+    if not event.value:  # the middleware ended the stream
+        await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))
+        return
+    ctx.edit_headers(set(), (LAST_EVENT_ID, event.value.strip(b" \t")))  # as a server reads a header
+    if request is None:
+        await _pass(ctx, signing_send(ctx))
+    else:
+        await _listen(ctx, request)
+
+
+async def _refuse_event(ctx: RequestContext, refusal: SessionNotFound, claims: Claims | None) -> None:
+    refusal.http_status = _GONE
+    await send_refusal_without_id(ctx, refusal, claims, "GET")
+
+
+def _is_callers(ctx: RequestContext, event: EventId) -> bool:
+    principal = ctx.principal
+    if principal is None:
+        return event.subject is None
+    return event.subject in ctx.runtime.ring(ctx.runtime.clock()).subjects(principal)
+
+
+def _may_resume(ctx: RequestContext, claims: Claims | None, named: Claims | None) -> bool:
+    """Whether a request is in the session of an event, as far as its client can say so without a body.
+
+    Clients of the draft and of SEP-1364 need not name it, since they hold an id that was signed for it. The wrapped
+    server's own transport session is checked before, and a principal's session is found by the principal alone.
+    """
+    if claims is None:
+        return True
+    if claims.kind == COOKIE:
+        return ctx.headers.cookie is not None and _cookie_ref(ctx, ctx.headers.cookie) == claims.ref
+    if named is None:
+        return claims.kind != TRANSPORT
+    return named.ref == claims.ref or (ctx.bridge is not None and claims.kind != TRANSPORT)
+
+
+def _cookie_ref(ctx: RequestContext, cookie: str) -> str | None:
+    claims = _verified_claims(ctx, cookie, COOKIE)
+    return None if claims is None else claims.ref
+
+
+async def _listen(ctx: RequestContext, request: StreamRequest) -> None:
+    """Serve the stream of a request, which may have ended by now, while its session lives."""
     try:
         if request.answered or not request.ended_its_session:  # a call that ended it gets its answer, once
             await _check_live(ctx, request.claims)
@@ -136,12 +193,18 @@ async def _serve_stream(ctx: RequestContext, listening: StreamRequest | None) ->
         else:
             await send_refusal_without_id(ctx, refusal, request.claims, request.label)
         return
+    ctx.demand_whole_answer()
     response = Response(ctx, ctx.send, request.id or b"", request.rewrites, request=request)
     try:
-        with without_session(ctx.scope):
-            await ctx.app(ctx.scope, ctx.receive, response.send)
+        await _pass(ctx, response.send)
     finally:
         close_session(response, None)
+
+
+async def _pass(ctx: RequestContext, send: Send) -> None:
+    """Call the application for a request outside of sessions."""
+    with without_session(ctx.scope):
+        await ctx.app(ctx.scope, ctx.receive, send)
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:

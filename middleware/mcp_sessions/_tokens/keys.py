@@ -1,4 +1,4 @@
-"""The keys that sign session ids, seal states, make handles and hide principals.
+"""The keys that sign session and event ids, seal states, make handles and hide principals.
 
 One secret gives every key that is needed, by HKDF. `keys[0]` signs and every key verifies, found by its `kid`; a key
 has one algorithm for its whole life, so no token can choose another. No `repr` or error shows material.
@@ -97,6 +97,7 @@ class Key:
     ciphers: Mapping[CipherName, AESGCM] = field(default_factory=dict, repr=False)  # for states and transport ids
     handle_key: bytes | None = field(default=None, repr=False)  # authenticates explicit handles, 32 bytes
     principal_key: bytes | None = field(default=None, repr=False)  # hides principals in tokens, 32 bytes
+    event_key: bytes | None = field(default=None, repr=False)  # authenticates event ids, 32 bytes
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; only for a key that can sign, as `KeyRing.signing` always can."""
@@ -281,6 +282,7 @@ def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any
         ciphers={purpose: AESGCM(_derive(algorithm, source, purpose)) for purpose in get_args(CipherName)},
         handle_key=_derive(algorithm, source, "handle"),
         principal_key=_derive(algorithm, source, "principal"),
+        event_key=_derive(algorithm, source, "event"),
     )
 
 

@@ -1,0 +1,133 @@
+"""Event ids on their way out: each leaves signed, for the session of its stream, or for its caller alone.
+
+`_tokens.event_ids` has what is signed, and `transport` verifies the ids that come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from starlette.types import Message as ASGIMessage
+from starlette.types import Scope, Send
+
+from .._protocol import rewrite
+from .._protocol.headers import EVENTS, JSON, content_type, independent_of_body
+from .._protocol.sse import IdLines
+from .._refusals import refusal as refusal_for
+from .._session.claims import Claims, RedactedRepr
+from .._tokens.event_ids import MAX_EVENT_ID_BYTES, EventId, session_of
+from .context import BridgedInitialize, RequestContext, session_header_values
+from .resumption import StreamRequest
+
+if TYPE_CHECKING:
+    from .._protocol.jsonrpc import Message
+    from .runtime import Runtime
+
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
+    """Signs the event ids of one response, for the session that its stream belongs to, or for its caller alone."""
+
+    runtime: Runtime
+    scope: Scope  # before the application changed it: it says who the caller is
+    claims: Claims | None  # of the stream's session
+    server_id: str | None  # of the wrapped server's transport session
+    request: StreamRequest | None = None
+    lines: IdLines = msgspec.field(default_factory=IdLines)
+    has_signed: bool = False
+
+    def feed(self, part: bytes, last_text: bytes = b"") -> bytes:
+        """Return a part of the stream with signed ids; `last_text` is the last message in it or before it."""
+        return self.lines.feed(part, lambda value: self.sign(value, last_text))
+
+    def end(self) -> bytes:
+        """Return what was held back of a stream that has ended."""
+        return self.lines.end(self.sign)
+
+    def signed(self, event: ASGIMessage) -> ASGIMessage:
+        """Return a part of a response body that passes with signed ids."""
+        body, more = event.get("body", b""), event.get("more_body", False)
+        passed = self.feed(body) if more else self.feed(body) + self.end()
+        return event if passed == body else {**event, "body": passed}
+
+    def sign(self, value: bytes, last_text: bytes = b"") -> bytes | None:
+        """Return the id that the client gets for the server's, or None if it would be too long for a header."""
+        runtime, request, claims = self.runtime, self.request, self.claims
+        key = runtime.ring(runtime.clock()).signing
+        if claims is None:
+            event = EventId(value, key.subject(runtime.principal(self.scope)))
+        elif request is None:
+            event = EventId(value, claims.subject, session=session_of(claims))
+        else:
+            event = EventId(
+                value,
+                claims.subject,
+                session=session_of(claims),
+                call=runtime.calls.name(request),
+                request_id=request.id,
+                answered=request.is_answered_by(last_text),
+            )
+        signed = runtime.event_ids.sign(key, event, self.server_id)
+        self.has_signed = self.has_signed or signed is not None
+        if signed is None:
+            _log.error(
+                "left out an event id of the server that takes more than %d bytes with its request's id, so streams "
+                "cannot be resumed from such events: use shorter ids in the event store",
+                MAX_EVENT_ID_BYTES,
+            )
+        return signed
+
+
+def signer_for(
+    ctx: RequestContext, scope: Scope, start: ASGIMessage, request: StreamRequest | None = None
+) -> EventSigner:
+    """Return what signs the event ids of a response for the session of its request, and else for its caller."""
+    named = [*session_header_values(start), None]
+    if isinstance(ctx.bridge, BridgedInitialize):  # what the client sees in the start is ours
+        named = [ctx.bridge.server_id or None]
+    session = None if ctx.session is None else ctx.session.claims
+    claims = session if request is None else request.claims
+    return EventSigner(ctx.runtime, scope, claims, ctx.server_id or named[0], request)
+
+
+def signing_send(ctx: RequestContext) -> Send:
+    """Return a `send` that passes a response on and signs only its event ids."""
+    scope, send_out, signer = dict(ctx.scope), ctx.send, None
+
+    def send(event: ASGIMessage) -> Awaitable[None]:  # no coroutine of its own: most answers are not event streams
+        nonlocal signer
+        if event["type"] == "http.response.start":
+            media_type, coding = content_type(event.get("headers", ()))
+            if media_type == EVENTS and can_sign(coding):
+                signer = signer_for(ctx, scope, event)
+                event = {**event, "headers": independent_of_body(event["headers"])}  # signed ids change its length
+        elif signer is not None and event["type"] == "http.response.body":
+            event = signer.signed(event)
+        return send_out(event)
+
+    return send
+
+
+def can_sign(coding: bytes | None) -> bool:
+    """Whether event ids can be signed; those in a compressed stream are refused when a client sends them back."""
+    if coding is not None:
+        _log.error("a compressed event stream cannot be resumed: put compression outside MCPSessionMiddleware")
+    return coding is None
+
+
+async def refuse_compressed(ctx: RequestContext, message: Message | None, send: Send) -> None:
+    """Answer in place of an event stream that can neither carry its session nor end with it."""
+    refusal = refusal_for("events_compressed")
+    if message is None:
+        ctx.record_refused(refusal, ctx.scope["method"])
+        body = rewrite.error(None, refusal.code, refusal.client_message)
+    else:
+        body = ctx.refusal_body(message, refusal)
+    length, no_store = (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")
+    headers = [(b"content-type", JSON), length, no_store]
+    await send({"type": "http.response.start", "status": refusal.http_status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
