@@ -1,0 +1,182 @@
+"""Sentences of `docs/security.md` that hold of all dialects together, or of the page's own commands."""
+
+import logging
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import DISCOVER, SECRET, START, Client, by, call, http, user_of
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pages import DOCS
+from recorded import process_wide
+from sep1364 import Speaker
+from stateful import Stateful
+
+from mcp_sessions import KeyRing, Principal, SEP1364Create
+from mcp_sessions._errors import SessionNotFound
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keyfile import key_source
+from mcp_sessions.stores import SQLiteStore
+from mcp_sessions.telemetry import SessionMetrics
+
+SECURITY = (DOCS / "security.md").read_text("utf-8")
+ANN = by("ann")
+
+
+async def by_draft(client: Client) -> list[str]:
+    """Use a session of the draft, and return its credentials."""
+    held = await client.create(ANN)
+    answer = await client.tool("remember", ANN, session=held, color="the-value")
+    assert answer.session is not None
+    forged = {"sessionId": held["sessionId"][:-4] + "AAAA"}
+    await client.tool("whoami", ANN, session=forged)
+    await client.tool("whoami", by("bob"), session=held)
+    await client.send("sessions/delete", None, ANN, session=held)
+    await client.tool("whoami", ANN, session=held)
+    return [held["sessionId"], forged["sessionId"], answer.session["state"]]
+
+
+async def by_header(client: Client) -> list[str]:
+    """Use a session that a header names."""
+    legacy = Client(client.app, modern=False)
+    named = (b"mcp-session-id", (await legacy.send("initialize", None, ANN)).headers[b"mcp-session-id"])
+    await legacy.tool("remember", ANN, named, color="the-value")
+    await legacy.tool("whoami", by("bob"), named)
+    for _ in range(2):
+        await call(client.app, http("DELETE", headers=[named, ANN]))
+    return [named[1].decode()]
+
+
+async def by_cookie(client: Client) -> list[str]:
+    """Use a session that a cookie names, and get another."""
+    cookie = (await client.send(DISCOVER, None, ANN)).cookie
+    await client.tool("remember", ANN, cookie, color="the-value")
+    await client.tool("leave", ANN, cookie)
+    renewed = (await client.tool("whoami", ANN, cookie)).cookie
+    return [header[1].decode().partition("=")[2] for header in (cookie, renewed)]
+
+
+async def by_field(client: Client) -> list[str]:
+    """Use a session of SEP-1364."""
+    held: str = (await Speaker(client.app).say("sessions/create", {"capabilities": {}}, ANN)).result["sessionId"]
+    await Speaker(client.app).tool("remember", held, ANN)
+    await Speaker(client.app).tool("whoami", held, by("bob"))
+    return [held]
+
+
+def content(folder: Path) -> bytes:
+    """Return what the files of a folder hold."""
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+USES = {"draft": by_draft, "header": by_header, "cookie": by_cookie, "field": by_field, "bridge": by_header}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("dialect", USES)
+async def test_no_record_and_no_store_holds_a_credential(
+    dialect: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither logs at any level, spans, metrics nor the files of a store; nor the id of the server's own session."""
+    caplog.set_level(logging.DEBUG)
+    reader, store = InMemoryMetricReader(), SQLiteStore(tmp_path / "sessions.db")
+    server: Any = Stateful(names="the-server-s-own-") if dialect == "bridge" else Server()
+    options = {"dialects": [SEP1364Create()]} if dialect == "field" else {"bridge": dialect == "bridge"}
+    metrics = SessionMetrics(MeterProvider([reader]))
+    app = sessions(server, store=store, tracked=True, principal=user_of, metrics=metrics, **options)
+    with process_wide().recording() as spans:
+        credentials = [*await USES[dialect](Client(app)), SECRET, "the-server-s-own-"]
+    kept = content(tmp_path)
+    await store.close()
+    written = [*map(repr, (vars(record) for record in caplog.records)), caplog.text]
+    written += [span.to_json() for span in spans]
+    measured = reader.get_metrics_data()
+    assert measured is not None
+    written.append(measured.to_json())
+    assert b"ses_" in kept
+    assert spans
+    for secret in credentials:
+        assert len(secret) > 8
+        assert secret.encode() not in kept
+        assert not [text for text in written if secret in text]
+
+
+@pytest.mark.parametrize("name", ["io.modelcontextprotocol/conversationId", "openai/session", "vscode.conversationId"])
+async def test_a_hosts_conversation_id_selects_no_data(name: str) -> None:
+    """And satisfies no policy: it is a label that anyone can send."""
+    meta = {"_meta": {name: "chat-1", "baggage": "session.id=chat-1"}}
+    client = Client(sessions(Server()))
+    held = await client.create()
+    await client.tool("remember", session=held, color="red")
+    params = {"name": "whoami", "arguments": {}, **meta}
+    assert (await client.send("tools/call", params)).result["content"] == "nobody"
+    strict = Client(sessions(Server(), require="always"))
+    assert (await strict.send("tools/call", params)).error["code"] == -31044
+
+
+def commands(heading: str) -> list[str]:
+    """Return the commands of the console block, or of the text in a line, after a heading of the page."""
+    part = SECURITY.partition(f"\n{heading}\n")[2]
+    return [line[2:] for line in part.partition("```console\n")[2].partition("```")[0].splitlines()]
+
+
+def run(command: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    subprocess.run(["bash", "-ec", command], cwd=folder, env=environment, check=True, timeout=60)
+
+
+def test_the_page_s_commands_rotate_keys(tmp_path: Path) -> None:
+    """In each phase every worker verifies what any worker of this phase or its neighbours signs; then the old ends."""
+    folder = tmp_path / "keys-of-a-server"
+    folder.mkdir(mode=0o700)
+    (keygen,) = commands("## Keys")
+    run(keygen, folder)
+    tokens = Tokens(issuer="i", audience="a")
+
+    def ring() -> KeyRing:
+        return key_source(f"file:{folder / 'keys'}")(0)
+
+    def mint(ring: KeyRing) -> str:
+        of: dict[str, Any] = {"issuer": "i", "audience": "a", "jti": secrets.token_urlsafe(16), "kind": SESSION}
+        return tokens.mint(ring, Claims(issued_at=START, expires_at=START + 60, **of))
+
+    def verifies(ring: KeyRing, token: str) -> bool:
+        try:
+            tokens.verify(ring, token, now=START + 1, principal=None, kind=SESSION)
+        except SessionNotFound:
+            return False
+        return True
+
+    rings = [ring()]
+    for command in commands("### Rotation"):
+        run(command, folder)
+        rings.append(ring())
+    before, _, one, two, three = rings
+    of = {name: mint(each) for name, each in {"before": before, "one": one, "two": two, "three": three}.items()}
+    assert before.signing.kid == one.signing.kid != two.signing.kid == three.signing.kid
+    assert verifies(one, of["two"])
+    assert verifies(two, of["one"])
+    assert not verifies(three, of["before"])
+    assert verifies(three, of["two"])
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {"keys": 0o600}
+
+
+def test_the_page_s_command_replaces_a_compromised_key(tmp_path: Path) -> None:
+    folder = tmp_path / "keys-of-a-server"
+    folder.mkdir(mode=0o700)
+    run(commands("## Keys")[0], folder)
+    before = key_source(f"file:{folder / 'keys'}")(0)
+    (command,) = re.findall(r"`(cp -p keys new && .*)`", SECURITY)
+    run(command, folder)
+    after = key_source(f"file:{folder / 'keys'}")(0)
+    assert {key.kid for key in before}.isdisjoint({key.kid for key in after})
+    assert before.subjects(Principal(subject="ann")) != after.subjects(Principal(subject="ann"))
