@@ -104,12 +104,18 @@ def signing_send(ctx: RequestContext) -> Send:
             media_type, coding = content_type(event.get("headers", ()))
             if media_type == EVENTS and can_sign(coding):
                 signer = signer_for(ctx, scope, event)
-                event = {**event, "headers": independent_of_body(event["headers"])}  # signed ids change its length
+                event = of_any_length(event)
         elif signer is not None and event["type"] == "http.response.body":
             event = signer.signed(event)
         return send_out(event)
 
     return send
+
+
+def of_any_length(start: ASGIMessage) -> ASGIMessage:
+    """Return the start of an event stream without what announces its bytes, which signed ids change."""
+    headers = independent_of_body(start["headers"])
+    return start if len(headers) == len(start["headers"]) else {**start, "headers": headers}
 
 
 def can_sign(coding: bytes | None) -> bool:

@@ -26,7 +26,7 @@ from .._protocol.sse import EventStream
 from .._session.claims import RedactedRepr
 from ..stores._base import LIVE
 from .context import RequestContext, session_header_values
-from .event_ids import EventSigner, can_sign, refuse_compressed, signer_for
+from .event_ids import EventSigner, can_sign, of_any_length, refuse_compressed, signer_for
 from .resumption import StreamRequest
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class Response(RedactedRepr, msgspec.Struct, eq=False):
             await self.body.begin(start)
         elif isinstance(self.body, JSONBody):
             self.pending.append(start)  # a change of the body changes its length
-        else:  # signed ids change its length
-            await self.send_out({**start, "headers": independent_of_body(start["headers"])} if signer else start)
+        else:
+            await self.send_out(start if signer is None else of_any_length(start))
 
     def _body_for(
         self, media_type: bytes, coding: bytes | None, signer: EventSigner | None
