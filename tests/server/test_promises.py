@@ -1,4 +1,4 @@
-"""Sentences of `docs/security.md` that hold of all dialects together, or of the page's own commands."""
+"""Sentences of `docs/security.md` and `docs/concepts.md` on all dialects, times, and their commands."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import DISCOVER, SECRET, START, Client, by, call, http, user_of
+from clients import DISCOVER, SECRET, START, Client, Clock, by, call, http, user_of
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pages import DOCS
@@ -19,7 +19,7 @@ from recorded import process_wide
 from sep1364 import Speaker
 from stateful import Stateful
 
-from mcp_sessions import KeyRing, Principal, SEP1364Create
+from mcp_sessions import KeyRing, Principal, SEP1364Create, Session
 from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
@@ -29,6 +29,7 @@ from mcp_sessions.telemetry import SessionMetrics
 
 SECURITY = (DOCS / "security.md").read_text("utf-8")
 ANN = by("ann")
+HOUR = 3600
 
 
 async def by_draft(client: Client) -> list[str]:
@@ -120,6 +121,32 @@ async def test_a_hosts_conversation_id_selects_no_data(name: str) -> None:
     assert (await client.send("tools/call", params)).result["content"] == "nobody"
     strict = Client(sessions(Server(), require="always"))
     assert (await strict.send("tools/call", params)).error["code"] == -31044
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("tracked", "lives"), [(True, False), (False, True)])
+async def test_a_long_call_counts_as_idle_time_in_a_tracked_session(tracked: bool, lives: bool) -> None:
+    """It is counted from the beginning of the call; where the client carries the state, from the answer."""
+    clock = Clock()
+
+    async def work(session: Session | None, arguments: dict[str, Any]) -> str:
+        clock.now += 5 * HOUR
+        return "done"
+
+    client = Client(sessions(Server(work=work), clock=clock, idle_timeout=6 * HOUR, tracked=tracked))
+    answer = await client.tool("work", session=await client.create())
+    clock.now += 2 * HOUR
+    assert ("result" in (await client.tool(session=answer.session)).json) is lives
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("seconds", "same"), [(24 * HOUR - 1, True), (24 * HOUR + 120, False)])
+async def test_a_session_of_a_principal_lives_a_day_without_a_request(seconds: int, same: bool) -> None:
+    clock = Clock()
+    client = Client(sessions(Server(), clock=clock, principal=user_of, **{"transport.principal": True}))
+    first = (await client.tool("whoami", ANN)).result["content"]
+    clock.now += seconds
+    assert ((await client.tool("whoami", ANN)).result["content"] == first) is same
 
 
 def commands(heading: str) -> list[str]:
