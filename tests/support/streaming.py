@@ -22,11 +22,13 @@ def event(number: str, message: dict[str, Any]) -> Message:
 class Streaming:
     """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set.
 
-    It knows events by their id alone.
+    It knows events by their id alone. With `json`, the result is the whole answer. The tool `leave` ends its session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
         self.began = anyio.Event()  # a call is waiting
+        self.left = anyio.Event()  # the tool `leave` has ended its session, and is waiting
         self.resumed = anyio.Event()  # a resumed stream is waiting
         self.go = anyio.Event()
         self.is_done = True  # a resumed stream has the result at once
@@ -46,12 +48,25 @@ class Streaming:
             await reply(send, json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": {}}).encode())
             return
         self.session = scope["mcp_session"]
+        if message["params"].get("name") == "leave":
+            assert self.session is not None
+            await self.session.end("left")
+            self.left.set()
+        if self.json:
+            await self._answer_in_json(message, send)
+            return
         await send(START)
         await send(event("1", {"method": "notifications/message"}))
         self.began.set()
         await self.go.wait()
         await send(event("2", {"id": message["id"], "result": {"content": SECRET_RESULT}}))
         await send({"type": "http.response.body", "body": b""})
+
+    async def _answer_in_json(self, message: dict[str, Any], send: Send) -> None:
+        self.began.set()
+        await self.go.wait()
+        result = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": SECRET_RESULT}}
+        await reply(send, json.dumps(result).encode())
 
     async def _resume(self, send: Send) -> None:
         await send(START)
