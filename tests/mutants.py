@@ -32,9 +32,10 @@ FILES, PLACEHOLDERS = "_files.py", "_tokens/placeholders.py"
 JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_protocol/decision.py"
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
-LIFECYCLE, MINTING, RESPONSE = "_server/lifecycle.py", "_server/minting.py", "_server/response.py"
 ORIGINS = "_protocol/origins.py"
 PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
+LIFECYCLE, MINTING, EARLY_END = "_server/lifecycle.py", "_server/minting.py", "_server/early_end.py"
+RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
 
 TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tokens/test_keys.py"
@@ -46,6 +47,7 @@ COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 OWN_ANSWERS = "server/test_own_answers.py"
+ENDED_CALLS, LATE = "server/test_ended_calls.py", "server/test_late_answers.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
 OPTIONS = "server/test_options.py"
@@ -267,10 +269,27 @@ MUTANTS: Final = {
         "telemetry/test_sessions.py",
     ),
     "recheck": Mutant(
-        RESPONSE, "return self.recheck_at <= self.ctx.runtime.clock()", "return False", f"{ANSWER_TESTS} {LIVE}"
+        EARLY_END, "return self.recheck_at <= self.ctx.runtime.clock()", "return False", f"{ANSWER_TESTS} {LIVE}"
     ),
     "recheck-after": Mutant(
         SESSIONS, "RECHECK_AFTER: Final = 1.0", "RECHECK_AFTER: Final = 2.0", f"{ANSWER_TESTS} {LIVE}"
+    ),
+    "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
+    "call-elsewhere": Mutant(
+        RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS
+    ),
+    "call-expiry": Mutant(RESUMPTION_FILE, "claims if not now < claim.expires_at]", "claims if False]", ENDED_CALLS),
+    "call-of-server": Mutant(
+        *(EARLY_END, "await self.ctx.runtime.streams.decided(request.claims.ref)", "pass"), ENDED_CALLS
+    ),
+    "call-executed": Mutant(
+        EARLY_END, "refusal.executed = request is not None and request.id is not None", "pass", LATE
+    ),
+    "late-answer": Mutant(
+        EARLY_END,
+        "            return None\n        return None if",
+        "            return error\n        return None if",
+        LATE,
     ),
     "preflight": Mutant(
         ANSWERS,
@@ -283,8 +302,8 @@ MUTANTS: Final = {
     ),
     "owner-learns": Mutant(
         "_server/context.py",
-        "if isinstance(refusal, _OWNER_LEARNS) else data",
-        "",
+        '{"reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else {}',
+        '{"reason": refusal.reason}',
         f"{ANSWER_TESTS} server/test_principals.py",
     ),
     "no-store": Mutant(ANSWERS, "join(len(body))), _NO_STORE]", "join(len(body)))]", OWN_ANSWERS),

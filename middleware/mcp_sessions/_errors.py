@@ -100,6 +100,7 @@ class Refusal(MCPSessionsError):
         reason: Machine-readable cause for logs and spans. Never sent.
         ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
         retry_after: Seconds after which to try again, for the header of that name, or None.
+        executed: True if the server had received the call, so that it may have run.
     """
 
     code: int
@@ -108,6 +109,7 @@ class Refusal(MCPSessionsError):
     client_message: str
     reason: str
     retry_after: int | None = None
+    executed: bool = False
 
     def __init__(
         self,

@@ -3,18 +3,21 @@
 import functools
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from json import dumps as json_text
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
-from apps import sessions, sweeper_of
-from clients import SECRET, Answer, Client, Clock, Header, by, call, http, user_of
+from apps import read, reply, sessions, sweeper_of
+from clients import DEADLINE, SECRET, Answer, Client, Clock, Header, Incoming, by, call, chunks, http, user_of
 from sep1364 import Speaker
 from starlette.types import Message, Receive, Scope, Send
 from streaming import SECRET_RESULT, Streaming
+from streaming import START as STREAM
 
 from mcp_sessions import MCPSessionMiddleware, SEP1364Create, SEP1364Initialize, Sessions
 from mcp_sessions import _cli as cli
@@ -204,30 +207,9 @@ def deployed(way: Way, *, workers: int, json: bool, folder: Path) -> Deployment:
     return Deployment(made[0], made[-1], server, clock, store, folder)
 
 
-def is_cut(name: str, workers: int, json: bool) -> bool:
-    return not json and not name.startswith("expiry") and (name, workers) != ("HTTP DELETE", 1)
-
-
-def unheard(name: str) -> pytest.MarkDecorator:
-    is_certain = name != "expiry, tracked"  # where it depends on the moment at which the store is asked
-    return pytest.mark.xfail(strict=is_certain, reason="calls end without an answer, or not at all")
-
-
-ROWS = [
-    pytest.param(
-        way,
-        workers,
-        json,
-        marks=[] if is_cut(name, workers, json) else unheard(name),
-        id=f"{name}-{'same' if workers == 1 else 'another'} worker-{'JSON' if json else 'events'}",
-    )
-    for name, way in WAYS.items()
-    for workers in (1, 2)
-    for json in (True, False)
-]
-
-
-@pytest.mark.parametrize(("way", "workers", "json"), ROWS)
+@pytest.mark.parametrize("json", [True, False], ids=["JSON", "events"])
+@pytest.mark.parametrize("workers", [1, 2], ids=["same worker", "another worker"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 async def test_each_unanswered_call_gets_session_not_found(way: Way, workers: int, json: bool, tmp_path: Path) -> None:
     """Its response ends with that, while the server still works on the call."""
     deployment, answers = deployed(way, workers=workers, json=json, folder=tmp_path), list[Answer]()
@@ -265,3 +247,83 @@ async def test_call_that_ends_its_session_goes_on(json: bool, tmp_path: Path) ->
             await deployment.here._runtime.streams._check_once()
         deployment.server.go.set()
     assert answers[0].result["content"] == SECRET_RESULT
+
+
+class Dropping:
+    """A server that keeps transport sessions, whose DELETE ends the calls of one first, as the SDK's does.
+
+    Args:
+        how: How it ends a call: `"events"`, `"JSON"` with HTTP 500, `"error"` or `"nothing"`.
+        status: Its answer to DELETE.
+    """
+
+    def __init__(self, how: str, status: int) -> None:
+        self.how, self.status = how, status
+        self.began, self.dropped = anyio.Event(), anyio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read(receive)
+        if scope["method"] == "DELETE":
+            self.dropped.set()
+            await anyio.wait_all_tasks_blocked()
+            await reply(send, b"", status=self.status)
+        elif b"initialize" in body:
+            await reply(send, b'{"jsonrpc": "2.0", "id": 1, "result": {}}', named=b"server-1")
+        else:
+            await self._call(send)
+
+    async def _call(self, send: Send) -> None:
+        if self.how == "events":
+            await send(STREAM)
+        self.began.set()
+        await self.dropped.wait()
+        if self.how == "error":
+            raise LookupError
+        if self.how == "JSON":
+            error = b'{"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32603, "message": "no response"}}'
+            await reply(send, error, status=500)
+        elif self.how == "events":
+            await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("how", ["events", "JSON", "error", "nothing"])
+async def test_server_that_ends_its_calls_does_not_hide_the_error(how: str) -> None:
+    """The caller gets it, though the server has closed the stream before we have ended the session."""
+    server, answer = Dropping(how, 200), Answer()
+    client, deleted = Client(sessions(server, bridge=True), modern=False), list[int]()
+    header = await client.initialize()
+
+    async def work() -> None:
+        body = json_text(client.message("tools/call", {"name": "work"})).encode()
+        with suppress(LookupError):
+            await client.app(http(headers=[*client.headers("tools/call"), header]), Incoming(*chunks(body)), answer)
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await server.began.wait()
+            deleted.append((await call(client.app, http("DELETE", headers=[header]))).status)
+    assert deleted == [200]
+    assert answer.error == {
+        "code": -32043,
+        "message": "Session not found",
+        "data": {"reason": "ended", "executed": True},
+    }
+
+
+@pytest.mark.parametrize(("how", "status"), [("events", 200), ("JSON", 500)])
+async def test_server_that_refuses_to_delete_ends_its_calls_itself(how: str, status: int) -> None:
+    """The session lives, so what the server says passes."""
+    server, answers = Dropping(how, 403), list[Answer]()
+    client = Client(sessions(server, bridge=True), modern=False)
+    header = await client.initialize()
+
+    async def work() -> None:
+        answers.append(await client.tool("work", header))
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await server.began.wait()
+            assert (await call(client.app, http("DELETE", headers=[header]))).status == 403
+    assert (answers[0].status, b"-32043" in answers[0].body) == (status, False)

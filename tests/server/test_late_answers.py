@@ -17,6 +17,7 @@ from streaming import SECRET_RESULT, Streaming
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._errors import DataGone, StoreUnavailable
 from mcp_sessions.stores import MemoryStore
+from mcp_sessions.stores._timeout import TimeoutStore
 
 LATE = 2  # seconds that a call takes
 
@@ -26,17 +27,19 @@ class Late:
 
     def __init__(self, *, json: bool, by_header: bool = False, **options: Any) -> None:
         self.clock = options.setdefault("clock", Clock())
-        self.store = options.setdefault("store", Failing(clock=self.clock))
+        self.store = Failing(clock=self.clock)
         self.server = Streaming(json=json)
-        self.here, self.there = sessions(self.server, **options), sessions(self.server, **options)
-        self.by_header, self.header, self.session = by_header, list[Header](), None
+        timed = TimeoutStore(self.store, seconds=0.05)
+        self.here, self.there = (sessions(self.server, store=store, **options) for store in (timed, self.store))
+        self.by_header, self.header = by_header, list[Header]()
+        self.session: Any = None
 
     async def run(self, meanwhile: Callable[[], Awaitable[object]]) -> Answer:
         client, answers = Client(self.here, modern=False), list[Answer]()
         if self.by_header:
             self.header = [await client.initialize()]
         else:
-            self.session: Any = await client.create()
+            self.session = await client.create()
 
         async def work() -> None:
             answers.append(await client.tool("work", *self.header, session=self.session))
@@ -65,7 +68,6 @@ KINDS = pytest.mark.parametrize("json", [True, False], ids=["JSON", "events"])
 @KINDS
 @pytest.mark.parametrize("by_header", [False, True], ids=["draft", "header"])
 @pytest.mark.parametrize("on_store_error", ["refuse", "allow"])
-@pytest.mark.xfail(strict=True, reason="the result is discarded, or nothing is logged")
 async def test_unavailable_store_does_not_withhold_result(
     json: bool, by_header: bool, on_store_error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,10 +86,9 @@ async def test_unavailable_store_does_not_withhold_result(
 
 
 @KINDS
-@pytest.mark.xfail(strict=True, reason="the result is discarded, or nothing is logged")
 async def test_hanging_store_does_not_withhold_result(json: bool, caplog: pytest.LogCaptureFixture) -> None:
     """With the timeout of a real store, though another worker that reaches it has deleted the session."""
-    late = Late(json=json, store_timeout=0.05)
+    late = Late(json=json)
 
     async def hangs() -> None:
         await late.delete_elsewhere()
@@ -105,7 +106,6 @@ async def test_hanging_store_does_not_withhold_result(json: bool, caplog: pytest
 
 
 @KINDS
-@pytest.mark.xfail(strict=True, reason="clients do not learn that the call may have run")
 async def test_withheld_result_says_that_the_call_was_executed(json: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Else its client repeats what must not happen twice; the log names the session."""
     caplog.set_level(logging.INFO, "mcp_sessions")
@@ -129,7 +129,6 @@ async def test_refusal_before_the_call_says_nothing_of_execution() -> None:
     ("error", "code", "reason"),
     [(StoreUnavailable("store_timeout"), -32603, None), (DataGone("the session has ended"), -32043, "ended")],
 )
-@pytest.mark.xfail(strict=True, reason="clients do not learn that the call may have run")
 async def test_state_that_is_not_stored_withholds_the_result(
     json: bool, error: Exception, code: int, reason: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,7 +171,6 @@ async def open_stream(app: MCPSessionMiddleware, send: Any, session: Any) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["same worker", "another worker"])
-@pytest.mark.xfail(strict=True, reason="each of them is waited for")
 async def test_clients_that_do_not_read_delay_nobody(workers: int) -> None:
     """Neither the end of another stream, nor the answer to the deletion; each is in a session of its own."""
     store = MemoryStore()

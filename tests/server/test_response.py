@@ -9,10 +9,9 @@ import anyio
 import pytest
 from apps import sessions
 from clients import DEADLINE, Answer, Client, Incoming, chunks, http
-from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions._server import response as room
+from mcp_sessions._server import early_end as room
 
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -171,22 +170,6 @@ class TestASessionThatEnds:
         assert answer.messages[1:-1] == [half] * sent
         assert last_error(answer) == -32043
 
-    @pytest.mark.parametrize("survives", [False, True])
-    async def test_an_answer_waits_for_no_store_that_is_away(self, survives: bool) -> None:
-        """In an open stream notes go on; the answer does not, since its session may have ended."""
-        store = Failing()
-
-        async def goes_away(call: Call) -> None:
-            if survives:
-                await call.scope["mcp_session"].end()
-            store.failing.add("statuses")
-            await call.client.app._runtime.streams._check_once()  # type: ignore[attr-defined]
-
-        result = body(b"data: %b\n\n" % RESULT, more=True)
-        answer = await Call(start(EVENTS), goes_away, NOTE, result, body(b""), store=store).run()
-        assert answer.messages[1] == NOTE
-        assert (b"result" in answer.body, last_error(answer)) == (survives, None if survives else -32603)
-
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(
         self, left: str, monkeypatch: pytest.MonkeyPatch
@@ -218,9 +201,9 @@ class TestASessionThatEnds:
         call = Call(start(EVENTS), goes_on, Call.end)
         assert last_error(await call.run(send)) == -32043
 
-    async def test_a_stream_whose_start_waits_can_be_cut(self) -> None:
-        """The session of an `initialize` ends before the server has answered: the start goes out, and the error."""
+    async def test_response_whose_start_waits_is_refused(self) -> None:
+        """The session of an `initialize` ends before the server has answered: nothing of its stream leaves."""
         call = Call(start(EVENTS), body(b": hello\n\n", more=True), Call.end, body(b"data: {}\n\n"))
         answer = await call.run(method="initialize")
-        assert [message["type"] for message in answer.messages] == ["http.response.start", *["http.response.body"] * 2]
-        assert (b"mcp-session-id" in answer.headers, last_error(answer)) == (False, -32043)
+        assert [message["type"] for message in answer.messages] == ["http.response.start", "http.response.body"]
+        assert (answer.error["code"], b"mcp-session-id" in answer.headers) == (-32043, False)

@@ -131,7 +131,8 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: boo
         assert answers[0].result["content"] == SECRET_RESULT
         assert b"error" not in answers[0].body
     else:
-        error = {"code": -32043, "message": "Session not found"}
+        data = {"reason": "ended", "executed": True}
+        error = {"code": -32043, "message": "Session not found", "data": data}
         assert answers[0].json == {"jsonrpc": "2.0", "id": 1, "error": error}
     # The official TypeScript client takes a stream up after each error; 405 says that there is none.
     assert (await broken.resume()).status == 405

@@ -49,9 +49,13 @@ async def read(receive: Receive) -> bytes:
     return body
 
 
-async def reply(send: Send, body: bytes, *, status: int = 200, media_type: bytes = b"application/json") -> None:
-    """Send a response in one piece."""
+async def reply(
+    send: Send, body: bytes, *, status: int = 200, media_type: bytes = b"application/json", named: bytes | None = None
+) -> None:
+    """Send a response in one piece, which may name a transport session."""
     headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+    if named is not None:
+        headers.append((b"mcp-session-id", named))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

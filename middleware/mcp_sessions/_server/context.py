@@ -194,17 +194,16 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(message, refusal))
 
     def _error_data(self, message: Message, refusal: Refusal) -> dict[str, Any] | None:
-        """Return `error.data`: the id as its sender wrote it; the reason where the session is authentically its own."""
+        """Return `error.data`: also the id as its sender wrote it, or the versions that are spoken."""
         if refusal.reason == "modern_era":
             return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": self.headers.modern_version}
         if not isinstance(refusal, SessionNotFound):
-            return None
+            return error_data(refusal)
         metadata, sep1364 = requested_session(message, None), self.runtime.rules.sep1364
         session_id = None if metadata is None else metadata.session_id
         if metadata is None and sep1364 is not None:
             session_id = sep1364.named_id(message)
-        data = {} if session_id is None else {"sessionId": session_id}
-        return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
+        return {**({} if session_id is None else {"sessionId": session_id}), **(error_data(refusal) or {})}
 
     def carry_trace(self, body: bytes, traceparent: str | None) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
@@ -233,6 +232,12 @@ def hide_credentials(runtime: Runtime, scope: Scope) -> None:
         for name, value in headers
         if name != SESSION_HEADER or not (transport.bridges or looks_like_session_id(value))
     ]
+
+
+def error_data(refusal: Refusal) -> dict[str, Any] | None:
+    """Return the reason, for the owner of a session that has ended, and whether the call may have run; or None."""
+    reason = {"reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else {}
+    return {**reason, **({"executed": True} if refusal.executed else {})} or None
 
 
 def session_header_values(start: ASGIMessage) -> list[str]:

@@ -77,8 +77,9 @@ class Terminator:
 
     async def end_record(self, one: Record, reason: str) -> bool:
         """End a session, and return whether this call did. After the lease, another worker may run its `on_end`."""
-        is_first = await self.store.revoke(one, reason=reason, lease=None if self.on_end is None else LEASE)
-        await self.streams.end(one.ref)
+        with self.streams.ending(one.ref):
+            is_first = await self.store.revoke(one, reason=reason, lease=None if self.on_end is None else LEASE)
+            await self.streams.end(one.ref)
         if is_first and self.on_end is None:  # the store has purged it
             self._report(one, reason)
         elif is_first:

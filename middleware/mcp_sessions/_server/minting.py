@@ -43,7 +43,8 @@ from .context import RequestContext
 from .lifecycle import LEASE, SUPERSEDED
 from .logs import log_extra, warn_once, warns_of_client
 from .principal import is_unseen
-from .sessions import RECHECK_AFTER, open_session, refusal_for_status
+from .resumption import refusal_for_status
+from .sessions import RECHECK_AFTER, open_session
 
 if TYPE_CHECKING:
     from .runtime import Runtime

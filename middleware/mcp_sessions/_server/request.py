@@ -34,7 +34,7 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
-from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal, send_refusal_without_id
+from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal_without_id
 from .body import replay
 from .context import RequestContext, label
 from .current import MISSING_SESSION_KEY, MissingSession
@@ -144,18 +144,32 @@ async def forward(ctx: RequestContext, message: Message | None = None, decision:
         body = await prepare_message(ctx, message, attached)
     shown = shown_variable.set(_show(ctx, message, attached))
     try:
-        send = signing_send(ctx) if response is None else response.send
-        await ctx.app(ctx.scope, replay(body, ctx.receive), send)
+        await call_app(ctx, body, response)
     except Exception as error:
         _put(ctx.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
-        await send_refusal(ctx, message, error)
+        error.ref = error.ref or (None if ctx.session is None else ctx.session.claims.ref)
+        await response.refuse(error)
     finally:
         shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
             _put(ctx.scope, None)
         close_session(response, ctx.session)
+
+
+async def call_app(ctx: RequestContext, body: bytes, response: Response | None) -> None:
+    """Call the application, and return or raise as it does, once its response has ended if its session has."""
+    if response is None:
+        await ctx.app(ctx.scope, replay(body, ctx.receive), signing_send(ctx))
+        return
+    response.enlist()
+    try:
+        await ctx.app(ctx.scope, replay(body, ctx.receive), response.send)
+    except Exception:
+        await response.finish()
+        raise
+    await response.finish()
 
 
 def _show(ctx: RequestContext, message: Message | None, attached: Session | None) -> dict[str, Any]:

@@ -1,68 +1,107 @@
-"""Event streams that are open in this process, and how they end early and are resumed.
+"""Calls that are under way in this process, how they end with their sessions, and how broken streams are resumed.
 
-A session that was ended here takes its streams with it at once; one that another worker ended is found by asking the
-store, twice a second and only while such streams are open. Event ids leave signed, so any worker knows whose they are.
-A server with an event store runs a call to its end without its client. So the state of the call's session stays open
-until the answer passes here, at last in the resumed stream; a client that never comes back, or resumes the stream on
-another worker, loses the call's changes of the state, but not those of `session.data`.
+A session that is ended here takes its calls with it at once. One that ended elsewhere, or expired, is found by asking
+the store a few times a second, only while calls take so long. Event ids leave signed, so any worker knows whose they
+are. A server with an event store runs a call to its end without its client. So the state of the call's session stays
+open until the answer passes here, at last in the resumed stream; a client that never comes back, or resumes the stream
+on another worker, loses the call's changes of the state, but not those of `session.data`.
 Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from secrets import token_bytes
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
+from anyio.lowlevel import checkpoint
 
-from .._errors import StoreUnavailable
+from .._errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import Claims, RedactedRepr
-from ..stores._base import SessionStatus, Store
+from ..stores._base import LIVE, SessionStatus, Store
 from .background import start
 
-INTERVAL: Final = 0.5  # seconds between two questions to the store
+INTERVAL: Final = 0.4  # seconds between two questions to the store; each call is in the second at the latest
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
+ROUNDS: Final = 10  # times that the event loop comes round until a client that reads has the end of its response
+MAX_ENDING: Final = 5.0  # seconds for which the end of a response waits to learn whether its session ends
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
 
 
-Terminate = Callable[[], Coroutine[Any, Any, None]]
-"""Ends a stream whose session has ended. Raises nothing, and does not wait long for its client."""
+class OpenResponse(Protocol):
+    """A response that has not ended."""
+
+    def terminate(self, refusal: Refusal) -> None:
+        """End it, without waiting for its client."""
 
 
 class Streams:
-    """The open streams of one middleware, by the `ref` of their sessions: what ends each, and what it answers."""
+    """The responses under way in sessions of one middleware, by the `ref` of their sessions."""
 
-    def __init__(self, store: Store, *, interval: float = INTERVAL) -> None:
-        self._store, self._interval = store, interval
-        self._open: dict[str, dict[Terminate, StreamRequest]] = {}
+    def __init__(self, store: Store, clock: Callable[[], float], *, interval: float = INTERVAL) -> None:
+        self._store, self._clock, self._interval = store, clock, interval
+        self._open: dict[str, dict[OpenResponse, StreamRequest]] = {}
+        self._ending: dict[str, list[anyio.Event]] = {}  # sessions that may be about to end
+        self._checks = 0  # so far
         self._polling = False
-        self.store_unavailable: bool = False
-        """Whether the store did not answer when it was last asked how the sessions are."""
 
-    def add(self, request: StreamRequest, terminate: Terminate) -> None:
-        self._open.setdefault(request.claims.ref, {})[terminate] = request
+    def add(self, request: StreamRequest, response: OpenResponse) -> None:
+        request.checks = self._checks
+        self._open.setdefault(request.claims.ref, {})[response] = request
         if not self._polling:
             self._polling = True
             start(self._poll)
 
-    def remove(self, request: StreamRequest, terminate: Terminate) -> None:
+    def remove(self, request: StreamRequest, response: OpenResponse) -> None:
         of_session = self._open.get(request.claims.ref, {})
-        of_session.pop(terminate, None)
+        of_session.pop(response, None)
         if not of_session:
             self._open.pop(request.claims.ref, None)
 
     async def end(self, ref: str) -> None:
-        """End the streams of a session that has ended, but for that of the request that ended it."""
-        async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
-            for terminate, request in [*self._open.get(ref, {}).items()]:
-                if not request.ended_its_session:
-                    self.remove(request, terminate)
-                    group.start_soon(terminate)
+        """End the responses of a session that has ended, but for that of the request that ended it.
+
+        Clients that read have the end of theirs when this returns. Nobody waits for the others.
+        """
+        if self._terminate(ref, SessionEnded(ref=ref)):
+            for _ in range(ROUNDS):
+                await checkpoint()
+
+    def _terminate(self, ref: str, refusal: Refusal) -> bool:
+        ended = [one for one in self._open.get(ref, {}).items() if not one[1].ended_its_session]
+        for response, request in ended:
+            self.remove(request, response)
+            response.terminate(refusal)
+        return bool(ended)
+
+    @contextmanager
+    def ending(self, ref: str) -> Iterator[None]:
+        """Let what the server ends unanswered within the block wait: its session is about to end, or is not."""
+        decided = anyio.Event()
+        self._ending.setdefault(ref, []).append(decided)
+        try:
+            yield
+        finally:
+            decided.set()
+            self._ending[ref].remove(decided)
+            if not self._ending[ref]:
+                del self._ending[ref]
+
+    def is_being_ended(self, ref: str) -> bool:
+        """Whether a session may be about to end."""
+        return ref in self._ending
+
+    async def decided(self, ref: str) -> None:
+        """Wait while it is open whether a session ends."""
+        with anyio.move_on_after(MAX_ENDING):  # a server may let a DELETE wait for what waits here
+            while undecided := self._ending.get(ref):
+                await undecided[-1].wait()
 
     def cancel(self, ref: str | None, server_id: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
@@ -71,11 +110,6 @@ class Streams:
         for request in (request for each in refs for request in self._open.get(each, {}).values()):
             if request.id and request.server_id == server_id and rewrite.same_id(request.id, request_id):
                 request.answered = True
-
-    def leave(self, ref: str) -> None:
-        """Settle all requests of a session that its client ends as it leaves, often without cancelling them."""
-        for request in self._open.get(ref, {}).values():
-            request.answered = True
 
     async def _poll(self) -> None:
         try:
@@ -86,18 +120,28 @@ class Streams:
             self._polling = False
 
     async def _check_once(self) -> None:
-        claims = [next(iter(of_session.values())).claims for of_session in self._open.values()]
-        for first in range(0, len(claims), BATCH):
-            asked = claims[first : first + BATCH]
+        checks, self._checks = self._checks, self._checks + 1
+        under_way = [[*of_session.values()] for of_session in self._open.values()]
+        claims = [one[0].claims for one in under_way if any(request.checks < checks for request in one)]
+        now = self._clock()
+        for expired in [claim for claim in claims if not now < claim.expires_at]:
+            self._terminate(expired.ref, SessionExpired(ref=expired.ref))
+        live = [claim for claim in claims if now < claim.expires_at]
+        for first in range(0, len(live), BATCH):
+            asked = live[first : first + BATCH]
             try:
                 statuses = await self._store.statuses(asked)
-            except StoreUnavailable:  # without an answer the stream stays open
-                self.store_unavailable = True
+            except StoreUnavailable:  # without an answer they go on
                 continue
-            self.store_unavailable = False
             for claim, status in zip(asked, statuses, strict=True):
-                if status is not SessionStatus.LIVE:
-                    await self.end(claim.ref)
+                if status is not LIVE:
+                    self._terminate(claim.ref, refusal_for_status(status, claim))
+
+
+def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound:
+    if status is SessionStatus.UNKNOWN:
+        return SessionNotFound("store_lost", ref=claims.ref)
+    return SessionExpired(ref=claims.ref) if status is SessionStatus.IDLE else SessionEnded(ref=claims.ref)
 
 
 # --- resumption ---
@@ -120,6 +164,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     label: str  # its method, as it may be logged
     server_id: str | None = None  # of the wrapped server's transport session that it came by
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
+    checks: int = 0  # how often the store had been asked about calls before this one began
     session: ResumableSession | None = None  # that it is in, while its answer may still come
     rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
     call: bytes = b""  # by which its event ids name it, once one has left

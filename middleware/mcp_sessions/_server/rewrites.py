@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from .._errors import DataError, Refusal, StateError, StoreUnavailable
+from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ECHOES, Decision
 from .._protocol.draft import INITIALIZE, speaks_draft
@@ -20,8 +20,8 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT
 from .active import ActiveSession
-from .answers import send_refusal
 from .context import BridgedInitialize, RequestContext
+from .logs import log_extra
 from .minting import first_cookie, mint_for
 from .response import Response, Rewrite
 from .resumption import StreamRequest
@@ -56,8 +56,20 @@ class KeepState(Rewrite, kw_only=True):
             if response.is_answer(text):
                 await self.session.save()
         except (StateError, DataError, StoreUnavailable) as error:
-            return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
+            return self._withhold(error, response)
         return rewrite.private(text, response.request_id)
+
+    def _withhold(self, error: StateError | DataError | StoreUnavailable, response: Response) -> bytes:
+        """Return the error that takes the place of an answer whose state was not stored."""
+        ref = self.session.claims.ref
+        refusal = SessionEnded() if isinstance(error, DataGone) else error
+        if isinstance(refusal, Refusal):
+            refusal.ref, refusal.executed = ref, True
+            return response.refusal_body(refusal)
+        label = "" if response.request is None else response.request.label
+        text = "answer of %s in session %s withheld: its state cannot be stored (%s); the client gets an error"
+        _log.error(text, ascii(label), ref, type(error).__name__, extra=log_extra(ref))
+        return rewrite.error(response.request_id, INTERNAL_ERROR, str(error), {"executed": True})
 
 
 class MakePrivate(Rewrite):
@@ -97,8 +109,8 @@ class NameSession(Rewrite, kw_only=True):
             stated = capabilities(message) if _begins_field(ctx, message) else None
             bridge.session = await mint_for(ctx, message, TRANSPORT, server_id=server_id, capabilities=stated)
         except Refusal as refusal:
-            bridge.is_orphaned = response.terminated = True
-            await send_refusal(ctx, message, refusal)
+            bridge.is_orphaned = True
+            await response.refuse(refusal)
         else:
             response.name(bridge.session.token)
 
@@ -154,10 +166,12 @@ def response_for(ctx: RequestContext, message: Message | None, decision: Decisio
             return None
         return Response(ctx, ctx.send, observer=observer, passes_body=True, caller_scope=dict(ctx.scope))
     ctx.demand_whole_answer()
-    response = Response(ctx, ctx.send, message.id or b"", rewrites, observer, message, caller_scope=dict(ctx.scope))
+    response = Response(
+        ctx, ctx.send, message.id or b"", message, rewrites=rewrites, observer=observer, caller_scope=dict(ctx.scope)
+    )
     if session is not None:
         response.request = StreamRequest(session.claims, message.id, message.label, ctx.server_id, session=session)
-        response.fail_open, response.recheck_at = decision.fail_open, session.recheck_at
+        response.recheck_at = session.recheck_at
     return response
 
 

@@ -172,7 +172,7 @@ class Runtime:
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
-        self.streams = Streams(store)
+        self.streams = Streams(store, self.clock)
         self.calls = ResumableCalls()
         on_end, emit = options.on_end, self.telemetry.emit
         self.terminator = Terminator(store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock)

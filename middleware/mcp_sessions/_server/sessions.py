@@ -14,7 +14,6 @@ import msgspec
 
 from .._errors import (
     Refusal,
-    SessionEnded,
     SessionExpired,
     SessionNotFound,
     StateUnreadable,
@@ -29,6 +28,7 @@ from ..stores._base import LIVE, SessionStatus
 from .active import ActiveSession, end_of
 from .context import RequestContext
 from .logs import log_extra
+from .resumption import refusal_for_status
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -143,9 +143,3 @@ def refused_claims(ctx: RequestContext, refused: Refusal, *ids: str | None) -> C
             if claims.ref == refused.ref:  # a thief must not be recorded under the name of the owner's client
                 return msgspec.structs.replace(claims, client=None) if refused.reason == "token_principal" else claims
     return None
-
-
-def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound:
-    if status is SessionStatus.UNKNOWN:
-        return SessionNotFound("store_lost", ref=claims.ref)
-    return SessionExpired(ref=claims.ref) if status is SessionStatus.IDLE else SessionEnded(ref=claims.ref)

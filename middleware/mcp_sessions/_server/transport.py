@@ -36,9 +36,9 @@ from .context import BridgedInitialize, RequestContext, session_header_values
 from .current import without_session
 from .event_ids import signing_send
 from .response import Response, close_session
-from .resumption import StreamRequest
+from .resumption import StreamRequest, refusal_for_status
 from .rewrites import MakePrivate
-from .sessions import open_transport, refusal_for_status, refused_claims
+from .sessions import RECHECK_AFTER, open_transport, refused_claims
 
 _log: Final = logging.getLogger("mcp_sessions")
 _METHOD_NOT_ALLOWED: Final = 405
@@ -102,9 +102,11 @@ def _verified_claims(ctx: RequestContext, session_id: str, kind: Kind) -> Claims
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
-    # Behind the bridge, a server that has forgotten its own has nothing left to end.
-    if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
-        ctx.runtime.streams.leave(session.claims.ref)
+    # The server ends its own calls when it is asked, before ours end with an error.
+    with ctx.runtime.streams.ending(session.claims.ref):
+        # Behind the bridge, a server that has forgotten its own has nothing left to end.
+        if not await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
+            return
         try:
             await session.end("deleted")
         except StoreUnavailable as refusal:
@@ -194,9 +196,14 @@ async def _listen(ctx: RequestContext, request: StreamRequest) -> None:
             await send_refusal_without_id(ctx, refusal, request.claims, request.label)
         return
     ctx.demand_whole_answer()
-    response = Response(ctx, ctx.send, request.id or b"", request.rewrites, request=request)
+    recheck_at = ctx.runtime.clock() + RECHECK_AFTER
+    response = Response(
+        ctx, ctx.send, request.id or b"", request=request, recheck_at=recheck_at, rewrites=request.rewrites
+    )
+    response.enlist()
     try:
         await _pass(ctx, response.send)
+        await response.finish()
     finally:
         close_session(response, None)
 

@@ -121,8 +121,8 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
         With the store's `freshness=`, other workers may accept it for that many seconds more.
 
-        The request that ends it still gets its answer. Event streams of the session's other requests end, and `on_end`
-        runs immediately, even if other handlers of the session are still running. Ending it again has no effect.
+        The request that ends it still gets its answer. Other requests of the session that are running get "Session not
+        found", and `on_end` runs immediately, even if their handlers are still running. Ending it again has no effect.
 
         Args:
             reason: The reason, for the log and for `on_end`.
