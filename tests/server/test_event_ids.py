@@ -268,7 +268,8 @@ async def test_ended_stream_says_on_any_worker_that_it_is_over() -> None:
             await workers.shop.resumed.wait()
             await Client(workers.apps[1], modern=False).delete(session)
             workers.shop.done.set()
-    assert answer.json == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32043, "message": "Session not found"}}
+    data = {"reason": "ended", "executed": True}
+    assert answer.json["error"] == {"code": -32043, "message": "Session not found", "data": data}
     (over,) = ids(answer)
     assert [(await workers.resume(over, worker=worker)).status for worker in (0, 1)] == [405, 405]
 
