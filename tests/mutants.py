@@ -207,8 +207,20 @@ MUTANTS: Final = {
     "policy-lenient": Mutant(
         REQUEST, "if may_pass and not may_evade(ctx.body, ctx.runtime.rules):", "if may_pass:", "server/test_paths.py"
     ),
+    "policy-names": Mutant(
+        "_server/rule_checks.py",
+        "return MISSPELT % (name, method, near)",
+        "continue",
+        "integration/test_named_rules.py",
+    ),
+    "policy-dispatch": Mutant(
+        "_server/rule_checks.py",
+        "return DISPATCHES % (name, method, name)",
+        "return None",
+        "integration/test_named_rules.py",
+    ),
     "policy-templates": Mutant(
-        "_server/startup_checks.py",
+        "_server/rule_checks.py",
         "return TEMPLATED % (uri, template)",
         "return None",
         "integration/test_lifespans.py",

@@ -16,7 +16,7 @@ from .._protocol.policy import Require
 from .._session.keywords import known_keywords
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from . import option_types, startup_checks
+from . import option_types, rule_checks, startup_checks
 from .answers import refuse_unread
 from .body import peek, read_body
 from .context import RequestContext, hide_credentials
@@ -160,17 +160,23 @@ class MCPSessionMiddleware:
         """
         return cls(app, **from_env(**options))
 
-    def _check_ready(self) -> None:
+    async def _check_ready(self) -> None:
         """Check at the first request what may not be served, and begin to work in the background."""
-        if not self._is_checked:
-            # Mounted ones, and servers without a lifespan, were not checked before.
-            if (error := self.configuration_error) is not None:
-                raise ConfigurationError(error)
-            if not self.services.has_lifespan:
-                startup_checks.log_unstarted(self.app, self.path)
-                startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
-            self._is_checked = True
-            self.services.started()
+        # Mounted ones, and servers without a lifespan, were not checked before.
+        if (error := self.configuration_error) is not None:
+            raise ConfigurationError(error)
+        if not self.services.has_lifespan:
+            await self._check_rules()
+            startup_checks.log_unstarted(self.app, self.path)
+            startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
+        self._is_checked = True
+        self.services.started()
+
+    async def _check_rules(self) -> None:
+        """Check what `require=` names against what the wrapped server lists."""
+        policy = self._runtime.rules.policy
+        if (error := await rule_checks.error_of_rules(self.app, self.path, self._require, policy)) is not None:
+            raise ConfigurationError(error)
 
     def _check_path(self) -> None:
         """Check that a route serves the endpoint: else every message would pass by the policy."""
@@ -190,21 +196,26 @@ class MCPSessionMiddleware:
             return startup_checks.DUPLICATE_MIDDLEWARE
         return startup_checks.workers_error(self._runtime, random_keys=self._has_random_keys)
 
+    def _place(self, scope: Scope) -> Place:
+        """Return where a request is; a websocket upgrade is elsewhere, without our credentials."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                hide_credentials(self._runtime, scope)
+            return "elsewhere"
+        if not self._is_seen:  # mounted, or in a server without a lifespan
+            self._check_path()
+        return "endpoint" if self._is_at_endpoint else self._routing.place(scope)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
-        place: Place = "elsewhere"
-        if scope["type"] == "http":
-            if not self._is_seen:  # mounted, or in a server without a lifespan
-                self._check_path()
-            place = "endpoint" if self._is_at_endpoint else self._routing.place(scope)
-        elif scope["type"] == "websocket":
-            hide_credentials(self._runtime, scope)
+        place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
-        self._check_ready()
+        if not self._is_checked:
+            await self._check_ready()
         runtime, headers = self._runtime, RequestHeaders(scope["headers"])
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
@@ -227,8 +238,7 @@ class MCPSessionMiddleware:
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""
         self._check_path()
-        if (error := await startup_checks.error_of_rules(self.app, self.path, self._require)) is not None:
-            raise ConfigurationError(error)
+        await self._check_rules()
         if self._runtime.telemetry.metrics_enabled:
             self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
         startup_checks.log_start(self.app, self.path, self._runtime)

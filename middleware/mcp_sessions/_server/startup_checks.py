@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice, product
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, cast
-from urllib.parse import unquote
 
-import anyio
 from starlette.routing import Mount, Route, Router
 
-from .._protocol.jsonrpc import TARGETS
 from ..stores._base import StoreScope
 from . import option_types
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
@@ -42,12 +37,6 @@ STATEFUL: Final = (
     "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
     "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
-TEMPLATED: Final = (
-    "require= names %r, which the template %r serves, too, and a template serves one thing under many spellings, such "
-    "as 7 and 07. Write True in place of the URIs, or use a function of PolicyRequest; a rule by URI holds for fixed "
-    "resources"
-)
-LISTING: Final = 5.0  # seconds that a server may take to list its templates
 UNSTARTED: Final = (
     "no lifespan has reached this middleware, so the MCP server behind it may not have started, and would answer HTTP "
     "500. A server starts the outermost application alone: pass on the lifespan of what is mounted in it, as in "
@@ -85,44 +74,6 @@ def unserved(app: object, endpoint: str | None) -> str | None:
 def _serves_elsewhere(app: object, endpoint: str | None) -> bool:
     """Whether there are known MCP servers, and none at the endpoint: what answers there may be a folder of files."""
     return any(managers(reachable(app, None))) and not any(managers(reachable(app, endpoint)))
-
-
-async def error_of_rules(app: object, endpoint: str | None, require: object) -> str | None:
-    """Return why a rule by URI cannot hold, with the remedy; None where it may, or where the templates are not seen."""
-    rules = require.items() if isinstance(require, Mapping) else ()
-    named = [names for method, names in rules if TARGETS.get(method) == "uri" and not isinstance(names, bool)]
-    uris = [uri for names in named for uri in names]
-    templates: list[str] = []
-    for manager in managers(reachable(app, endpoint)) if uris else ():
-        with suppress(Exception), anyio.move_on_after(LISTING):
-            templates += await _templates(manager.app)
-    for template, uri in product(templates, uris):
-        if _pattern(template).fullmatch(unquote(uri)):
-            return TEMPLATED % (uri, template)
-    return None
-
-
-async def _templates(server: Any) -> list[str]:
-    """Return the URI templates that a server lists without a request."""
-    if (fastmcp := getattr(server, "fastmcp", None)) is not None:
-        return [found.uri_template for found in await fastmcp.list_resource_templates(run_middleware=False)]
-    if hasattr(server, "get_request_handler"):  # SDK 2
-        result = await server.get_request_handler("resources/templates/list").handler(None, None)
-        return [found.uri_template for found in result.resource_templates]
-    handlers = {kind.__name__: handler for kind, handler in server.request_handlers.items()}
-    result = (await handlers["ListResourceTemplatesRequest"](None)).root
-    return [found.uriTemplate for found in result.resourceTemplates]
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    """Return what matches every URI that a template may serve, without query, in any case of letters."""
-    texts = re.split(r"(\{[^}]*\})", template)
-    simple, any_text = "[^/]*", ".*"
-    parts = [
-        (simple if re.fullmatch(r"\{\w+\}", text) else any_text) if text.startswith("{") else re.escape(unquote(text))
-        for text in texts
-    ]
-    return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
 
 
 def log_unstarted(app: object, endpoint: str | None) -> None:
