@@ -419,6 +419,13 @@ MUTANTS: Final = {
     "idle-status": Mutant(BASE, "LIVE if now < idle_at(", "LIVE if now <= idle_at(", MEMORY_TESTS),
     "ended-data": Mutant(BASE, "if has_ended or namespace.expires_at", "if namespace.expires_at", MEMORY_TESTS),
     "principal-quota": Mutant(MEMORY, '"")) >= max_sessions:', '"")) > max_sessions:', MEMORY_TESTS),
+    "cutoff-alias": Mutant(MINTING, "aliases=ring.signing.aliases(principal)", "aliases=None", "cli/test_end_all.py"),
+    "cutoff-all-names": Mutant(
+        "stores/_timeout.py", "ask if claims.aliases is None else", "ask if True else", "cli/test_end_all.py"
+    ),
+    "cutoff-parts": Mutant(
+        "_server/operator.py", "await self._revoke_before(moment, alias)", "pass", "cli/test_end_all.py"
+    ),
     "cutoff-lifetime": Mutant(
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",

@@ -143,7 +143,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         token_claims="claims that are not those of a session id",
         **{
             f"token_claim_{name}": f"a claim `{name}` that is not that of a session id"
-            for name in "iss aud jti iat exp knd sub tp cli up boot".split()
+            for name in "iss aud jti iat exp knd sub tp cli up boot als".split()
         },
         token_kind="an id of another kind: a cookie in `_meta`, say",
         state_size="a session's state is longer than `Limits.state_bytes`",

@@ -24,12 +24,11 @@ from . import terminal
 _Command = Callable[[argparse.Namespace], Awaitable[int]]
 
 _NOT_FOUND: Final = "no live session of this name is recorded; servers record sessions with tracked=True"
-_NOBODY: Final = (
-    "no recorded session matches. Unrecorded ones have ended if the principal has no more parts than given here; "
-    "to be sure, give all it has of --client-id, --issuer and --subject"
+_UNRECORDED: Final = (
+    "no session of this principal was recorded; those that servers without tracked=True created have ended, too"
 )
 _EVERYONE: Final = "--before ends everyone's sessions: leave out the principal, or leave out --before"
-_WHOSE: Final = "name the principal as the servers see it: all it has of --client-id, --issuer and --subject"
+_WHOSE: Final = "name the principal as the servers see it: --subject and, to narrow it, --client-id and --issuer"
 
 
 def add_commands(commands: Any) -> None:
@@ -100,9 +99,8 @@ async def _end_all(arguments: argparse.Namespace) -> int:
             terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
         moment, recorded = await sessions.end_all(principal)
-    if not recorded and None in {principal.client_id, principal.issuer, principal.subject}:
-        return terminal.refuse(_NOBODY)
-    terminal.show({"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded})
+    told = {"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded}
+    terminal.show(told if recorded else {**told, "note": _UNRECORDED})
     return terminal.OK
 
 

@@ -239,6 +239,7 @@ def _make(
         issued_at=floor_ms(now),
         expires_at=int(now) + int(lifetime) if expires_at is None else expires_at,
         subject=ring.signing.subject(principal),
+        aliases=ring.signing.aliases(principal),
         client=client,
         boot=None if kind == SESSION else runtime.boot(),  # its state may be in this process
     )

@@ -51,8 +51,8 @@ class Sessions:
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSIONS_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
-    A principal is matched by its components, as in `session.principal`. For recorded sessions, missing components match
-    anything: `Principal(subject="alice")` is alice with any of her clients.
+    A principal is matched by its components, as in `session.principal`. Missing components match anything:
+    `Principal(subject="alice")` is alice with any of her clients, at any issuer.
     """
 
     @failing_once()
@@ -125,8 +125,7 @@ class Sessions:
     async def end_all(self, principal: Principal) -> EndedAll:
         """End all sessions of a principal, recorded or not, on every server.
 
-        If the principal lacks components, unrecorded sessions end only if theirs has no others, or if a recorded
-        session supplies them.
+        If the principal lacks its client or issuer, those of the sessions may be any.
 
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
@@ -146,6 +145,8 @@ class Sessions:
         if not principal.is_user:
             raise ConfigurationError(_OF_CLIENT)
         if not _is_whole(principal):
+            for alias in self._aliases(principal):  # of sessions that no record lists
+                await self._revoke_before(moment, alias)
             subjects |= {record.subject async for record in self._matching(principal) if record.subject is not None}
         for subject in subjects:  # the cut-off first: it ends them all at once
             await self._revoke_before(moment, subject)
@@ -208,6 +209,10 @@ class Sessions:
         if self._ring is None:
             raise ConfigurationError("keys= is needed to find a principal's sessions: the middleware's keys")
         return self._ring(self._clock()).subjects(principal)
+
+    def _aliases(self, principal: Principal) -> list[str]:
+        ring = () if self._ring is None else self._ring(self._clock())
+        return [key.alias(principal) for key in ring if key.principal_key is not None]
 
     async def _matching(self, principal: Principal | None) -> AsyncIterator[Record]:
         """Yield the recorded sessions of those that a principal matches, or of all."""

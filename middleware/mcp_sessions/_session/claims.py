@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr
 TYP: Final = "mcp-session+jwt"
 MAX_TOKEN_BYTES: Final = 2048
 MAX_CLIENT_CHARS: Final = 64
+ALIAS: Final = 12  # characters of a name that a principal has without some of its parts
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
 AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
@@ -63,6 +64,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
         client: The client's name and version, at most 64 characters, or None.
         upstream: The encrypted transport id of the wrapped server, or None.
         boot: The process whose memory holds its state, or None if the client or a shared store does.
+        aliases: Keyed hashes of the principal without its client, issuer or both, 12 characters each. A cut-off for one
+            ends the session: a user's sessions end together, whichever clients they are of.
     """
 
     issuer: str = field(name="iss")
@@ -76,6 +79,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
     client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = field(default=None, name="cli")
     upstream: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | None = field(default=None, name="up")
     boot: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    aliases: Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_-]{12}){1,3}\Z")] | None = field(default=None, name="als")
 
     def __post_init__(self) -> None:
         if self.client is not None:  # what a client calls itself must not keep it from getting a session
@@ -90,6 +94,13 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
         if found is None:
             found = self.__dict__["ref"] = ref_of(self.jti)
         return found
+
+    @property
+    def owners(self) -> list[str | None]:
+        """The names by which the sessions of its principal end: the subject, and the aliases."""
+        if self.aliases is None:
+            return [self.subject]
+        return [self.subject, *(self.aliases[start : start + ALIAS] for start in range(0, len(self.aliases), ALIAS))]
 
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"

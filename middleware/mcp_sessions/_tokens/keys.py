@@ -27,7 +27,7 @@ from jwt.algorithms import Algorithm, ECAlgorithm, HMACAlgorithm, OKPAlgorithm
 from jwt.exceptions import InvalidKeyError
 
 from .._errors import ConfigurationError, SessionNotFound
-from .._session.claims import Principal
+from .._session.claims import ALIAS, Principal
 from .._session.keywords import known_keywords
 from .placeholders import PLACE, PUBLISHED, is_published, placeholder
 
@@ -118,6 +118,22 @@ class Key:
             raise SessionNotFound("principal_under_public_key")
         fields = encode_fields(principal.client_id, principal.issuer, principal.subject)
         return base64url(hmac.digest(self.principal_key, fields, "sha256")[:16])
+
+    def alias(self, principal: Principal) -> str:
+        """Return the keyed hash of some of a principal's components, by which all sessions with these end."""
+        fields = encode_fields("alias", principal.client_id, principal.issuer, principal.subject)
+        hashed: str = base64url(hmac.digest(self.principal_key or b"", fields, "sha256")[: ALIAS * 3 // 4])
+        return hashed
+
+    def aliases(self, principal: Principal | None) -> str | None:
+        """Return the aliases of a principal that lack its client, its issuer or both; None where it has neither."""
+        if principal is None or principal.subject is None:
+            return None
+        client_id, issuer, subject = principal.client_id, principal.issuer, principal.subject
+        shorter = {Principal(one, other, subject) for one in (client_id, None) for other in (issuer, None)} - {
+            principal
+        }
+        return "".join(sorted(map(self.alias, shorter))) or None
 
     def component_hashes(self, principal: Principal) -> str:
         """Return a keyed hash of each component of a principal, by which an operator finds all clients of a subject."""

@@ -194,11 +194,11 @@ class MemoryStore:
     def _has_ended(self, ref: str, audience: str) -> bool:
         return ref in self._revoked[audience] or ref in self._reasons
 
-    def _cutoff_time(self, audience: str, subject: str | None) -> float:
-        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
+    def _cutoff_time(self, audience: str, *subjects: str | None) -> float:
+        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, *subjects))
 
     def _facts(self, claims: Claims) -> Facts:
-        entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, claims.subject)
+        entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, *claims.owners)
         seen_at = None if entry is None else entry.seen_at
         return Facts(self._has_ended(claims.ref, claims.audience), cutoff_time, 0, registered=False, seen_at=seen_at)
 

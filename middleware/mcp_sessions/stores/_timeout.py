@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
+import msgspec
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
@@ -69,10 +70,22 @@ class TimeoutStore:
         await self._within(self._background, self._store.close)
 
     async def status(self, claims: Claims) -> SessionStatus:
-        return await self._recent_or(claims.ref, partial(self._within, self._one, self._store.status, claims))
+        ask = partial(self._within, self._one, self._store.status, claims)
+        return await self._recent_or(
+            claims.ref, ask if claims.aliases is None else partial(self._status_of_all, claims)
+        )
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        return await self._within(self._one, self._store.statuses, claims)
+        """Return the statuses of sessions; what was cut off by one of its owners' names has ended."""
+        named = [of_owner for one in claims for of_owner in by_owner(one)]
+        answers = await self._within(self._one, self._store.statuses, named)
+        if len(answers) == len(claims):
+            return answers
+        found = iter(answers)
+        return [min([next(found) for _ in one.owners], key=_lives) for one in claims]
+
+    async def _status_of_all(self, claims: Claims) -> SessionStatus:
+        return (await self.statuses((claims,)))[0]
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         idle_timeout = self._prolonged(idle_timeout)
@@ -190,6 +203,17 @@ class TimeoutStore:
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
+
+
+def by_owner(claims: Claims) -> list[Claims]:
+    """Return a session under each name that a cut-off of its principal may have, its own first."""
+    if claims.aliases is None:
+        return [claims]
+    return [claims, *(msgspec.structs.replace(claims, subject=name, aliases=None) for name in claims.owners[1:])]
+
+
+def _lives(status: SessionStatus) -> bool:
+    return status is not SessionStatus.ENDED
 
 
 def checked_freshness(value: object) -> float:
