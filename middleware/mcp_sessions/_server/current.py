@@ -23,6 +23,7 @@ from .._protocol.draft import speaks_draft
 from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_cookies
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
+from .._protocol.origins import is_own_page
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
@@ -49,14 +50,18 @@ DETACHED: Final[Cause] = (
 )
 
 
+Why = Literal["unnamed", "unseen", "client", "list"]
+"""`"unseen"`: nobody sees who the caller is; `"client"`: it is no user; `"list"`: its handler gets none by design."""
+
+
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     """The reason why a request has no session."""
 
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
-    # "unseen": nobody sees who its caller is; "client": no user; "foreign": a page of another origin; "list": by design
-    why: Literal["unnamed", "unseen", "client", "foreign", "list"] = "unnamed"
+    why: Why = "unnamed"
+    scheme: str = "http"  # of the request
 
     @property
     def client(self) -> str:
@@ -82,7 +87,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield self.why == "client", of_client, "see the warning about it in the server's log"
         foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
         proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
-        yield self.why == "foreign", foreign, f"{WRAP}; {proxied}"
+        yield not is_own_page(headers, self.scheme), foreign, f"{WRAP}; {proxied}"
         away = self.runtime.store_fault is not None
         yield away, "the session store does not answer", "see the warning about it, and bring it back"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"

@@ -37,7 +37,7 @@ from .._session.session import Session, shown_variable
 from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal_without_id
 from .body import replay
 from .context import RequestContext, label
-from .current import MISSING_SESSION_KEY, MissingSession
+from .current import MISSING_SESSION_KEY, MissingSession, Why
 from .event_ids import signing_send
 from .methods import METHODS
 from .minting import begin_offered
@@ -221,10 +221,9 @@ def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSes
         return MissingSession(ctx.runtime, ctx.headers, message, "list")
     if is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name):
         return MissingSession(ctx.runtime, ctx.headers, message, "unseen")
-    if not ctx.is_own_page:
-        return MissingSession(ctx.runtime, ctx.headers, message, "foreign")
     lacks_user = ctx.runtime.transport.principal_idle is not None and ctx.user is not ctx.principal
-    return MissingSession(ctx.runtime, ctx.headers, message, "client" if lacks_user else "unnamed")
+    why: Why = "client" if lacks_user else "unnamed"
+    return MissingSession(ctx.runtime, ctx.headers, message, why, ctx.scope.get("scheme", "http"))
 
 
 @contextmanager
