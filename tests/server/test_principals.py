@@ -156,6 +156,7 @@ class TestACallerWhomNothingShows:
         self, method: str, modern: bool, named_in: bytes, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its server works as before, and whoever asks for a session reads in the log why there is none."""
+        caplog.set_level(logging.INFO, "mcp_sessions")
         logs._warned.clear()
         client = Client(sessions(Server()), modern=modern)
         answer = await client.send(method, None, BEARER)
@@ -597,6 +598,7 @@ async def test_function_says_who_is_a_user(principal: Any, is_user: bool) -> Non
 
 
 async def test_client_is_told_why_its_session_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mcp_sessions")
     logs._warned.clear()
     client = of_token({"client_id": "app"}, **{"transport.cookie": False})
     await client.tool("asks")
