@@ -6,9 +6,11 @@ import re
 import secrets
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from apps import Server, sessions
 from clients import DISCOVER, SECRET, START, Client, Clock, by, call, http, user_of
@@ -24,7 +26,7 @@ from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keyfile import key_source
-from mcp_sessions.stores import SQLiteStore
+from mcp_sessions.stores import MemoryStore, SQLiteStore
 from mcp_sessions.telemetry import SessionMetrics
 
 SECURITY = (DOCS / "security.md").read_text("utf-8")
@@ -147,6 +149,55 @@ async def test_a_session_of_a_principal_lives_a_day_without_a_request(seconds: i
     first = (await client.tool("whoami", ANN)).result["content"]
     clock.now += seconds
     assert ((await client.tool("whoami", ANN)).result["content"] == first) is same
+
+
+# --- what the pages say is not prevented ---
+
+
+async def test_replayed_request_runs_again() -> None:
+    server = Server()
+    client = Client(sessions(server))
+    held = await client.create()
+    assert [(await client.tool("count", session=held)).result["content"] for _ in range(2)] == [1, 1]
+
+
+async def test_last_state_that_a_client_keeps_wins() -> None:
+    """Two calls from one state make two states; the client keeps one, and an older one can come back."""
+    client = Client(sessions(Server()))
+    held = await client.create()
+    red, blue = [await client.tool("remember", session=held, **{color: 1}) for color in ("red", "blue")]
+    assert red.session is not None
+    assert [answer.result["content"] for answer in (red, blue)] == [{"red": 1}, {"blue": 1}]
+    assert (await client.tool("remember", session=red.session)).result["content"] == {"red": 1}
+
+
+async def test_deleted_session_works_after_memory_is_lost() -> None:
+    client = Client(sessions(Server(), store=MemoryStore(clock=Clock())))
+    held = await client.create()
+    await client.delete(held)
+    assert "error" in (await client.tool(session=held)).json
+    restarted = Client(sessions(Server(), store=MemoryStore(clock=Clock())))
+    assert "result" in (await restarted.tool(session=held)).json
+
+
+async def test_running_tool_is_not_interrupted() -> None:
+    """Its session ends meanwhile, and it runs to its end."""
+    begun, ended, done = anyio.Event(), anyio.Event(), list[str]()
+
+    async def work(session: Session | None, arguments: dict[str, Any]) -> None:
+        begun.set()
+        await ended.wait()
+        done.append("done")
+
+    client = Client(sessions(Server(work=work)))
+    held = await client.create()
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(client.tool, "work", session=held))
+            await begun.wait()
+            await client.delete(held)
+            ended.set()
+    assert done == ["done"]
 
 
 def commands(heading: str) -> list[str]:
