@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import DISCOVER, Answer, Client, by, call, http, user_of
+from clients import DISCOVER, Answer, Client, Clock, by, call, http, user_of
 from failing import Failing
-from starlette.types import Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from stateful import HEADER
 
+from mcp_sessions import Session
 from mcp_sessions.stores import MemoryStore
 
 FORGED = {"sessionId": "forged"}
@@ -130,3 +131,26 @@ async def test_a_server_that_misses_its_id_has_admitted_the_caller(status: int, 
         assert (answer.status, answer.error["code"]) == (404, -32043)
     else:
         assert (answer.status, answer.body) == (status, b"the server's own")
+
+
+async def test_error_in_place_of_a_late_answer_is_not_stored() -> None:
+    """Though the server lets its own answer be stored."""
+    store, clock, held = MemoryStore(clock=Clock()), Clock(), dict[str, str]()
+
+    async def work(session: Session | None, arguments: dict[str, Any]) -> str:
+        clock.now += 2
+        await Client(sessions(Server(), store=store, clock=clock)).delete(held)
+        return "done"
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def stored(event: Message) -> None:
+            more = [(b"cache-control", b"public, max-age=60")] if event["type"] == "http.response.start" else []
+            await send({**event, "headers": [*event["headers"], *more]} if more else event)
+
+        await server(scope, receive, stored)
+
+    server = Server(work=work)
+    client = Client(sessions(app, store=store, clock=clock))
+    held.update(await client.create())
+    answer = await client.tool("work", session=held)
+    assert (answer.error["code"], answer.headers[b"cache-control"]) == (-32043, b"no-store")
