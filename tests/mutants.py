@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
 
 
 JWT, SEAL, KEYS = "_tokens/jwt.py", "_tokens/seal.py", "_tokens/keys.py"
+SECRETS = "_session/confidential.py"
 FILES, PLACEHOLDERS = "_files.py", "_tokens/placeholders.py"
 JSON, RPC, DECISION = "_protocol/strict_json.py", "_protocol/jsonrpc.py", "_protocol/decision.py"
 COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/body.py"
@@ -430,6 +431,10 @@ MUTANTS: Final = {
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",
     ),
+    "failed-frames": Mutant(SECRETS, "clear_frames(one.__traceback__)", "pass", "test_secrets.py"),
+    "failed-causes": Mutant(SECRETS, "one.__cause__ = one.__context__ = None", "pass", "test_secrets.py"),
+    "failed-arguments": Mutant(SECRETS, "del args, kwargs", "pass", "test_secrets.py"),
+    "options-repr": Mutant("_server/options.py", "STORE] = field(repr=False)", "STORE] = field()", "test_secrets.py"),
     "file-folder": Mutant(FILES, "if _others_write(folder, found):", "if False:", FILE_TESTS),
     "file-folder-owner": Mutant(FILES, "if not _is_trusted(found):", "if False:", FILE_TESTS),
     "file-group": Mutant(FILES, "& stat.S_IWGRP)", "& 0)", FILE_TESTS),

@@ -26,12 +26,6 @@ POSTGRES: Final = f"postgresql://ann:{PASSWORD}@127.0.0.1:1/db"
 APP: Any = Server()
 
 
-@pytest.fixture(autouse=True)
-def to_do(request: pytest.FixtureRequest) -> None:
-    if "no Redis" not in request.node.name:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="frames and causes show what was given"))
-
-
 def opened(**options: Any) -> None:
     async def check() -> None:
         async with Sessions(**options) as sessions:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Require
+from .._session.confidential import confidential
 from .._session.keywords import known_keywords
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
@@ -150,6 +151,7 @@ class MCPSessionMiddleware:
         )
 
     @classmethod
+    @confidential
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
         """Wrap an application, with options from environment variables such as `MCP_SESSIONS_LIFETIME=12h`.
 

@@ -259,7 +259,7 @@ class MiddlewareOptions(EndpointOptions, total=False):
 class Options(_Checked):
     """The checked options of `MCPSessionMiddleware`, where each is documented."""
 
-    keys: Annotated[Keys, option_types.KEYS]
+    keys: Annotated[Keys, option_types.KEYS] = field(repr=False)
     path: Annotated[str | None, option_types.PATH]
     audience: Name
     lifetime: Lifetime
@@ -267,7 +267,7 @@ class Options(_Checked):
     require: Annotated[Require, option_types.REQUIRE]
     principal: Annotated[PrincipalOf | None, option_types.FUNCTION]
     admission: Annotated[Admission, option_types.word(Admission)]
-    store: Annotated[str | Store, option_types.STORE]
+    store: Annotated[str | Store, option_types.STORE] = field(repr=False)  # a URL may hold a password
     on_store_error: Annotated[OnStoreError, option_types.word(OnStoreError)]
     tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
     on_create: Annotated[OnCreate | None, option_types.HOOK]

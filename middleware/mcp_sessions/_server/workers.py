@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from .._errors import ConfigurationError
+from .._session.confidential import confidential
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STARTUP_FAILED: Final = 3  # Uvicorn and Gunicorn start workers anew for ever, unless they end with this status
 _log: Final = logging.getLogger("mcp_sessions")
@@ -38,9 +41,16 @@ def workers() -> int:
     return 1
 
 
+def failing_once() -> Callable[[F], F]:
+    """Let a wrong option end a server with several workers in one line of its log, where they would start for ever.
+
+    The failures are `confidential`, since among the options are secrets.
+    """
+    return lambda callee: confidential(_failing_once()(callee))
+
+
 @contextmanager
-def failing_once() -> Iterator[None]:
-    """Let a wrong option end a server with several workers in one line of its log, where they would start for ever."""
+def _failing_once() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from .._errors import UnknownKeyword
+from .confidential import confidential
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +31,10 @@ def check_keywords(callee: str, keywords: Iterable[str], known: Collection[str])
 
 
 def known_keywords(callee: F) -> F:
-    """Check the keywords of a function's calls, or of a class's. Its signature stays as it is written."""
+    """Check the keywords of a function's calls, or of a class's. Its signature stays as it is written.
+
+    Its failures are `confidential`, since among the arguments may be secrets.
+    """
     if isinstance(callee, type):
         callee.__init__ = known_keywords(callee.__init__)  # type: ignore[misc]
         return callee
@@ -42,4 +46,4 @@ def known_keywords(callee: F) -> F:
         check_keywords(name, keywords, known)
         return callee(*values, **keywords)
 
-    return cast(F, checked)
+    return cast(F, confidential(checked))

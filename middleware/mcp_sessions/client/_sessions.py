@@ -261,7 +261,7 @@ def connector(source: Any, http_client: Any) -> Connect:
     if isinstance(source, AbstractAsyncContextManager) and not hasattr(source, "call_tool"):  # not a client
         return _once(source)  # those of contextlib are callable, too
     if not callable(source):
-        raise ConfigurationError(f"{ACCEPTED}; not {source!r:.200}")
+        raise ConfigurationError(f"{ACCEPTED}; not an object of the type {type(source).__name__}")
     return check_function("transport", source)  # type: ignore[no-any-return]  # what it returns is entered
 
 
@@ -283,7 +283,7 @@ def server_of(url: str) -> str:
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             user, at, host = parts.netloc.rpartition("@")
             return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", fragment="").geturl()
-    raise ConfigurationError(f"{ACCEPTED}; {url!r} is not the URL of an HTTP server")
+    raise ConfigurationError(f"{ACCEPTED}; what was given is not the URL of an HTTP server")
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:

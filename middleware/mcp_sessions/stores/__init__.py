@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._errors import ConfigurationError
 from .._refusals import refusal
+from .._session.confidential import confidential
 from .._session.data import Namespace
 from ._base import (
     FIRST,
@@ -76,6 +77,7 @@ _REMEDY: Final = (
 )
 
 
+@confidential
 def make(store: object, *, clock: _Clock, timeout: float) -> Store:
     """Return the store that an option names.
 

@@ -256,6 +256,9 @@ def _options(url: str) -> dict[str, Any]:
     except ImportError:
         raise ConfigurationError(INSTALL) from None
     try:
-        return {**_DEFAULTS, **conninfo_to_dict(url)}
+        options = {**_DEFAULTS, **conninfo_to_dict(url)}
     except ProgrammingError:
         raise ConfigurationError(NOT_A_URL) from None
+    if "@" in str(options.get("dbname")):  # a password with "/" as it is: a part would be taken for the host and logged
+        raise ConfigurationError(NOT_A_URL)
+    return options

@@ -100,6 +100,8 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Stan
     is_cluster = scheme.endswith("+cluster") or hasattr(url, "nodes_manager")
     kind = ClusterClient if is_cluster else SentinelClient if scheme.endswith("+sentinel") else StandaloneClient
     try:
+        if isinstance(url, str) and _has_stray_password(url):
+            raise ValueError  # noqa: TRY301
         return kind(url, epoch, options, timeout=timeout, connections=connections)
     except ConfigurationError:
         raise
@@ -278,6 +280,13 @@ class ClusterClient(StandaloneClient):
         # Where all nodes have moved, and with drivers that forget a node that failed, the first address still counts.
         nodes = self._redis.nodes_manager.startup_nodes
         nodes.update({name: node for name, node in self._first.items() if name not in nodes})
+
+
+def _has_stray_password(url: str) -> bool:
+    """Return True if a password holds "/", "?" or "#" as it is: a part of it would be taken for the host and logged."""
+    parts = urlsplit(url)
+    is_cut = "@" in parts.path or any("@" in one and "=" not in one for one in parts.query.split("&"))
+    return parts.scheme != "unix" and (is_cut or parts.fragment != "")
 
 
 def _check_database(url: str) -> int:

@@ -20,6 +20,7 @@ import msgspec
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
+from .._session.confidential import forget
 from .._session.data import Namespace
 from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, log_full, logger
 from ._threads import suppress_instrumentation
@@ -167,12 +168,14 @@ class TimeoutStore:
             with suppress_instrumentation(), _time_limit(seconds):
                 answer = await call(*args, **kwargs)
         except StoreUnavailable as error:
+            forget(error)  # in a driver's frames there is the password
             self._note(error)
             if isinstance(error, StoreFull):
                 await self._log_usage()
             raise
         except ConfigurationError as error:
             if call == self._store.open:  # whose caller shows the remedy
+                forget(error)
                 raise
             fault = StoreUnavailable("store_misconfigured", cause=str(error))
         except MCPSessionsError:
