@@ -48,6 +48,7 @@ COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 OWN_ANSWERS = "server/test_own_answers.py"
+OBSERVERS = "server/test_observers.py"
 ENDED_CALLS, LATE = "server/test_ended_calls.py", "server/test_late_answers.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
 ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
@@ -287,6 +288,13 @@ MUTANTS: Final = {
     "recheck-after": Mutant(
         SESSIONS, "RECHECK_AFTER: Final = 1.0", "RECHECK_AFTER: Final = 2.0", f"{ANSWER_TESTS} {LIVE}"
     ),
+    "observer": Mutant(
+        "telemetry/_core.py",
+        "except Exception as error:  # noqa: BLE001  # whatever an observer raises",
+        "except ZeroDivisionError as error:",
+        OBSERVERS,
+    ),
+    "log-handler": Mutant("_server/logs.py", "_log.handle = _handle  # type: ignore[method-assign]", "", OBSERVERS),
     "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
     "call-elsewhere": Mutant(
         RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS

@@ -107,7 +107,7 @@ class Terminator:
                 for ended in batch:
                     self._report(ended.record, ended.reason)
                     group.start_soon(finish_one, ended.record, ended.reason)
-        finally:  # also where a listener raises: what has run must not run again
+        finally:  # also if it is cancelled: what has run must not run again
             await self.purge(*over)
 
     def _report(self, record: Record, reason: str) -> None:
@@ -170,7 +170,7 @@ class Sweeper(Service):
             if not now < self._logged_at + LOG_INTERVAL:
                 self._logged_at = now
                 _log.warning("sweep postponed: store unavailable (%s)", error.reason)
-        except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
+        except Exception as error:  # noqa: BLE001  # a store that raises must not end the sweeping
             _log.error("sweep postponed: %s", type(error).__name__)
         return self.interval
 

@@ -22,7 +22,7 @@ from .._session.claims import Principal
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_unfinished
 from .._session.session import find_session
-from ..telemetry._core import START_TRACE, running_hook
+from ..telemetry._core import START_TRACE, call_observer, running_hook
 from .background import start
 from .principal import ReadPrincipal
 
@@ -107,6 +107,15 @@ def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
     return None if client is None else str(client[0])[:_MAX_NAME], user and user[:_MAX_NAME]
 
 
+def _handle(record: logging.LogRecord) -> None:
+    """Handle a record as a logger does, but for an error of a filter or a handler, which no request may get."""
+    try:
+        logging.Logger.handle(_log, record)
+    except Exception:  # noqa: BLE001  # handlers report their own errors; one that does not is reported as they do
+        logging.Handler().handleError(record)
+
+
+_log.handle = _handle  # type: ignore[method-assign]
 _log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
 
 
@@ -143,9 +152,12 @@ class EventSink:
         elif isinstance(event, SessionDeleted):
             _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
         if self.is_recording():
-            self.telemetry().observe(event)
+            call_observer("telemetry", self._record, event)
         if self.listen is not None:
-            self.listen(event)
+            call_observer("listen=", self.listen, event)
+
+    def _record(self, event: SessionEvent) -> None:
+        self.telemetry().observe(event)
 
     def _track_suspicious(self, event: RequestRefused, reason: Reason, caller: Caller) -> None:
         flood = self._floods.get(reason.remedy)

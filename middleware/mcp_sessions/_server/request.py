@@ -34,6 +34,7 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
+from ..telemetry._core import call_observer
 from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal_without_id
 from .body import replay
 from .context import RequestContext, label
@@ -137,7 +138,7 @@ async def forward(ctx: RequestContext, message: Message | None = None, decision:
             attached = ctx.session.session
             ctx.session.answered = message.kind is not REQUEST
             if (listen := ctx.runtime.telemetry.listen) is not None:
-                listen(SessionUsed(attached.ref, message.label))
+                call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
             ref = None if ctx.session is None else ctx.session.claims.ref
             ctx.runtime.streams.cancel(ref, ctx.server_id, bytes(message.all_params["requestId"]))

@@ -1,13 +1,17 @@
 """What the server needs of telemetry without OpenTelemetry: the options' values, and the session whose hook runs."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Literal, NamedTuple
+from functools import wraps
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 from .._session.claims import Correlation, Principal
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 
 Spans = Literal["auto", "enrich", "off"]
@@ -48,6 +52,32 @@ def hook(ref: str, trace: str | None = None) -> Iterator[None]:
         yield
     finally:
         running_hook.reset(token)
+
+
+_failed: Final = set[str]()  # observers that have raised, and what
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+def call_observer(observer: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Call a part of an observer, which changes nothing for clients: what it raises is logged once."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001  # whatever an observer raises
+        failure = f"{observer} raised {type(error).__name__}"
+        if failure not in _failed:
+            _failed.add(failure)
+            _log.exception("%s: the event is lost there, and requests go on; correct it (logged once)", failure)
+        return None
+
+
+def harmless(method: Callable[P, T]) -> Callable[P, T | None]:
+    """Return a method of telemetry that returns None where it would raise."""
+
+    @wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        return call_observer("telemetry", method, *args, **kwargs)
+
+    return guarded
 
 
 def is_traced() -> bool:

@@ -26,7 +26,7 @@ from .._session.functions import described, is_unfinished
 from . import _attributes as names
 from ._attributes import CALL, KnownNames
 from ._context import RequestInfo, attached, attributes_on, name_session, request_info, within
-from ._core import MAX_NAME, Content, Redact
+from ._core import MAX_NAME, Content, Redact, call_observer, harmless
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 """The codes of a client's mistakes, which are not errors of the server (`CONVENTIONS`, `rpc.response.status_code`)."""
@@ -156,22 +156,26 @@ class RequestTelemetry(RequestInfo):
         with within(self), attached(get_current() if self.context is None else self.context):
             yield
 
+    @harmless
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
         if self.message.method == INITIALIZE and self.ref is None and session_ids:
             self.name_session(self.known.learn_session(session_ids[-1]))
 
+    @harmless
     def name_session(self, ref: str) -> None:
         """Name the session that it creates on its spans, and take it for its own where it has none."""
         self.ref: str | None = self.ref or ref
         for span in self.spans:
             name_session(span, ref)
 
+    @harmless
     def refuse(self, refusal: Refusal) -> None:
         """Record why we refuse it."""
         self._settle(Outcome.of_code(refusal.code, refusal.reason, refusal.message))
 
+    @harmless
     def read(self, text: bytes) -> None:
         """Take the outcome from one message of the response: the HTTP span ends with the last byte of the answer."""
         outcome = outcome_in(text)
@@ -232,19 +236,19 @@ class RequestTelemetry(RequestInfo):
     def end(self, error: BaseException | None = None) -> None:
         """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
         if error is not None:
-            self._settle(Outcome(type(error).__qualname__))
+            call_observer("telemetry", self._settle, Outcome(type(error).__qualname__))
         elif not self.is_settled:
-            self._settle(Outcome.of_status(self.status))
+            call_observer("telemetry", self._settle, Outcome.of_status(self.status))
         self.is_open = False
         if self.end_span is not None:
-            self.end_span()
+            call_observer("telemetry", self.end_span)
         if self.token is not None:
             detach(self.token)
         assert self.info_token is not None  # since it was begun
         request_info.reset(self.info_token)
         self.seconds = perf_counter() - self.started_at
         for listener in self.listeners:
-            listener(self)
+            call_observer("telemetry", listener, self)
 
 
 # --- reading a response ------------------------------------------------------------------------------

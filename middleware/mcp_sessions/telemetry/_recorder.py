@@ -29,7 +29,7 @@ from . import _attributes as names
 from . import _context as contexts
 from ._attributes import KnownNames
 from ._context import RequestInfo, as_parent, attributes_on, links_to, request_info, session_names, start_of, within
-from ._core import Redact, Spans, Trace, is_traced
+from ._core import Redact, Spans, Trace, call_observer, harmless, is_traced
 from ._feed import Feed
 from ._frameworks import SCOPE_KEY, makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
@@ -53,13 +53,14 @@ class Start(RedactedRepr):
         # Without an SDK a "new" span is the caller's, or none at all.
         return contexts.traceparent_of(context) if context.is_valid and not context.is_remote else None
 
+    @harmless
     def end(self, error: BaseException | None = None) -> None:
         """End the creation, with an error where the session is refused: then no span names it."""
-        if error is None:
-            self.span.set_attributes(self.named)
-        else:
-            record(self.span, Outcome(type(error).__qualname__))
-        self.current.close()
+        with self.current:
+            if error is None:
+                self.span.set_attributes(self.named)
+            else:
+                record(self.span, Outcome(type(error).__qualname__))
         self.span.end()
 
 
@@ -129,18 +130,29 @@ class Telemetry:
         )
         request.info_token = request_info.set(request)
         if self._is_tracing:
-            request.is_native = is_forwarded and self._server[0]
-            request.caller = self._caller(scope)
-            request.context = self._trace(request, session, headers)
-            # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would
-            # keep the context for every later request, and may keep the scope.
-            if message.method != INITIALIZE:
-                if self._server[1]:
-                    scope[SCOPE_KEY] = request
-                request.token = attach(request.context)
+            self._begin_trace(request, session, headers, scope, is_forwarded)
         if self._feed is not None:
-            self._feed.begin(request, session, is_live=is_forwarded)
+            call_observer("telemetry", self._feed.begin, request, session, is_live=is_forwarded)
         return request
+
+    @harmless
+    def _begin_trace(
+        self,
+        request: RequestTelemetry,
+        session: Claims | None,
+        headers: RequestHeaders,
+        scope: Scope,
+        is_forwarded: bool,
+    ) -> None:
+        request.is_native = is_forwarded and self._server[0]
+        request.caller = self._caller(scope)
+        request.context = self._trace(request, session, headers)
+        # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would
+        # keep the context for every later request, and may keep the scope.
+        if request.message.method != INITIALIZE:
+            if self._server[1]:
+                scope[SCOPE_KEY] = request
+            request.token = attach(request.context)
 
     def _trace(self, request: RequestTelemetry, session: Claims | None, headers: RequestHeaders) -> Context:
         """Annotate the span around a message, start its own, and return the context below that."""
@@ -193,14 +205,18 @@ class Telemetry:
 
     def name_request(self, whose: Claims | str | None, scope: Scope) -> AbstractContextManager[None]:
         """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
-        if not self._is_tracing:
-            return nullcontext()
+        named = self._name_request(whose, scope) if self._is_tracing else None
+        return nullcontext() if named is None else named
+
+    @harmless
+    def _name_request(self, whose: Claims | str | None, scope: Scope) -> AbstractContextManager[None]:
         ref, client = (whose.ref, whose.client) if isinstance(whose, Claims) else (self._known.session(whose), None)
         caller, span = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}, get_current_span()
         contexts.name_session(span, ref)
         span.set_attributes(caller)
         return within(RequestInfo(ref=ref, caller=caller))
 
+    @harmless
     def refuse_request(self, refusal: Refusal, claims: Claims | None, scope: Scope) -> None:
         """Record on the span around why a request without a message is refused, and who sent it."""
         if self._is_tracing:
@@ -209,6 +225,7 @@ class Telemetry:
 
     # --- sessions ------------------------------------------------------------------------------------
 
+    @harmless
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which ends when the session is complete, or refused; None without tracing."""
         if not self._is_tracing:
@@ -217,25 +234,27 @@ class Telemetry:
         is_root = self._in_session and not info.begins_trace
         around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
         mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
-        context, current = Context() if is_root else set_span_in_context(around), ExitStack()
-        current.enter_context(within(mine))
-        attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
-        if claims.client is not None:
-            attributes[names.CLIENT] = claims.client
-        if claims.kind == PRINCIPAL:
-            attributes[names.KIND] = claims.kind
-        links = links_to(request=around.get_span_context() if is_root else None)
-        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
-        current.enter_context(contexts.attached(set_span_in_context(span, context)))
-        return Start(span, session_names(claims.ref, context), current)
+        context = Context() if is_root else set_span_in_context(around)
+        with ExitStack() as current:
+            current.enter_context(within(mine))
+            attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
+            if claims.client is not None:
+                attributes[names.CLIENT] = claims.client
+            if claims.kind == PRINCIPAL:
+                attributes[names.KIND] = claims.kind
+            links = links_to(request=around.get_span_context() if is_root else None)
+            span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
+            current.enter_context(contexts.attached(set_span_in_context(span, context)))
+            return Start(span, session_names(claims.ref, context), current.pop_all())
 
     def observe(self, fact: SessionEvent) -> None:
         """Record a fact."""
         for listener in self._listeners:
-            listener(fact)
+            call_observer("telemetry", listener, fact)
         if isinstance(fact, SessionDeleted) and self._is_tracing:
             self._mark_end(fact, request_info.get() or RequestInfo())
 
+    @harmless
     def _mark_end(self, fact: SessionDeleted, info: RequestInfo) -> None:
         start, around = start_of(fact.trace), get_current_span()
         context, links = get_current(), links_to(start=start)
