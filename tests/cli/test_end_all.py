@@ -12,10 +12,11 @@ import pytest
 from apps import Server, sessions
 from clients import SECRET, Client, Clock
 from pages import DOCS
+from sources import claims
 
-from mcp_sessions import Principal, Sessions
+from mcp_sessions import KeyRing, Principal, Sessions, SessionStatus
 from mcp_sessions import _cli as cli
-from mcp_sessions.stores import MemoryStore, SQLiteStore
+from mcp_sessions.stores import MemoryStore, SQLiteStore, make
 
 [COMMAND] = re.findall(r"`mcp-sessions (end-all .*?)`", (DOCS / "stores.md").read_text("utf-8"))
 ISSUER = "https://id.example"
@@ -80,6 +81,25 @@ def test_command_of_the_page_ends_all_sessions_of_a_user(
     anyio.run(with_workers, check)
     code, nothing = run(*shlex.split(COMMAND.replace("alice", "nobody")))
     assert (code, "recorded       0\n" in nothing) == (0, True)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_sessions_asked_for_together_keep_their_own_status(tmp_path: Path) -> None:
+    """As a worker asks for those whose streams it serves: with aliases and without, in one question."""
+    key = KeyRing([SECRET]).signing
+    whose = Principal("web", ISSUER, "alice"), None, Principal("web", ISSUER, "bob"), Principal(subject="alice")
+    held = [
+        claims(jti=jti, issued_at=100, subject=key.subject(one), aliases=key.aliases(one))
+        for jti, one in zip("abcd", whose, strict=True)
+    ]
+    store = make(f"sqlite:{tmp_path / 'sessions.db'}", clock=Clock(50), timeout=10)
+    assert await store.statuses(held) == [SessionStatus.LIVE] * 4
+    await Sessions(store=store, keys=SECRET, clock=Clock(200)).end_all(Principal(subject="alice"))
+    ended, live = SessionStatus.ENDED, SessionStatus.LIVE
+    assert await store.statuses(held) == [ended, live, live, ended]
+    assert await store.statuses(held[1:3]) == [live, live]
+    assert [await store.status(one) for one in held] == [ended, live, live, ended]
+    await store.close()
 
 
 NARROW: list[tuple[Principal, list[bool]]] = [
