@@ -239,3 +239,13 @@ async def test_websocket_upgrade_keeps_everything_else(options: Any) -> None:
     headers = [(b"cookie", b"a=1"), (b"mcp-session-id", b"the-servers-own")]
     await call(sessions(app, **options), {"type": "websocket", "path": "/mcp", "headers": headers})
     assert seen[0]["headers"] == headers
+
+
+@pytest.mark.parametrize("sent", [(b"content-length", b"999"), (b"transfer-encoding", b"chunked"), (b"x", b"y")])
+async def test_announced_length_is_that_of_what_is_left(sent: Header) -> None:
+    server = Server()
+    client = Client(sessions(server))
+    session = await client.create()
+    await client.post(client.message("tools/call", {"name": "whoami"}, session=session), sent)
+    assert server.last.headers[b"content-length"] == b"%d" % len(server.last.body)
+    assert b"transfer-encoding" not in server.last.headers

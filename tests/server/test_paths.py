@@ -307,6 +307,7 @@ ORDINARY: dict[str, str] = {
     "a route": '{"method": "GET", "path": "/tools/call"}',
     "a text": '"tools/call"',
     "a list": '{"methods": ["tools/call"], "params": {"name": "buy"}}',
+    "texts": '["method", {"a": 1}, "tools/call"]',
 }
 
 

@@ -72,6 +72,8 @@ class Policy:
               URIs are compared without query and fragment, which servers do not read where a template has none.
               A rule by URI holds for a fixed resource. A template serves one thing under many spellings (`7`, `07`), so
               a rule that names an instance of one is refused at the start, where the server's templates can be seen.
+              So is a misspelt name, if the server lists what it has, and a tool of FastMCP that runs others by name,
+              unless a rule names it, too.
             - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:

@@ -68,7 +68,7 @@ class MCPSessionMiddleware:
         keys: The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all
             verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None creates a random key for this process.
         path: The path of the MCP endpoint, relative to the mount. None means every path, of which only JSON is
-            inspected.
+            inspected. With `require`, a path that no route serves is an error at startup.
         audience: The deployment that the sessions belong to. If servers share keys, give each its own.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
         idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means no timeout.
