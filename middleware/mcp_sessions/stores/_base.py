@@ -329,7 +329,7 @@ def entry_size(key: str, value: bytes) -> int:
 
 
 def check_principal(namespace: Namespace, before: int, more: int) -> None:
-    """Raise `PrincipalDataTooLarge` where the data of a principal's sessions would grow over what it may take."""
+    """Raise `PrincipalDataTooLarge` where the data of an account, `Namespace.account`, would grow over its limit."""
     limit = namespace.max_subject_bytes
     if limit is not None and more > 0 and before + more > limit:
         whose, option = ("this principal's sessions", "data_bytes_per_principal")

@@ -317,7 +317,8 @@ def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Na
 class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract, AudienceContract):
     """The tests of every store: derive a test class from it, and override the fixture `make_store`.
 
-    A store that cannot count what a principal's sessions take together sets the last two tests of data to None.
+    A store that cannot count what a principal's sessions take together sets the last two tests of data to None, and
+    those of an audience that are about data.
     """
 
 
