@@ -439,6 +439,15 @@ MUTANTS: Final = {
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",
     ),
+    "client-origin": Mutant(
+        "client/_origin.py", "and origin_of(target) != origin:", "and False:", "integration/test_origin.py"
+    ),
+    "client-origin-port": Mutant(
+        "client/_origin.py",
+        'parts.hostname or "", parts.port or',
+        'parts.hostname or "", None and',
+        "integration/test_origin.py",
+    ),
     "failed-frames": Mutant(SECRETS, "clear_frames(one.__traceback__)", "pass", "test_secrets.py"),
     "failed-causes": Mutant(SECRETS, "one.__cause__ = one.__context__ = None", "pass", "test_secrets.py"),
     "failed-arguments": Mutant(SECRETS, "del args, kwargs", "pass", "test_secrets.py"),

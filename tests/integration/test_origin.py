@@ -54,7 +54,6 @@ def older_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("mcp.client.streamable_http"), "streamable_http_client", older)
 
 
-@pytest.mark.xfail(strict=True, reason="older SDKs follow redirects anywhere")
 @pytest.mark.parametrize("own_client", [False, True])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_to_another_origin_is_not_followed(status: int, own_client: bool) -> None:
@@ -68,7 +67,6 @@ async def test_a_redirect_to_another_origin_is_not_followed(status: int, own_cli
     assert other.seen == []
 
 
-@pytest.mark.xfail(strict=True, reason="older SDKs follow redirects anywhere")
 async def test_a_redirect_to_another_scheme_or_host_is_not_followed() -> None:
     for scheme, host in (("https", "127.0.0.1"), ("http", "localhost")):
         server = Redirecting(307)
@@ -103,7 +101,6 @@ async def test_other_requests_of_a_client_are_left_alone() -> None:
     assert len(other.seen) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="older SDKs follow redirects anywhere")
 async def test_a_client_learns_of_a_redirect_to_another_origin() -> None:
     other = Redirecting()
     async with serving(other) as elsewhere, serving(Redirecting(307, elsewhere)) as url:

@@ -22,6 +22,7 @@ from .._errors import ConfigurationError
 from .._session.functions import check_function, described, is_unfinished
 from .._session.keywords import known_keywords
 from . import _messages as messages
+from ._origin import transport_within_origin
 from ._router import ClientWriteStream, OnNotFound, SessionRouter
 from ._session import ClientError, ClientSession, NoAnswer, SessionPage
 from ._storage import SessionStorage, StorageSync
@@ -254,8 +255,8 @@ def with_sessions(
 def connector(source: Any, http_client: Any) -> Connect:
     """Return the function that makes a transport for each connection; see `with_sessions`."""
     if isinstance(source, str):
-        sdk = import_module("mcp.client.streamable_http")
-        return partial(sdk.streamable_http_client, source, http_client=http_client)
+        import_module("mcp.client.streamable_http")  # so that a missing SDK is told now
+        return partial(transport_within_origin, source, http_client)
     if http_client is not None:
         raise ConfigurationError("http_client= goes with a URL; a transport has its own")
     if isinstance(source, AbstractAsyncContextManager) and not hasattr(source, "call_tool"):  # not a client
