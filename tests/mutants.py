@@ -295,6 +295,8 @@ MUTANTS: Final = {
         OBSERVERS,
     ),
     "log-handler": Mutant("_server/logs.py", "_log.handle = _handle  # type: ignore[method-assign]", "", OBSERVERS),
+    "lost-registration": Mutant(MINTING, "        await _take_back(new, record)\n", "", "server/test_leftovers.py"),
+    "begin-pauses": Mutant(MINTING, "pause = min(2 * pause, _MAX_PAUSE)", "pause = _PAUSE", "server/test_leftovers.py"),
     "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
     "call-elsewhere": Mutant(
         RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS

@@ -23,8 +23,6 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
 from mcp_sessions.telemetry import Inspector
 
-pytestmark = pytest.mark.xfail(strict=False, reason="a request leaves something behind")
-
 
 class LostAnswer:
     """A store that records a session, at once or later, and whose answer is lost."""

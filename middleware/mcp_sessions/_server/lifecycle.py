@@ -86,6 +86,10 @@ class Terminator:
             await self.finish(Ended(one, reason))
         return is_first
 
+    def withdraw(self, record: Record) -> None:
+        """End a session of which nobody knows whether it is recorded, so that no record of it counts, now or later."""
+        start(partial(self._retry, partial(self.store.revoke, record, reason=SUPERSEDED, lease=None)))
+
     async def _retry(self, change: Callable[[], Awaitable[object]]) -> None:
         """Make a change that the store did not answer, as soon as it does."""
         for _ in range(MAX_ATTEMPTS):

@@ -222,6 +222,14 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
         if runtime.transport.bridges:
             ctx.app = partial(call_upstream, ctx, self.app)
+        try:
+            await self._handle(ctx)
+        finally:
+            ctx.app = self.app  # the bridge's refers to the context: a cycle
+
+    async def _handle(self, ctx: RequestContext) -> None:
+        """Handle a request to the endpoint."""
+        runtime, headers, scope, receive = self._runtime, ctx.headers, ctx.scope, ctx.receive
         # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
         scope["method"] = method = scope["method"].upper()
         may_be_mcp = method == "POST" or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)

@@ -24,6 +24,7 @@ from .._errors import (
     Refusal,
     SessionEnded,
     SessionNotFound,
+    StoreFull,
     StoreUnavailable,
 )
 from .._protocol.cookies import SHARED_JAR
@@ -55,7 +56,9 @@ UNSEEN_PRINCIPAL: Final = (
     "authentication of Starlette, the SDK or FastMCP. If sessions are meant to be anonymous, so that anyone who learns "
     "an id can use it, pass principal=lambda scope: None"
 )
-_PAUSE: Final = 0.02  # seconds between two looks at a session that another worker begins
+_PAUSE: Final = 0.02  # seconds between two looks at a session that another worker begins; twice as long each time
+_MAX_PAUSE: Final = 1.0  # seconds
+_sleep = anyio.sleep
 Publish = Callable[[ActiveSession], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -144,7 +147,7 @@ async def _begin_claimed(session: ActiveSession, claim: bytes, scope: Scope) -> 
 
 async def _claim(session: ActiveSession) -> bytes | None:
     """Return what marks a session as this request's to begin, or None once another one has begun it."""
-    store, clock = session.runtime.store, session.runtime.clock
+    store, clock, pause = session.runtime.store, session.runtime.clock, _PAUSE
     while True:
         stored = await store.read(session.namespace, STATE_KEY)
         session.take(stored)
@@ -155,7 +158,8 @@ async def _claim(session: ActiveSession) -> bytes | None:
             if await store.compare_and_swap(session.namespace, STATE_KEY, stored, claim):
                 return claim
         else:
-            await anyio.sleep(_PAUSE)
+            await _sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)  # `on_create` may hang there until its lease is over
 
 
 async def fork(parent: ActiveSession, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
@@ -258,7 +262,22 @@ async def _register(new: ActiveSession) -> None:
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
     seen_at = floor_ms(new.runtime.clock())  # it may be offered long before
     record = replace(Record.of(new.claims, hashes), seen_at=seen_at)
-    await store.register(record, max_sessions=max_sessions)
+    try:
+        await store.register(record, max_sessions=max_sessions)
+    except StoreFull:
+        raise
+    except (StoreUnavailable, anyio.get_cancelled_exc_class()):  # nobody knows whether the store has it
+        await _take_back(new, record)
+        raise
+
+
+async def _take_back(new: ActiveSession, record: Record) -> None:
+    """Leave no record of a session that does not begin. One that a cookie names may begin later, so it is not ended."""
+    if new.claims.kind != COOKIE:
+        new.runtime.terminator.withdraw(record)
+        return
+    with anyio.CancelScope(shield=True), suppress(StoreUnavailable):
+        await new.runtime.store.purge(record.ref)
 
 
 async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scope) -> None:

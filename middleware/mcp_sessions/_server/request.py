@@ -240,10 +240,13 @@ def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused
     ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
     if ctx.telemetry is not None:
         ctx.telemetry.store_fault = ctx.runtime.store_fault_since
+    observed = None
     if not is_forwarded and ctx.telemetry is not None:
-        ctx.send = Response(ctx, send, observer=ctx.telemetry, passes_body=True, signs_ids=False).send
+        observed = Response(ctx, send, observer=ctx.telemetry, passes_body=True, signs_ids=False)
+        ctx.send = observed.send
     try:
         with ctx.telemetry or nullcontext():
             yield
     finally:
         ctx.send = send
+        close_session(observed, None)
