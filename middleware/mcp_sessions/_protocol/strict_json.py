@@ -147,7 +147,9 @@ class Names:
 
     def has_case_variant(self, found: Iterable[str]) -> bool:
         """Whether a name differs in case alone from one that is read: some parsers take it for that."""
-        others = [name for name in set(found) - self._names if len(name) <= self._longest]  # none is shorter folded
+        others = set(found) - self._names
+        if max(map(len, others), default=0) > self._longest:  # which folds to nothing shorter
+            others = {name for name in others if len(name) <= self._longest}
         return not self._folded.isdisjoint(map(str.casefold, others))
 
     def check(self, found: Iterable[str]) -> None:
