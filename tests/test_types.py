@@ -39,7 +39,7 @@ WRONG = """
     from mcp_sessions import MCPSessionMiddleware, add_sessions, from_env
 
     app = Starlette()
-    add_sessions(app, lifetime="12h")
+    add_sessions(app, lifetime=b"12h")
     add_sessions(app, live_time=3600)
     from_env(tracked="yes")
     MCPSessionMiddleware.from_env(app, on_store_error="ignore")
