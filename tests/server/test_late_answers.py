@@ -200,3 +200,28 @@ async def test_clients_that_do_not_read_delay_nobody(workers: int) -> None:
             await over.wait()
         group.cancel_scope.cancel()
     assert heard.error["code"] == -32043
+
+
+@KINDS
+async def test_answer_after_expiry_is_withheld(json: bool) -> None:
+    """Though nobody has looked in between."""
+    late = Late(json=json)
+
+    async def expires() -> None:
+        late.clock.now += 30 * 24 * 3600
+
+    answer = await late.run(expires)
+    assert (answer.error["code"], answer.error["data"]["reason"]) == (-32043, "expired")
+
+
+async def test_cancelled_call_in_json_ends_without_an_error() -> None:
+    """Its client expects nothing more, and takes an error for a fault."""
+    late = Late(json=True)
+
+    async def cancel_and_delete() -> None:
+        client = Client(late.here, modern=False)
+        await client.send("notifications/cancelled", {"requestId": 1}, id=None, session=late.session)
+        await client.delete(late.session)
+
+    answer = await late.run(cancel_and_delete)
+    assert (answer.status, answer.body) == (202, b"")
