@@ -45,7 +45,7 @@ REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 COSTS = "server/test_body_costs.py"
-DECISIONS, POLICIES, BODY_TESTS = "protocol/test_decision.py", "protocol/test_policy.py", "server/test_limits.py"
+DECISIONS, POLICIES, BODY_TESTS = "server/test_decide.py", "protocol/test_policy.py", "server/test_limits.py"
 ANSWER_TESTS, LIVE, FORKS = "server/test_answers.py", "server/test_live.py", "server/test_extensions.py"
 OWN_ANSWERS = "server/test_own_answers.py"
 OBSERVERS = "server/test_observers.py"
@@ -161,9 +161,24 @@ MUTANTS: Final = {
     "body-pieces": Mutant(BODY, "if body.tell() > max_bytes:", "if body.tell() > max_bytes + 1:", BODY_TESTS),
     "body-time": Mutant(BODY, "anyio.move_on_after(timeout)", "anyio.move_on_after(None)", BODY_TESTS),
     "body-coding": Mutant(BODY, 'raise refusal("content_encoding")', "return", BODY_TESTS),
-    "mirror": Mutant(*("_protocol/draft.py", " and header == metadata.session_id:", ":"), DECISIONS),
-    "envelope-version": Mutant(DECISION, "if stated != version:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
-    "envelope-method": Mutant(DECISION, "if methods != [message.method]:", "if False:", f"{DECISIONS} {ANSWER_TESTS}"),
+    "mirror": Mutant(
+        "_dialects/transport.py",
+        " or own.id == header):",
+        " or True):",
+        "server/test_decide.py",
+    ),
+    "envelope-version": Mutant(
+        "_protocol/envelope.py",
+        "if stated != version:",
+        "if False:",
+        f"server/test_decide.py {ANSWER_TESTS}",
+    ),
+    "envelope-method": Mutant(
+        "_protocol/envelope.py",
+        "if methods != [message.method]:",
+        "if False:",
+        f"server/test_decide.py {ANSWER_TESTS}",
+    ),
     # policies
     "policy-unread-name": Mutant(
         POLICY, "(name := target()) is None or name in wanted", "(name := target()) in wanted", POLICIES
@@ -172,7 +187,9 @@ MUTANTS: Final = {
     "policy-case": Mutant(POLICY, "maxsplit=1)[0].casefold()", "maxsplit=1)[0]", POLICIES),
     "policy-judge": Mutant(POLICY, "if isinstance(answer, bool):\n", "if True:\n", POLICIES),
     "policy-any-type": Mutant(
-        *("_server/middleware.py", "await peek(receive) if runtime.rules.security_sensitive else", ""),
+        "_server/middleware.py",
+        "            if not self._reads_everything:\n                return False\n",
+        "            return False\n",
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "policy-encodings": Mutant(
@@ -180,7 +197,9 @@ MUTANTS: Final = {
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "method-case": Mutant(
-        *("_server/middleware.py", 'method = scope["method"].upper()', 'method = scope["method"]'),
+        "_server/middleware.py",
+        'scope["method"] = scope["method"].upper()',
+        "pass",
         "server/test_paths.py",
     ),
     "method-routed": Mutant(
@@ -188,7 +207,9 @@ MUTANTS: Final = {
         "server/test_paths.py",
     ),
     "method-other": Mutant(
-        *("_server/middleware.py", " or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)", ""),
+        "_server/middleware.py",
+        " or (self._reads_everything and method not in WITHOUT_BODY)",
+        "",
         "server/test_paths.py",
     ),
     "route-found-late": Mutant(
@@ -196,7 +217,9 @@ MUTANTS: Final = {
         "server/test_paths.py::test_first_request_fixes_no_route_for_process",
     ),
     "policy-path": Mutant(
-        *("_server/middleware.py", "if error is not None and self._runtime", "if False and self._runtime"),
+        "_server/middleware.py",
+        "if error is not None and self._rules",
+        "if False and self._rules",
         "server/test_placement.py",
     ),
     "policy-path-template": Mutant(
@@ -207,7 +230,10 @@ MUTANTS: Final = {
         "server/test_placement.py",
     ),
     "policy-lenient": Mutant(
-        REQUEST, "if may_pass and not may_evade(ctx.body, ctx.runtime.rules):", "if may_pass:", "server/test_paths.py"
+        "_server/request.py",
+        " and not may_evade(request.body, concerns):",
+        ":",
+        "server/test_paths.py",
     ),
     "policy-names": Mutant(
         "_server/rule_checks.py",
@@ -228,26 +254,52 @@ MUTANTS: Final = {
         "integration/test_lifespans.py",
     ),
     "legacy-unproven": Mutant(
-        ANSWERS,
+        "_dialects/transport.py",
         "return False if recorder.error_code in _SPEAKS_OTHERWISE else None",
         "return False",
         "server/test_transport.py",
     ),
     # what reaches the application
-    "meta-session": Mutant(REQUEST, "body = rewrite.without_session(message)", "body = message.body", CONFIDENTIAL),
+    "meta-session": Mutant(
+        "_dialects/draft.py",
+        "request.outgoing = rewrite.without_session(request.current_message)",
+        "request.outgoing = request.current_message.body",
+        CONFIDENTIAL,
+    ),
     "reply-session": Mutant(
         "_protocol/rewrite.py", ' or not (_KEY in body or b"\\\\" in body)', " or True", CONFIDENTIAL
     ),
-    "batch-reply": Mutant(REQUEST, " or rewrite.without_session(item) != item.body", "", CONFIDENTIAL),
+    "batch-reply": Mutant(
+        "_dialects/draft.py",
+        " or rewrite.without_session(message) != message.body",
+        "",
+        CONFIDENTIAL,
+    ),
     "frame-body": Mutant(
-        "_server/middleware.py", "ctx.body = await read_body", "ctx.body = body = await read_body", CONFIDENTIAL
+        "_server/middleware.py",
+        "request.body = await read_body",
+        "request.body = body = await read_body",
+        CONFIDENTIAL,
     ),
     "upgrade-credentials": Mutant(
-        "_server/middleware.py", "hide_credentials(self._runtime, scope)", "pass", CONFIDENTIAL
+        "_server/middleware.py",
+        "self._hide_credentials(Request(",
+        "(Request(",
+        CONFIDENTIAL,
     ),
     # cookies
-    "cookie-scheme": Mutant(COOKIES, "if not secure:\n        return b", "if True:\n        return b", COOKIE_TESTS),
-    "cookie-host": Mutant(COOKIES, '_HOST if path == "/" else _SECURE', "_SECURE", COOKIE_TESTS),
+    "cookie-scheme": Mutant(
+        "_dialects/cookie.py",
+        "if not secure:\n        return b",
+        "if True:\n        return b",
+        COOKIE_TESTS,
+    ),
+    "cookie-host": Mutant(
+        "_dialects/cookie.py",
+        '_HOST if path == "/" else _SECURE',
+        "_SECURE",
+        COOKIE_TESTS,
+    ),
     "page-origin": Mutant(
         ORIGINS, "page == _origin(scheme, hosts[0].lower())", "True", f"{COOKIE_TESTS} {CALLER_TESTS}"
     ),
@@ -257,13 +309,23 @@ MUTANTS: Final = {
         ORIGINS, "if sites and sites not in _OWN_SITES:", "if False:", f"{COOKIE_TESTS} {CALLER_TESTS}"
     ),
     "page-principal": Mutant(
-        "_server/request.py",
-        "principal_idle is not None and ctx.is_own_page",
-        "principal_idle is not None",
-        CALLER_TESTS,
+        "_dialects/remembered.py",
+        " or not request.is_own_page:",
+        ":",
+        "server/test_principals.py",
     ),
-    "cookie-twice": Mutant(COOKIES, "if len(values) == 1 else UNREADABLE", "if values else UNREADABLE", COOKIE_TESTS),
-    "cookie-script": Mutant(COOKIES, "; HttpOnly; SameSite=Strict", "; SameSite=Strict", COOKIE_TESTS),
+    "cookie-twice": Mutant(
+        "_dialects/cookie.py",
+        "if len(values) == 1 else UNREADABLE",
+        "if values else UNREADABLE",
+        COOKIE_TESTS,
+    ),
+    "cookie-script": Mutant(
+        "_dialects/cookie.py",
+        "; HttpOnly; SameSite=Strict",
+        "; SameSite=Strict",
+        COOKIE_TESTS,
+    ),
     # sessions
     "revocation": Mutant(SESSIONS, "if status is not LIVE:\n", "if False:\n", ANSWER_TESTS),
     "idle-expiry": Mutant(SESSIONS, "if not now < ends_at:", "if not now < ends_at + 1:", LIVE),
@@ -315,8 +377,8 @@ MUTANTS: Final = {
         LATE,
     ),
     "preflight": Mutant(
-        ANSWERS,
-        "if not ctx.runtime.preflight:\n        return",
+        "_server/answers.py",
+        "if not request.runtime.preflight:\n        return",
         "if True:\n        return",
         ANSWER_TESTS,
     ),
@@ -337,27 +399,60 @@ MUTANTS: Final = {
         "recorder.status in {404, 405}",
         OWN_ANSWERS,
     ),
-    "admission-statuses": Mutant(ANSWERS, "frozenset({400, 404})", "frozenset({400, 401, 404})", OWN_ANSWERS),
+    "admission-statuses": Mutant(
+        "_dialects/transport.py",
+        "frozenset({400, 404})",
+        "frozenset({400, 401, 404})",
+        "server/test_own_answers.py",
+    ),
     "bridge-own-id": Mutant(
-        TRANSPORT,
-        "isinstance(bridge, Bridged) and ids == [bridge.server_id]",
-        "isinstance(bridge, Bridged) and ids",
+        "_dialects/transport.py",
+        "not crossing.begins and ids == [crossing.server_id]",
+        "not crossing.begins and ids",
         "server/test_transport.py",
     ),
     "event-mac": Mutant(
         EVENT_IDS, "hmac.compare_digest(signed[:_MAC_BYTES], self._mac(key, signed[_MAC_BYTES:]))", "True", EVENTS
     ),
     "event-audience": Mutant(EVENT_IDS, '"v1", issuer, audience)', '"v1", issuer)', EVENTS),
-    "event-owner": Mutant(TRANSPORT, "is_same_transport and _is_callers(ctx, event)", "is_same_transport", EVENTS),
-    "event-transport": Mutant(TRANSPORT, "if not (is_same_transport and ", "if not (", EVENTS),
-    "event-session": Mutant(TRANSPORT, "return named.ref == claims.ref or ", "return named is not None or ", EVENTS),
-    "event-header": Mutant(TRANSPORT, "return claims.kind != TRANSPORT\n", "return True\n", EVENTS),
-    "event-cookie": Mutant(TRANSPORT, "_cookie_ref(ctx, ctx.headers.cookie) == claims.ref", "True", EVENTS),
+    "event-owner": Mutant(
+        "_server/unread.py",
+        "is_same_transport and _is_callers(request, event)",
+        "is_same_transport",
+        EVENTS,
+    ),
+    "event-transport": Mutant(
+        "_server/unread.py",
+        "if not (is_same_transport and ",
+        "if not (",
+        EVENTS,
+    ),
+    "event-session": Mutant(
+        "_server/unread.py",
+        "return named is None or request.upstream_id is not None",
+        "return True",
+        EVENTS,
+    ),
+    "event-header": Mutant(
+        "_dialects/transport.py",
+        "    is_always_sent: bool = True\n",
+        "",
+        EVENTS,
+    ),
+    "event-cookie": Mutant(
+        "_dialects/cookie.py",
+        "    is_always_sent: bool = True\n",
+        "",
+        EVENTS,
+    ),
     "event-copies": Mutant(
         "_server/context.py", 'single_header(event_ids, "duplicate_event_header")', "event_ids[0]", EVENTS
     ),
     "event-method": Mutant(
-        "_server/context.py", '["method"] != "POST" or LAST_EVENT_ID in headers.by_name', '["method"] != "POST"', EVENTS
+        "_server/context.py",
+        '["method"] == "POST" and LAST_EVENT_ID not in self.headers.by_name',
+        '["method"] == "POST"',
+        EVENTS,
     ),
     "event-signed": Mutant("_server/event_ids.py", "event = signer.signed(event)", "pass", EVENTS),
     "event-long": Mutant(
@@ -369,14 +464,24 @@ MUTANTS: Final = {
         "if False and not",
         "server/test_response.py",
     ),
-    "stream-live": Mutant(TRANSPORT, "raise refusal_for_status(status, claims)", "return", RESUMPTION),
+    "stream-live": Mutant(
+        "_server/unread.py",
+        "raise refusal_for_status(status, claims)",
+        "return",
+        RESUMPTION,
+    ),
     "hook-lease": Mutant(
         LIFECYCLE,
         "None if self.on_end is None else LEASE",
         "None if self.on_end is None else 0",
         "server/test_endings.py",
     ),
-    "fork-expiry": Mutant(MINTING, "origin.client, expires_at=origin.expires_at)", "origin.client)", FORKS),
+    "fork-expiry": Mutant(
+        "_server/minting.py",
+        "origin.kind, expires_at=origin.expires_at)",
+        "origin.kind)",
+        FORKS,
+    ),
     "fork-of-ended": Mutant(
         MINTING, "            raise refusal_for_status(status, origin)\n", "            pass\n", FORKS
     ),

@@ -19,7 +19,9 @@ MAY_IMPORT = {
     "stores": ("_errors", "_files", "_refusals", "_session"),
     "telemetry": ("_errors", "_refusals", "_session", "_protocol"),
     "client": ("_errors", "_files", "_session", "_protocol"),
-    "_server": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "_dialects": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "_server"),
+    "_server": ("_errors", "_refusals", "_session", "_protocol", "_tokens", "stores", "telemetry", "_dialects"),
+    "dialects": ("_dialects", "_server"),
     "testing": ("_errors", "_session", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),
     "integrations": ("_errors", "_session", "_tokens", "_server"),
@@ -45,6 +47,7 @@ OPTIONAL = {
     "pydantic_core",
     "redis",
 }
+KINDS = {"SESSION", "TRANSPORT", "COOKIE", "PRINCIPAL", "FIELD", "COEXISTING"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
@@ -80,6 +83,15 @@ def test_a_package_imports_what_it_may(package: str) -> None:
     used = {path[0] for file in files for own, path in imports(file, ast.walk(ast.parse(FILES[file]))) if own}
     assert files
     assert used - {package} <= {*MAY_IMPORT[package]}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file[0] in {"_server", "_protocol"}], ids="/".join)
+def test_the_core_knows_no_dialect(file: tuple[str, ...]) -> None:
+    """It imports their base class and their list alone, and mentions no kind of token."""
+    tree = ast.parse(FILES[file])
+    imported = {path for own, path in imports(file, ast.walk(tree)) if own}
+    assert {path[1] for path in imported if path[0] == "_dialects"} <= {"base", "dialects_of"}
+    assert not {path[2] for path in imported if path[:2] == ("_session", "claims")} & KINDS
 
 
 def test_every_package_has_a_row() -> None:

@@ -20,10 +20,10 @@ from mcp_sessions._session.data import Data, SyncData
 NAMES = """
     Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
     DataTooLarge EndedSession Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
-    MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
-    SessionDeleted SessionEvent SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON
-    StateTooLarge SyncData Telemetry Tracking TransportSessions Wire add_sessions current_correlation current_session
-    from_env require_session
+    MCPSessionsError Principal Record RequestRefused Session SessionCreated SessionDeleted SessionEvent SessionStatus
+    SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge SyncData
+    Telemetry Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
+    require_session
 """
 
 MEMBERS = {
@@ -45,7 +45,8 @@ def test_the_public_names_are_these() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["mcp_sessions", "mcp_sessions.stores", "mcp_sessions.testing", "mcp_sessions.telemetry"]
+    "module",
+    ["mcp_sessions", "mcp_sessions.dialects", "mcp_sessions.stores", "mcp_sessions.testing", "mcp_sessions.telemetry"],
 )
 def test_what_a_module_exports_is_there_and_nothing_else(module: str) -> None:
     """Though some of it is imported only when it is asked for."""
@@ -83,14 +84,19 @@ assert mcp_sessions.Handles is Handles
     subprocess.run([sys.executable, "-c", source], check=True)
 
 
-STAND_INS = {"headers": [], "kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
+STAND_INS = {
+    "headers": [],
+    "scope": {"headers": []},
+    "kind": REQUEST,
+    "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a")),
+}
 HARMLESS = """
-    CallFinished CallStarted Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession Facts Handle
-    Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace OptionType Options Outcome
-    PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules SEP1364Create SEP1364Initialize Seal
-    Sep1364 ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry
-    Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello
-    _Pending _Result _Tool _Values
+    Answers CallFinished CallStarted Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession Facts
+    Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace NoCredential
+    OptionType Options Outcome PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules Seal
+    ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry Terminator
+    Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello _Pending
+    _Result _Tool _Values
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -23,10 +23,10 @@ from ._errors import (
     StateNotJSON,
     StateTooLarge,
 )
-from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
 from ._server.current import current_session, require_session
+from ._server.environment import from_env
 from ._server.middleware import MCPSessionMiddleware
-from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
+from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire
 from ._session.claims import Claims, Correlation, Principal
 from ._session.data import Data, SyncData
 from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
@@ -64,8 +64,6 @@ __all__ = [
     "Principal",
     "Record",
     "RequestRefused",
-    "SEP1364Create",
-    "SEP1364Initialize",
     "Session",
     "SessionCreated",
     "SessionDeleted",

@@ -15,8 +15,9 @@ from jsontext import Number, Object, broken_texts, judge, load, names, odd_names
 from reasons import refused
 
 from mcp_sessions._errors import Refusal
-from mcp_sessions._protocol import decision, jsonrpc
+from mcp_sessions._protocol import jsonrpc
 from mcp_sessions._protocol.jsonrpc import Batch, MessageKind, parse
+from mcp_sessions._protocol.metadata import parse_metadata
 from mcp_sessions._protocol.strict_json import MAX_MEMBERS, is_deeper, string
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
@@ -29,7 +30,9 @@ LATER = {None, "required", "batch", "token_shape", "state_shape"}
 def reason_of(body: bytes) -> str | None:
     try:
         message = parse(body)
-        if decision.requested_session(message, None) is None:
+        if message.session is not None:
+            parse_metadata(message.session)
+        else:
             message.target()
     except Refusal as refusal:
         return refusal.reason

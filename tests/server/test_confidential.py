@@ -13,7 +13,8 @@ from sep1364 import Speaker
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import Session
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 
 ARGUMENTS = r'{ "text": "\u00e4\/\ud83d\ude00", "n": 1e400, "big": 18446744073709551616, "io": "sessionId" }'
 

@@ -19,11 +19,12 @@ from starlette.types import Message, Receive, Scope, Send
 from streaming import SECRET_RESULT, Streaming
 from streaming import START as STREAM
 
-from mcp_sessions import MCPSessionMiddleware, SEP1364Create, SEP1364Initialize, Sessions
+from mcp_sessions import MCPSessionMiddleware, Sessions
 from mcp_sessions import _cli as cli
 from mcp_sessions._server.operator import Watched
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._session.claims import Principal, utc
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
 from mcp_sessions.telemetry import Inspector
 

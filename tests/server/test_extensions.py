@@ -10,7 +10,7 @@ from clients import SECRET, SESSION_KEY, START, Client, Clock, credentials
 from starlette.types import Scope
 
 from mcp_sessions import CreateRefused, Principal, Session, Sessions
-from mcp_sessions._server import methods
+from mcp_sessions._dialects import draft
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import MemoryStore
@@ -186,7 +186,7 @@ class TestAList:
 
     async def test_comes_in_pages(self, worker: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each begins where the last one ended, also where that session has gone; a cursor shows nobody else's."""
-        monkeypatch.setattr(methods, "PAGE", 2)
+        monkeypatch.setattr(draft, "PAGE", 2)
         alice = worker()
         made, names = list[Any](), list[str]()
         for _ in range(5):

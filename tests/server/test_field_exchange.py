@@ -11,9 +11,10 @@ from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
 from starlette.types import Scope, Send
 
-from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import Principal, Session
 from mcp_sessions._errors import DataGone
 from mcp_sessions._server import principal
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
 NOT_FOUND, INVALID, MISMATCH = -32043, -32602, -32020

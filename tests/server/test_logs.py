@@ -19,7 +19,6 @@ from mcp_sessions import (
     KeyRing,
     Principal,
     RequestRefused,
-    SEP1364Create,
     Session,
     SessionDeleted,
     SessionUsed,
@@ -28,6 +27,7 @@ from mcp_sessions import (
 )
 from mcp_sessions._server import current, logs
 from mcp_sessions._server.logs import MANY, EventSink, caller_of
+from mcp_sessions.dialects import SEP1364Create
 from mcp_sessions.telemetry import SessionLogFilter
 
 
@@ -111,10 +111,11 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
             lines += [record.getMessage() for record in of(caplog, "sessions at ")]
     signs, verifies = (key.kid for key in KeyRing([OLD, NEW]))
     keys = f"key {signs} signs, {verifies} verifies"
-    clients, kept = "for audience 'mcp-sessions': clients get them by _meta", "kept in memory (one process)"
+    clients, kept = "for audience 'mcp-sessions': clients get them by", "kept in memory (one process)"
+    every = "SEP-1364, by _meta, by Mcp-Session-Id, by cookie"
     assert lines == [
-        f"sessions at every path {clients}, by Mcp-Session-Id, by cookie, by SEP-1364; {kept}, tracked; {keys}",
-        f"sessions at /mcp {clients}; {kept}, not tracked; {keys}",
+        f"sessions at every path {clients} {every}; {kept}, tracked; {keys}",
+        f"sessions at /mcp {clients} _meta; {kept}, not tracked; {keys}",
     ]
 
 
@@ -220,7 +221,7 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
         (True, {}, [], ["sessions/create"]),
         (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
         (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
-        (True, {"transport": "off"}, [], ["cookies are off", 'transport="auto"']),
+        (True, {"transport": "off"}, [], ["its era are off", 'transport="auto"']),
         (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSIONS_KEYS"']),
         (True, {}, [JAR], ["cookie jar", 'cookie="shared"']),
         (False, {}, [], ["no Mcp-Session-Id", "with_sessions"]),

@@ -23,29 +23,27 @@ from mcp_sessions import (
     Limits,
     MCPSessionMiddleware,
     Principal,
-    SEP1364Create,
-    SEP1364Initialize,
     Telemetry,
     Tracking,
     TransportSessions,
     Wire,
     add_sessions,
 )
-from mcp_sessions._protocol.sep1364 import Dialect
-from mcp_sessions._server.option_types import CLOCK, FUNCTION, HOOK, option_type
-from mcp_sessions._server.options import (
-    GROUPS,
+from mcp_sessions._dialects.base import Dialect
+from mcp_sessions._server.environment import (
     PREFIX,
     SERVICE_LINK,
     SETTINGS,
     VARIABLES,
     EndpointOptions,
     MiddlewareOptions,
-    Options,
     from_env,
     variable,
 )
+from mcp_sessions._server.option_types import CLOCK, FUNCTION, HOOK, option_type
+from mcp_sessions._server.options import GROUPS, Options
 from mcp_sessions.client import with_sessions
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.handles import Handles
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore
 

@@ -7,13 +7,13 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 from uuid import uuid4
 
 import anyio
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Client, Clock, Header, by, call, http, user_of
+from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, Incoming, by, call, http, user_of
 from every_store import STORES
 from failing import Failing
 from starlette.authentication import SimpleUser, UnauthenticatedUser
@@ -25,8 +25,6 @@ from mcp_sessions import (
     CreateRefused,
     KeyRing,
     Principal,
-    SEP1364Create,
-    SEP1364Initialize,
     Session,
     SessionCreated,
     SessionEvent,
@@ -34,9 +32,11 @@ from mcp_sessions import (
 )
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server import logs, minting
+from mcp_sessions._server.context import Request
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.principal import PrincipalSessions, from_scope, reader
 from mcp_sessions._session.claims import Kind
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.stores import MemoryStore
 
 JOHN_SMITH = {"display_name": "John Smith"}
@@ -183,13 +183,14 @@ def bodies(token: str, method: str) -> list[bytes]:
     return [json.dumps(each).encode() for each in named]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(Kind) if kind != "principal"])  # which has no id
+@pytest.mark.parametrize("kind", ["session", "transport", "cookie", "field", "beside"])
 @pytest.mark.parametrize("server", [Server, Stateful])
 @pytest.mark.parametrize("options", DEPLOYMENTS)
 async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, options: dict[str, Any]) -> None:
     """Who is not its owner gets what a forged one gets, whatever it is used as, in every place and method."""
     app = sessions(server(), principal=user_of, **options)
-    minted = await minting.mint(app._runtime, principal=Principal("ann"), params={}, scope=http(), kind=kind)
+    request = Request(app._runtime, app.app, http(headers=[by("ann")]), Incoming(), Answer())
+    minted = await minting.mint_for(request, app._dialects.all[0], kind)
 
     async def answers(token: str, method: str, *user: Header) -> list[tuple[Any, ...]]:
         found = []

@@ -21,11 +21,12 @@ from recorded import process_wide
 from sep1364 import Speaker
 from stateful import Stateful
 
-from mcp_sessions import KeyRing, Principal, SEP1364Create, Session
+from mcp_sessions import KeyRing, Principal, Session
 from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keyfile import key_source
+from mcp_sessions.dialects import SEP1364Create
 from mcp_sessions.stores import MemoryStore, SQLiteStore
 from mcp_sessions.telemetry import SessionMetrics
 

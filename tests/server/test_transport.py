@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent
+from mcp_sessions._dialects.transport import Crossing
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.active import Bridged
 
 
 def bridged(server: Stateful | None = None, **options: Any) -> tuple[Stateful, Client]:
@@ -109,7 +109,7 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
     await client.send("tools/call", None, await client.initialize())
     plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.missing_session"}
     assert all(set(seen.scope) - plain == set(http()) - plain for seen in server.seen)
-    assert repr(Bridged("ours", "servers-1")) == "<Bridged>"
+    assert repr(Crossing("ours", "servers-1")) == "<Crossing>"
 
 
 # --- `Wire(era="auto")`: which clients are led to the legacy era --------------------------------

@@ -14,12 +14,13 @@ from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, 
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import Principal, Session
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
-from mcp_sessions._protocol.decision import LISTS, TABLE, Action, SessionPresence
 from mcp_sessions._refusals import ENDS, REFUSALS, refusal
+from mcp_sessions._server.decide import LIST_ACTIONS, TABLE, Action, Presence, Subject
 from mcp_sessions._session.claims import Claims
+from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.stores import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -363,15 +364,16 @@ def test_the_page_has_every_reason_and_end() -> None:
 
 def test_the_page_of_the_wire_has_the_decisions() -> None:
     """Each row of the table, and what `Wire.lists` makes of a list."""
+    codes = {Subject.MISPLACED: -32600, Subject.NEEDS_SESSION: -32602, Subject.NEEDS_NONE: -32602}
 
-    def shown(outcome: Action | str) -> str:
-        if not isinstance(outcome, Action):
-            return f"refuse with `{refusal(outcome).code}`"
+    def shown(about: Subject, outcome: Action) -> str:
+        if outcome is Action.REFUSE:
+            return f"refuse with `{codes.get(about, -31044)}`"
         return "as the option `lists` says" if outcome is Action.LIST else outcome.value
 
     for about, outcomes in TABLE.items():
-        without, required, with_one = (shown(outcomes[presence]) for presence in SessionPresence)
+        without, required, with_one = (shown(about, outcomes[presence]) for presence in Presence)
         unless = "" if required == without else f"; if one is required, {required}"
         assert f"\n| {about.value} | {without}{unless} | {with_one} |\n" in page("wire.md")
-    for lists, action in LISTS.items():
+    for lists, action in LIST_ACTIONS.items():
         assert f'\n| `"{lists}"` | {action.value} | ' in page("wire.md")

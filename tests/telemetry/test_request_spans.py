@@ -23,7 +23,8 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_cu
 from recorded import ALIAS, named, said
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import SEP1364Create, Session, __version__
+from mcp_sessions import Session, __version__
+from mcp_sessions.dialects import SEP1364Create
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.telemetry import SessionSampler, SessionSpanProcessor

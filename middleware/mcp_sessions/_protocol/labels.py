@@ -16,8 +16,8 @@ from msgspec import UNSET, Raw
 
 from .._errors import ConfigurationError, Refusal
 from .._session.claims import Correlation, looks_like_session_id
-from .draft import INITIALIZE
 from .jsonrpc import SESSION_KEY, Message
+from .methods import INITIALIZE
 from .strict_json import DECODE_ERRORS, string
 
 

@@ -207,9 +207,9 @@ def with_trace(body: bytes, traceparent: str) -> bytes:
     return join(envelope)
 
 
-def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
-    """Return a success with these members, as JSON values, for an id, as JSON text."""
-    return join({"jsonrpc": "2.0", "id": Raw(request_id), "result": dict(result)})
+def result(request_id: bytes, result: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> bytes:
+    """Return a success with these members, as JSON values, for an id, as JSON text; `more` stands beside the result."""
+    return join({"jsonrpc": "2.0", "id": Raw(request_id), "result": dict(result), **(more or {})})
 
 
 def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, Any] | None = None) -> bytes:

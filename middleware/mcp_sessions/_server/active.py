@@ -19,9 +19,9 @@ from .._errors import (
     StateTooLarge,
     StoreUnavailable,
 )
-from .._protocol import draft
+from .._protocol import metadata
 from .._refusals import refusal
-from .._session.claims import COOKIE, Claims, Principal, RedactedRepr
+from .._session.claims import Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session
 from .._session.state import RequestState, UnreadableState
@@ -47,13 +47,6 @@ BEGUN_ELSEWHERE: Final = (
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Bridged(RedactedRepr, msgspec.Struct, frozen=True):
-    """A request of a transport session that is sealed in one of ours."""
-
-    client_id: str  # a credential
-    server_id: str
-
-
 class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     """One session during one request; what the application sees of it is made of this."""
 
@@ -66,6 +59,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
     recheck_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
     verified: VerifiedToken | None = None  # None for a new session
+    carries_state: bool = False  # its client carries the state; the store has it otherwise
+    is_offered: bool = False  # it was offered to a client, and is created at its first use
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     state_error: str | None = None  # why its state could not be read from the store
     loaded_state: RequestState | None = None  # its state, once it was looked at
@@ -147,13 +142,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a session of a cookie was used before; only then the store has a state for it, if an empty one."""
-        return self.claims.kind != COOKIE or self.payload is not None or self.state_error is not None
+        """Whether an offered session was used before; only then the store has a state for it, if an empty one."""
+        return not self.is_offered or self.payload is not None or self.state_error is not None
 
     def take(self, stored: bytes | None) -> None:
-        """Take over what the store has as the state, before which a cookie's has the trace that its token cannot."""
+        """Take over what the store has as the state, after the trace of an offered session, which its token lacks."""
         self.payload = stored
-        if self.claims.kind == COOKIE and stored is not None:
+        if self.is_offered and stored is not None:
             trace, brace, rest = stored.partition(b"{")
             self.payload = brace + rest or None  # else another request is about to begin the session
             if self.payload is not None and trace:
@@ -161,7 +156,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     async def keep(self, state: bytes) -> None:
         """Keep a state, a JSON object, in the store, where `take` finds it."""
-        trace = self.claims.trace if self.claims.kind == COOKIE else None
+        trace = self.claims.trace if self.is_offered else None
         await self.runtime.store.write(self.namespace, STATE_KEY, (trace or "").encode("ascii") + state)
         self.payload = state
 
@@ -183,24 +178,17 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         except DataGone:
             raise SessionEnded(ref=self.claims.ref) from None
 
-    @property
-    def bridge(self) -> Bridged | None:
-        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
-        assert self.verified is not None
-        server_id = seal.open_upstream(self.verified.key, self.claims)
-        return None if server_id is None else Bridged(self.token, server_id)
-
     def encode_metadata(self) -> bytes:
         """Return the JSON of its metadata as it stands now; closes the state, since it leaves with the response."""
         self.closed, runtime, claims = True, self.runtime, self.claims
         changed = None if self.loaded_state is None else self.loaded_state.finalize()
         carries_last_seen = runtime.idle_timeout is not None and not runtime.tracked
         if changed is None and not carries_last_seen:
-            return draft.metadata(self.token, self.ends_at)
+            return metadata.metadata(self.token, self.ends_at)
         now = int(runtime.clock())
         payload = (self.payload or b"{}") if changed is None else changed
         sealed = seal.seal(self.ring.signing, payload, claims, last_seen=now)
-        return draft.metadata(self.token, end_of(claims, runtime, now), sealed)
+        return metadata.metadata(self.token, end_of(claims, runtime, now), sealed)
 
     @property
     def namespace(self) -> Namespace:

@@ -1,4 +1,4 @@
-"""What every station of one request shares: its context, how it crosses the bridge, what its conversation is called.
+"""`Request`: what the stations of one request and the dialects share.
 
 The wrapped application sees the scope that the server made for this request, whose headers are edited in place;
 middleware outside sees the edits afterwards.
@@ -6,6 +6,7 @@ middleware outside sees the edits afterwards.
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import ConfigurationError, SessionEnded, SessionExpired, SessionNotFound
-from .._protocol import cookies, rewrite
-from .._protocol.cookies import COOKIE
-from .._protocol.decision import requested_session
+from .._protocol import rewrite
 from .._protocol.headers import (
     ACCEPT_CODING,
     HANDSHAKE_VERSIONS,
@@ -34,11 +33,13 @@ from .._protocol.headers import (
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._protocol.origins import is_own_page
-from .._session.claims import Principal, RedactedRepr, looks_like_session_id
+from .._refusals import refusal as refusal_for
+from .._session.claims import Principal, RedactedRepr
 from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
-from .active import ActiveSession, Bridged
+from .active import ActiveSession
+from .credentials import NoCredential
 from .logs import caller_of, warns_of_client
 from .principal import from_scope
 
@@ -54,73 +55,54 @@ _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which 
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 
-class BridgedInitialize(RedactedRepr, msgspec.Struct):
-    """An `initialize` that may begin a transport session of the wrapped server."""
-
-    server_id: str = ""  # the server's, once it has named one
-    session: ActiveSession | None = None  # ours, once it is minted for the server's
-    is_orphaned: bool = False  # no client holds the server's, since ours was refused
-
-
-class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
-    """One request to the endpoint, handed from station to station.
-
-    `bridge` is set where an id begins to cross: by `open_sessions` for a session with the server's id inside, by
-    `rewrites` for an `initialize`, and by `leads_to_legacy` while it asks. `transport.call_upstream` reads it.
-    """
+class Request(RedactedRepr, msgspec.Struct, eq=False):
+    """One request to the endpoint, handed from station to station, and to the dialects."""
 
     runtime: Runtime
-    app: ASGIApp  # the wrapped application, across the bridge where there is one
+    app: ASGIApp  # the wrapped application, behind what dialects put in front of it
     scope: Scope  # the session is put on it
     receive: Receive
     send: Send
-    headers: RequestHeaders
-    at_endpoint: bool  # every POST is MCP; elsewhere the path may serve other things, too
+    at_endpoint: bool = False  # every POST is MCP; elsewhere the path may serve other things, too
     body: bytes = b""  # as it came, with its credentials, once it is read; only here, since this does not print it
-    telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
-    session: ActiveSession | None = None  # what it named, once that is open
-    bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
+    message: Message | None = None  # the JSON-RPC message, once it is read
+    credentials: dict[str, str] = {}  # taken out of the headers, by the name of their dialect; each struct has its own
+    sent_id: str | None = None  # the session id in the message, which a refusal repeats to its sender
+    absent: NoCredential | None = None  # why nothing identifies its session
+    is_answered: bool = False  # a dialect answers it in place of the wrapped server
+    is_reached: bool = False  # on a handshake: a dialect says that its client creates sessions in that way
+    client_capabilities: bytes | None = None  # a JSON object, to be stored with a session that is created
+    attaches: bool = False  # the application sees the session
+    session: ActiveSession | None = None  # once it is open
+    outgoing: bytes = b""  # the body as the application gets it
+    upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
+    admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
+    headers: RequestHeaders = msgspec.field(default_factory=lambda: RequestHeaders(()))  # of the scope
+    notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
+    telemetry: RequestTelemetry | None = None  # what records the message, if anything does
 
-    def extract_session_credentials(self) -> None:
-        """Take our cookie, our session header and the event id out of what the application sees.
+    def __post_init__(self) -> None:
+        self.headers = RequestHeaders(self.scope["headers"])
+
+    @property
+    def current_message(self) -> Message:
+        """The message of a request that has one."""
+        assert self.message is not None
+        return self.message
+
+    def extract_event_id(self) -> None:
+        """Take the event id from which a GET resumes out of the headers; to other methods it means nothing.
 
         Raises:
-            Refusal: `duplicate_session_header` or `duplicate_event_header`: There are several, and two readers may take
-                different ones.
+            Refusal: There are several, and two readers may take different ones.
         """
-        headers, name = self.headers, self.runtime.transport.cookie_name
-        if self.scope["method"] != "POST" or LAST_EVENT_ID in headers.by_name:
-            self._extract_event_id()
-        if name is not None and COOKIE in headers.by_name:
-            value, self.scope["headers"] = cookies.pop_session_cookie(
-                self.scope["headers"], name, path=self.client_path, secure=self.is_secure
-            )
-            if self.accepts_cookies:
-                headers.cookie = value
-        if SESSION_HEADER in headers.by_name:
-            session_id = single_header(headers.all(SESSION_HEADER))
-            if self.runtime.transport.bridges or looks_like_session_id(session_id):
-                headers.session_id = session_id
-                self.edit_headers({SESSION_HEADER})
-
-    def _extract_event_id(self) -> None:
-        """Take the event id from which a GET resumes; to other methods it means nothing, so it is dropped."""
+        if self.scope["method"] == "POST" and LAST_EVENT_ID not in self.headers.by_name:
+            return
         event_ids, others = pop_event_ids(self.scope["headers"])
         if event_ids:
             self.scope["headers"] = others
             if self.scope["method"] == "GET":
                 self.headers.event_id = single_header(event_ids, "duplicate_event_header") or None
-
-    def cookie_of(self, value: str) -> Header:
-        """Return the header that sets our cookie."""
-        name = self.runtime.transport.cookie_name
-        assert name is not None
-        return cookies.set_cookie(name, value, path=self.client_path, secure=self.is_secure)
-
-    @property
-    def accepts_cookies(self) -> bool:
-        """Whether a cookie of ours counts in this request: in the modern era, and from our own pages."""
-        return self.runtime.transport.cookie_name is not None and self.headers.is_modern and self.is_own_page
 
     @property
     def is_own_page(self) -> bool:
@@ -165,8 +147,8 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def server_id(self) -> str | None:
         """The id of the wrapped server's transport session that it comes by, or None."""
-        if isinstance(self.bridge, Bridged):
-            return self.bridge.server_id
+        if self.upstream_id is not None:
+            return self.upstream_id
         return None if self.headers.session_id is not None else self.headers.first(SESSION_HEADER)
 
     def edit_headers(self, dropped: set[bytes], *added: Header) -> None:
@@ -186,24 +168,21 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
         self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
 
-    def refusal_body(self, message: Message, refusal: Refusal) -> bytes:
-        """Record that a message is refused, and return the error as JSON."""
+    def refusal_body(self, refusal: Refusal) -> bytes:
+        """Record that the message is refused, and return the error as JSON."""
+        message = self.current_message
         self.record_refused(refusal, message.label)
         if self.telemetry is not None:
             self.telemetry.refuse(refusal)
-        return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(message, refusal))
+        return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(refusal))
 
-    def _error_data(self, message: Message, refusal: Refusal) -> dict[str, Any] | None:
+    def _error_data(self, refusal: Refusal) -> dict[str, Any] | None:
         """Return `error.data`: also the id as its sender wrote it, or the versions that are spoken."""
         if refusal.reason == "modern_era":
             return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": self.headers.modern_version}
         if not isinstance(refusal, SessionNotFound):
             return error_data(refusal)
-        metadata, sep1364 = requested_session(message, None), self.runtime.rules.sep1364
-        session_id = None if metadata is None else metadata.session_id
-        if metadata is None and sep1364 is not None:
-            session_id = sep1364.named_id(message)
-        return {**({} if session_id is None else {"sessionId": session_id}), **(error_data(refusal) or {})}
+        return {**({} if self.sent_id is None else {"sessionId": self.sent_id}), **(error_data(refusal) or {})}
 
     def carry_trace(self, body: bytes, traceparent: str | None) -> bytes:
         """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
@@ -222,18 +201,6 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         return body
 
 
-def hide_credentials(runtime: Runtime, scope: Scope) -> None:
-    """Take our cookie and our session headers out of a websocket upgrade, for which no session is opened."""
-    transport, headers = runtime.transport, scope["headers"]
-    if transport.cookie_name is not None:
-        _, headers = cookies.pop_session_cookie(headers, transport.cookie_name, path="/", secure=True)
-    scope["headers"] = [
-        (name, value)
-        for name, value in headers
-        if name != SESSION_HEADER or not (transport.bridges or looks_like_session_id(value))
-    ]
-
-
 def error_data(refusal: Refusal) -> dict[str, Any] | None:
     """Return the reason, for the owner of a session that has ended, and whether the call may have run; or None."""
     reason = {"reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else {}
@@ -245,13 +212,28 @@ def session_header_values(start: ASGIMessage) -> list[str]:
     return [value.decode("latin-1") for name, value in start.get("headers", ()) if name.lower() == SESSION_HEADER]
 
 
-def label(ctx: RequestContext, message: Message, session: Session | None) -> None:
+def record_correlation(request: Request, session: Session | None) -> None:
     """Leave the name that the client gives the conversation where handlers and spans look."""
-    correlation = correlation_of(ctx.runtime.correlate, message.meta, ctx.headers.first)
+    correlation = correlation_of(request.runtime.correlate, request.current_message.meta, request.headers.first)
     tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
     if correlation is not None and tracing is not None:  # spans below the current one are stamped at their start
         tracing.get_current_span().set_attributes(attributes_of(correlation))
     if session is None:
-        ctx.scope["mcp_correlation"] = correlation
+        request.scope["mcp_correlation"] = correlation
     else:
         session.correlation = correlation
+
+
+def carried_session(request: Request) -> ActiveSession:
+    """Return the session that a request carries, whose method needs one."""
+    assert request.session is not None
+    return request.session
+
+
+def params_of(request: Request) -> dict[str, Any]:
+    """Return the members of `params` but `_meta`, as Python values, or refuse with `invalid_params`."""
+    try:
+        params = json.loads(request.current_message.body).get("params") or {}
+    except (ValueError, RecursionError):  # a number of thousands of digits, or no stack left for the nesting
+        raise refusal_for("invalid_params") from None
+    return {name: value for name, value in params.items() if name != "_meta"}

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from .._errors import SessionRequired
-from .._protocol.cookies import SHARED_JAR
-from .._protocol.draft import speaks_draft
-from .._protocol.headers import SESSION_HEADER, RequestHeaders, runtime_without_cookies
+from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._protocol.origins import is_own_page
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
+from .credentials import NoCredential
 from .logs import say_once
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ NEEDED: Final = (
     "mcp_sessions.client.with_sessions"
 )
 WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
-TRANSPORT: Final = 'set transport="auto"'
+OFF: Final = NoCredential("sessions for clients of its era are off", 'set transport="auto"')
 WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of the MCP endpoint"
 Cause = tuple[str, str]
 """Why there is no session, and the remedy, in our own words."""
@@ -50,8 +49,8 @@ DETACHED: Final[Cause] = (
 )
 
 
-Why = Literal["unnamed", "unseen", "client", "list"]
-"""`"unseen"`: nobody sees who the caller is; `"client"`: it is no user; `"list"`: its handler gets none by design."""
+Why = Literal["unnamed", "unseen", "list"]
+"""`"unseen"`: nobody sees who the caller is; `"list"`: its handler gets none by design."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -60,6 +59,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
+    absent: NoCredential | None = None  # what the dialects say
     why: Why = "unnamed"
     scheme: str = "http"  # of the request
 
@@ -71,35 +71,21 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
     def causes(self) -> Iterator[tuple[bool, str, str]]:
         """Yield whether each cause applies, the cause and its remedy; the first that applies counts."""
-        headers, message, transport = self.headers, self.message, self.runtime.transport
-        is_modern, by_header = headers.is_modern, transport.header or transport.bridges
+        message = self.message
         yield message is None, "it sent a batch, which cannot carry one", "send its messages one by one"
         stays, lists = "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
         yield self.why == "list", stays, lists
         unseen = "it sends an Authorization header, but the middleware does not see who the caller is"
         yield self.why == "unseen", unseen, "pass principal=, or use add_sessions"
-        shared = "it shares its HTTP client, and so a cookie jar, with another MCP client"
-        own_jar = f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")'
-        yield headers.cookie == SHARED_JAR, shared, own_jar
-        speaks = message is not None and speaks_draft(message)
-        yield speaks, "it names sessions itself and named none", "let it call sessions/create first"
-        of_client = "it is authenticated as an OAuth client and not as a user"
-        yield self.why == "client", of_client, "see the warning about it in the server's log"
         foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
         proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
-        yield not is_own_page(headers, self.scheme), foreign, f"{WRAP}; {proxied}"
+        yield not is_own_page(self.headers, self.scheme), foreign, f"{WRAP}; {proxied}"
         away = self.runtime.store_fault is not None
         yield away, "the session store does not answer", "see the warning about it, and bring it back"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
-        yield not transport.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
-        yield is_modern and transport.cookie_name is None, "cookies are off", TRANSPORT
-        has_no_jar = is_modern and runtime_without_cookies(headers) is not None
-        yield has_no_jar, "its runtime keeps no cookies", 'set wire=Wire(era="auto")'
-        yield is_modern, "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
-        yield not by_header, "sessions by the transport header are off", TRANSPORT
-        stateless = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
-        yield SESSION_HEADER in headers.by_name, "the wrapped server keeps transport sessions of its own", stateless
-        yield True, "it sent no Mcp-Session-Id", WRAP
+        yield not self.runtime.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
+        absent = self.absent or OFF
+        yield True, absent.cause, absent.remedy
 
 
 @contextmanager

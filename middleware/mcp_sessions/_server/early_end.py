@@ -23,7 +23,7 @@ from .._session.claims import RedactedRepr
 from ..stores._base import LIVE
 from .answers import send_refusal, send_refusal_without_id, send_status
 from .background import start
-from .context import RequestContext, error_data
+from .context import Request, error_data
 from .logs import log_extra
 from .resumption import StreamRequest, refusal_for_status
 
@@ -39,7 +39,7 @@ _log: Final = logging.getLogger("mcp_sessions")
 class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
     """The response to one request, as far as it can be ended."""
 
-    ctx: RequestContext
+    ctx: Request
     send_out: Send
     request_id: bytes = b""  # as JSON text; empty where nothing answers it
     message: Message | None = None  # the request; None for a stream, resumed or of a GET
@@ -165,7 +165,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         elif self.is_settled:
             await send_status(self.send_out, _ACCEPTED)
         elif self.message is not None:
-            await send_refusal(self.ctx, self.message, refusal)
+            await send_refusal(self.ctx, refusal)
         else:
             refusal.http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
             await send_refusal_without_id(self.ctx, refusal)
@@ -173,7 +173,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
     def refusal_body(self, refusal: Refusal) -> bytes:
         """Record a refusal, and return the error that takes the place of the answer, if one is expected."""
         if self.message is not None:
-            return self.ctx.refusal_body(self.message, refusal)
+            return self.ctx.refusal_body(refusal)
         if self.request is None or self.request.id is None:
             return b""
         self.ctx.record_refused(refusal, self.request.label)

@@ -19,7 +19,7 @@ from .._protocol.sse import IdLines
 from .._refusals import refusal as refusal_for
 from .._session.claims import Claims, RedactedRepr
 from .._tokens.event_ids import MAX_EVENT_ID_BYTES, EventId, session_of
-from .context import BridgedInitialize, RequestContext, session_header_values
+from .context import Request, session_header_values
 from .resumption import StreamRequest
 
 if TYPE_CHECKING:
@@ -82,19 +82,15 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
         return signed
 
 
-def signer_for(
-    ctx: RequestContext, scope: Scope, start: ASGIMessage, request: StreamRequest | None = None
-) -> EventSigner:
+def signer_for(ctx: Request, scope: Scope, start: ASGIMessage, request: StreamRequest | None = None) -> EventSigner:
     """Return what signs the event ids of a response for the session of its request, and else for its caller."""
     named = [*session_header_values(start), None]
-    if isinstance(ctx.bridge, BridgedInitialize):  # what the client sees in the start is ours
-        named = [ctx.bridge.server_id or None]
     session = None if ctx.session is None else ctx.session.claims
     claims = session if request is None else request.claims
     return EventSigner(ctx.runtime, scope, claims, ctx.server_id or named[0], request)
 
 
-def signing_send(ctx: RequestContext) -> Send:
+def signing_send(ctx: Request) -> Send:
     """Return a `send` that passes a response on and signs only its event ids."""
     scope, send_out, signer = dict(ctx.scope), ctx.send, None
 
@@ -125,14 +121,14 @@ def can_sign(coding: bytes | None) -> bool:
     return coding is None
 
 
-async def refuse_compressed(ctx: RequestContext, message: Message | None, send: Send) -> None:
+async def refuse_compressed(ctx: Request, message: Message | None, send: Send) -> None:
     """Answer in place of an event stream that can neither carry its session nor end with it."""
     refusal = refusal_for("events_compressed")
-    if message is None:
+    if message is None or ctx.message is None:
         ctx.record_refused(refusal, ctx.scope["method"])
         body = rewrite.error(None, refusal.code, refusal.client_message)
     else:
-        body = ctx.refusal_body(message, refusal)
+        body = ctx.refusal_body(refusal)
     length, no_store = (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")
     headers = [(b"content-type", JSON), length, no_store]
     await send({"type": "http.response.start", "status": refusal.http_status, "headers": headers})

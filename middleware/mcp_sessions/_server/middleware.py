@@ -1,18 +1,18 @@
-"""The ASGI middleware: it sorts requests by path and method, and hands each to its handler as a `RequestContext`."""
+"""The ASGI middleware: it sorts requests by path and method, and hands each to its handler as a `Request`."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .._dialects import dialects_of
 from .._errors import ConfigurationError, Refusal
-from .._protocol.headers import RequestHeaders
-from .._protocol.policy import Require
+from .._protocol.policy import Policy, Require
 from .._session.confidential import confidential
 from .._session.keywords import known_keywords
 from .._tokens.keyfile import Keys
@@ -20,14 +20,15 @@ from ..stores._base import Store
 from . import option_types, rule_checks, startup_checks
 from .answers import refuse_unread
 from .body import peek, read_body
-from .context import RequestContext, hide_credentials
+from .context import Request
+from .decide import Rules
+from .environment import MiddlewareOptions, from_env
 from .lifecycle import Services
 from .option_types import Seconds
 from .options import (
     DAY,
     Admission,
     Limits,
-    MiddlewareOptions,
     OnCreate,
     OnEnd,
     OnStoreError,
@@ -36,20 +37,19 @@ from .options import (
     Tracking,
     TransportSessions,
     Wire,
-    from_env,
 )
 from .principal import PrincipalOf, from_scope
 from .request import handle_post
 from .routing import WITHOUT_BODY, Place, Routing
 from .runtime import Runtime
-from .transport import call_upstream, handle_unread
+from .unread import handle_unread
 from .workers import failing_once
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
     from typing_extensions import Unpack
 
-    from .._protocol.sep1364 import Dialect
+    from .._dialects.base import Dialect
 
 _log: Final = logging.getLogger("mcp_sessions")
 DEFAULT_WIRE: Final = Wire()
@@ -136,8 +136,20 @@ class MCPSessionMiddleware:
         self.app: ASGIApp = option_types.application(app)
         options = Options(**values)
         self._runtime = Runtime(self.app, options)
+        policy = Policy(options.require)
+        self._dialects: Final = dialects_of(options, self._runtime, policy.summary)
+        self._rules: Final = Rules(
+            policy=policy,
+            lists=options.wire.lists,
+            legacy_only=options.wire.era == "legacy",
+            fail_open=options.on_store_error == "allow",
+        )
+        # A message that passes undecided would evade a rule.
+        self._reads_everything: Final = (
+            self._dialects.reads_everything or self._rules.legacy_only or policy.summary != "never"
+        )
         self.path: Final = options.path
-        in_doubt: Place = "possible" if self._runtime.rules.security_sensitive else "elsewhere"
+        in_doubt: Place = "possible" if self._reads_everything else "elsewhere"
         self._routing: Final = Routing(self.app, options.path, in_doubt=in_doubt)
         self._require: Final = require
         self._has_random_keys: Final = keys is None
@@ -176,14 +188,14 @@ class MCPSessionMiddleware:
 
     async def _check_rules(self) -> None:
         """Check what `require=` names against what the wrapped server lists."""
-        policy = self._runtime.rules.policy
+        policy = self._rules.policy
         if (error := await rule_checks.error_of_rules(self.app, self.path, self._require, policy)) is not None:
             raise ConfigurationError(error)
 
     def _check_path(self) -> None:
         """Check that a route serves the endpoint: else every message would pass by the policy."""
         error = None if self._is_seen else startup_checks.unserved(self.app, self.path)
-        if error is not None and self._runtime.rules.policy.summary != "never":
+        if error is not None and self._rules.policy.summary != "never":
             raise ConfigurationError(error)
         if error is not None:
             _log.error(error)
@@ -196,13 +208,11 @@ class MCPSessionMiddleware:
             return startup_checks.MISPLACED
         if startup_checks.repeats(self.app, self.path):
             return startup_checks.DUPLICATE_MIDDLEWARE
-        return startup_checks.workers_error(self._runtime, random_keys=self._has_random_keys)
+        return startup_checks.workers_error(self._runtime, self._dialects, random_keys=self._has_random_keys)
 
     def _place(self, scope: Scope) -> Place:
-        """Return where a request is; a websocket upgrade is elsewhere, without our credentials."""
+        """Return where a request is; a websocket upgrade is elsewhere."""
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                hide_credentials(self._runtime, scope)
             return "elsewhere"
         if not self._is_seen:  # mounted, or in a server without a lifespan
             self._check_path()
@@ -212,38 +222,60 @@ class MCPSessionMiddleware:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            self._hide_credentials(Request(self._runtime, self.app, scope, receive, send))
         place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
         if not self._is_checked:
             await self._check_ready()
-        runtime, headers = self._runtime, RequestHeaders(scope["headers"])
-        ctx = RequestContext(runtime, self.app, scope, receive, send, headers, at_endpoint=place == "endpoint")
-        if runtime.transport.bridges:
-            ctx.app = partial(call_upstream, ctx, self.app)
+        request = Request(self._runtime, self.app, scope, receive, send, at_endpoint=place == "endpoint")
+        for wrap in self._dialects.wrap:
+            request.app = wrap(request, request.app)
         try:
-            await self._handle(ctx)
+            await self._handle(request)
         finally:
-            ctx.app = self.app  # the bridge's refers to the context: a cycle
+            request.app = self.app  # a wrapper may refer to the request: a cycle
 
-    async def _handle(self, ctx: RequestContext) -> None:
+    async def _handle(self, request: Request) -> None:
         """Handle a request to the endpoint."""
-        runtime, headers, scope, receive = self._runtime, ctx.headers, ctx.scope, ctx.receive
+        scope = request.scope
         # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
-        scope["method"] = method = scope["method"].upper()
-        may_be_mcp = method == "POST" or (runtime.rules.security_sensitive and method not in WITHOUT_BODY)
+        scope["method"] = scope["method"].upper()
         try:
-            ctx.extract_session_credentials()
-            if may_be_mcp and not (ctx.at_endpoint or headers.is_json):  # some servers read JSON of any type
-                may_be_mcp, ctx.receive = await peek(receive) if runtime.rules.security_sensitive else (False, receive)
-            if may_be_mcp:
-                max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
-                ctx.body = await read_body(ctx.receive, headers, max_bytes=max_bytes, timeout=timeout)
+            request.extract_event_id()
+            for extract in self._dialects.extract:
+                extract(request)
+            may_be_mcp = await self._read_body(request)
         except Refusal as refusal:
-            await refuse_unread(ctx, refusal)
+            await refuse_unread(request, refusal)
             return
-        await (handle_post(ctx) if may_be_mcp else handle_unread(ctx))
+        if may_be_mcp:
+            await handle_post(request, self._dialects, self._rules)
+        else:
+            await handle_unread(request, self._dialects)
+
+    def _hide_credentials(self, request: Request) -> None:
+        """Take credentials out of a websocket upgrade, for which no session is opened."""
+        for extract in self._dialects.extract:
+            with suppress(Refusal):
+                extract(request)
+
+    async def _read_body(self, request: Request) -> bool:
+        """Read the body of a request that may be an MCP message, and return whether it may be one."""
+        runtime, headers, method = self._runtime, request.headers, request.scope["method"]
+        if not (method == "POST" or (self._reads_everything and method not in WITHOUT_BODY)):
+            return False
+        if not (request.at_endpoint or headers.is_json):  # some servers read JSON of any type
+            if not self._reads_everything:
+                return False
+            may_be_json, request.receive = await peek(request.receive)
+            if not may_be_json:
+                return False
+        max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
+        request.body = await read_body(request.receive, headers, max_bytes=max_bytes, timeout=timeout)
+        return True
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""
@@ -251,7 +283,7 @@ class MCPSessionMiddleware:
         await self._check_rules()
         if self._runtime.telemetry.metrics_enabled:
             self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
-        startup_checks.log_start(self.app, self.path, self._runtime)
+        startup_checks.log_start(self.app, self.path, self._runtime, self._dialects)
         startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,109 +1,96 @@
 """One POST to the MCP endpoint, station by station: parse, decide, open the session, then answer, refuse or forward.
 
-What happens to a message is decided in `_protocol.decision`, from a table; what its answer needs, in `rewrites`.
+What happens to a message is decided in `decide`, from a table; how its session is identified, and what its answer
+needs, is up to the dialects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from starlette.types import Scope
 
+from .._dialects.base import Answers, Dialects
 from .._errors import Refusal, SessionRequired, StoreUnavailable
 from .._protocol import rewrite
-from .._protocol.decision import (
-    ANSWERED,
-    CANCELLED,
-    PASS,
-    SESSIONLESS_METHODS,
-    UNUSED,
-    Action,
-    Decision,
-    Rules,
-    decide,
-    involves_session,
-)
-from .._protocol.draft import INITIALIZE
-from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._protocol.lenient import may_evade
+from .._protocol.methods import CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
-from .._session.claims import COOKIE, PRINCIPAL
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
 from ..telemetry._core import call_observer
-from .answers import leads_to_legacy, notify, refuse, respond_to_session_method, send_refusal_without_id
+from .active import ActiveSession
+from .answers import NULL_ID, preflight, respond, send_refusal, send_refusal_without_id
 from .body import replay
-from .context import RequestContext, label
-from .current import MISSING_SESSION_KEY, MissingSession, Why
+from .context import Request, record_correlation
+from .current import MISSING_SESSION_KEY, MissingSession
+from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide, is_required_by
 from .event_ids import signing_send
-from .methods import METHODS
-from .minting import begin_offered
 from .principal import is_unseen
-from .principal_session import open_own_session
-from .response import Response, close_session
-from .rewrites import response_for
+from .response import Response, Rewrite, close_session
+from .resumption import StreamRequest
 from .runtime import Runtime
-from .sessions import open_named_session, refused_claims
+from .sessions import refused_claims
 
-if TYPE_CHECKING:
-    from .._protocol.sep1364 import Sep1364
-
-CONFIRMATION: Final = "notifications/initialized"
+_ECHOING: Final = frozenset({Action.ATTACH, Action.ECHO})
 
 
-async def handle_post(ctx: RequestContext) -> None:
+async def handle_post(request: Request, dialects: Dialects, rules: Rules) -> None:
     """Handle one POST whose body may be a JSON-RPC message.
 
     Before it is answered or refused here, the wrapped server has to admit the caller (`answers.preflight`).
     """
-    limits = ctx.runtime.limits
+    limits = request.runtime.limits
     try:
-        message = parse(ctx.body, limits.batch, limits.nesting)
+        request.message = message = parse(request.body, limits.batch, limits.nesting)
     except Refusal as refusal:
-        await handle_unparsed(ctx, refusal)
+        await handle_unparsed(request, refusal, partial(concerns_session, dialects, rules))
         return
-    except Batch as batch:
-        await handle_unparsed(ctx, refusal_for("batch") if _concerns_session(batch, ctx.runtime.rules) else None)
+    except Batch as batch:  # forwarded unmodified, so refuse any that concerns a session
+        concerns = any(concerns_session(dialects, rules, item) for item in batch.items)
+        await handle_unparsed(request, refusal_for("batch") if concerns else None)
         return
-    decision, refused = PASS, None
-    ctx.check_principal()
+    plan, refused = FORWARD_UNCHANGED, None
+    request.check_principal()
     try:
-        if ctx.runtime.transport.leads_to_legacy and await leads_to_legacy(ctx, message):
-            raise refusal_for("discovery_refused")
-        has_own = ctx.runtime.transport.principal_idle is not None and ctx.is_own_page
-        principal = ctx.user if has_own else None
-        decision = decide(message, ctx.headers, ctx.runtime.rules, has_principal_session=principal is not None)
-        session = None
-        if decision.kind == PRINCIPAL and principal is not None:
-            session = await open_own_session(ctx, message, principal, fail_open=decision.fail_open)
-        elif decision.names_session:
-            session = await open_named_session(ctx, decision)
-            if session is not None and not session.has_begun and decision.action not in UNUSED:
-                await begin_offered(session, ctx.scope)
-        ctx.session = session
+        if message.method == DISCOVER:
+            for before_discovery in dialects.before_discovery:
+                await before_discovery(request)
+        plan = decide(request, message, dialects, rules)
+        request.session = await open_sessions(request, plan)
     except Refusal as refusal:
-        refused = (await _reason_of(refusal, ctx.runtime)).with_traceback(None)  # which holds this frame: a cycle
-    is_recording = ctx.runtime.telemetry.is_recording()
-    with _recorded(ctx, message, decision, refused) if is_recording else nullcontext():
+        # Drop the traceback: it references this frame.
+        refused = (await _cause_of(refusal, request.runtime)).with_traceback(None)
+    is_recording = request.runtime.telemetry.is_recording()
+    with _recorded(request, message, plan, refused) if is_recording else nullcontext():
         if refused is not None:
-            await refuse(ctx, message, refused, by_cookie=decision.kind == COOKIE)
-        elif decision.action in ANSWERED:
-            await respond_to_session_method(ctx, message, METHODS[decision.action])
+            await refuse(request, plan, refused)
+        elif plan.answers is not None:
+            await reply(request, message, plan.answers)
         else:
-            await forward(ctx, message, decision)
+            await forward(request, plan, dialects)
 
 
-def _concerns_session(batch: Batch, rules: Rules) -> bool:
-    """Whether a batch must be refused, since batches are forwarded unmodified: a message in it concerns a session."""
-    return any(involves_session(item, rules) or rewrite.without_session(item) != item.body for item in batch.items)
+def concerns_session(dialects: Dialects, rules: Rules, message: Message) -> bool:
+    """Return whether a message needs or carries a session, or is a method of a dialect."""
+    return is_required_by(rules.policy, message) or any(concerns(message) for concerns in dialects.concerns)
 
 
-async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
-    """Return why a request is refused: it may lack a session because the store does not answer."""
+async def open_sessions(request: Request, plan: Plan) -> ActiveSession | None:
+    """Open what identifies the request's session, and then check what stands beside it, which only its owner learns."""
+    opened = [
+        await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
+    ]
+    return opened[0] if opened else None
+
+
+async def _cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
+    """Return why a request is refused: it may lack a session because the store is unavailable."""
     if refusal.code == SessionRequired.code and runtime.store_fault is not None:
         try:
             await runtime.store.statuses(())
@@ -112,141 +99,192 @@ async def _reason_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     return refusal
 
 
-async def handle_unparsed(ctx: RequestContext, refusal: Refusal | None) -> None:
+async def handle_unparsed(
+    request: Request, refusal: Refusal | None, concerns: Callable[[Message], bool] | None = None
+) -> None:
     """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
-    may_pass = refusal is not None and refusal.reason == NOT_JSONRPC and not ctx.at_endpoint
-    if may_pass and not may_evade(ctx.body, ctx.runtime.rules):
+    may_pass = refusal is not None and refusal.reason == NOT_JSONRPC and not request.at_endpoint
+    if may_pass and concerns is not None and not may_evade(request.body, concerns):
         refusal = None  # the path serves other things, too
-    if refusal is None and ctx.headers.session_id is not None:
+    if refusal is None and request.headers.session_id is not None:
         refusal = refusal_for("session_header_alone")
     if refusal is not None:
-        await send_refusal_without_id(ctx, refusal)
+        await send_refusal_without_id(request, refusal)
     else:
-        await forward(ctx)
+        await forward(request)
 
 
-async def forward(ctx: RequestContext, message: Message | None = None, decision: Decision = PASS) -> None:
+async def refuse(request: Request, plan: Plan, refusal: Refusal) -> None:
+    """Answer a message with the error that its session, or the lack of one, deserves."""
+    if await preflight(request, request.admitting_statuses):
+        own = plan.credentials[0].dialect if plan.credentials else None
+        await send_refusal(request, refusal, None if own is None else await own.refuse(request, refusal))
+
+
+async def reply(request: Request, message: Message, answers: Answers) -> None:
+    """Answer a request by a dialect's method, which is not called for a caller that the server does not admit."""
+    if not await preflight(request):
+        return
+    try:
+        result = await answers.method(request)
+    except Refusal as refusal:
+        if request.session is not None and refusal.ref is None:
+            refusal.ref = request.session.claims.ref
+        await send_refusal(request, refusal)
+        return
+    members = {"resultType": "complete", **result} if request.headers.is_modern else result
+    repeated = {name: result[name] for name in answers.repeated}
+    await respond(request.send, 200, rewrite.result(message.id or NULL_ID, members, repeated))
+
+
+async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Dialects | None = None) -> None:
     """Call the application: whatever is forwarded of a POST passes here.
 
     In an answer that nothing changes or observes, only event ids are signed. The body as it came is in no variable of
     this frame, nor of those around it: error reporters print the variables of every frame.
     """
-    attached, response = None, response_for(ctx, message, decision)
-    body = ctx.body if message is None else b""
-    if message is not None:
-        if ctx.session is not None and decision.action is Action.ATTACH:
-            attached = ctx.session.session
-            ctx.session.answered = message.kind is not REQUEST
-            if (listen := ctx.runtime.telemetry.listen) is not None:
+    message, attached, response = request.message, None, None
+    if message is None or dialects is None:
+        request.outgoing = request.body
+    else:
+        response = response_for(request, message, plan, dialects)
+        if request.session is not None and request.attaches:
+            attached = request.session.session
+            request.session.answered = message.kind is not REQUEST
+            if (listen := request.runtime.telemetry.listen) is not None:
                 call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
-            ref = None if ctx.session is None else ctx.session.claims.ref
-            ctx.runtime.streams.cancel(ref, ctx.server_id, bytes(message.all_params["requestId"]))
-        body = await prepare_message(ctx, message, attached)
-    shown = shown_variable.set(_show(ctx, message, attached))
+            ref = None if request.session is None else request.session.claims.ref
+            request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
+        await prepare_message(request, message, attached, dialects)
+    shown = shown_variable.set(_expose_session(request, message, attached))
     try:
-        await call_app(ctx, body, response)
+        await call_app(request, response)
     except Exception as error:
-        _put(ctx.scope, None)  # what handles the error has no session
+        set_scope_session(request.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
-        error.ref = error.ref or (None if ctx.session is None else ctx.session.claims.ref)
+        error.ref = error.ref or (None if request.session is None else request.session.claims.ref)
         await response.refuse(error)
     finally:
         shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
-            _put(ctx.scope, None)
-        close_session(response, ctx.session)
+            set_scope_session(request.scope, None)
+        close_session(response, request.session)
 
 
-async def call_app(ctx: RequestContext, body: bytes, response: Response | None) -> None:
+async def call_app(request: Request, response: Response | None) -> None:
     """Call the application, and return or raise as it does, once its response has ended if its session has."""
+    receive = replay(request.outgoing, request.receive)
     if response is None:
-        await ctx.app(ctx.scope, replay(body, ctx.receive), signing_send(ctx))
+        await request.app(request.scope, receive, signing_send(request))
         return
     response.enlist()
     try:
-        await ctx.app(ctx.scope, replay(body, ctx.receive), response.send)
+        await request.app(request.scope, receive, response.send)
     except Exception:
         await response.finish()
         raise
     await response.finish()
 
 
-def _show(ctx: RequestContext, message: Message | None, attached: Session | None) -> dict[str, Any]:
+def _expose_session(request: Request, message: Message | None, attached: Session | None) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
-    _put(ctx.scope, attached)
-    # Servers start the task that serves the whole connection in `initialize`, where nothing of one request may stick.
+    set_scope_session(request.scope, attached)
+    # Servers start the task that serves a whole connection in `initialize`, so do not leak per-request values into it.
     is_handshake = message is not None and message.method == INITIALIZE
     if attached is not None and not is_handshake:
         return {"mcp_session": attached}
-    ctx.scope[MISSING_SESSION_KEY] = missing = _missing_session(ctx, message)
-    return {MISSING_SESSION_KEY: missing, "mcp_correlation": None if is_handshake else ctx.scope.get("mcp_correlation")}
+    request.scope[MISSING_SESSION_KEY] = missing = _missing_session(request, message)
+    correlation = None if is_handshake else request.scope.get("mcp_correlation")
+    return {MISSING_SESSION_KEY: missing, "mcp_correlation": correlation}
 
 
-def _put(scope: Scope, session: Session | None) -> None:
+def set_scope_session(scope: Scope, session: Session | None) -> None:
+    """Put the session where applications look for it."""
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 
-async def prepare_message(ctx: RequestContext, message: Message, attached: Session | None) -> bytes:
-    """Return the body as the application gets it: without the session, and with our trace context."""
-    runtime = ctx.runtime
-    if runtime.rules.sep1364 is not None:
-        message = await _to_standard_message(ctx, message, runtime.rules.sep1364)
-    body = rewrite.without_session(message)
-    if body is not message.body:
-        ctx.set_content_length(body)
-    if runtime.correlate and message.kind is not RESPONSE:
-        label(ctx, message, attached)
-    return body if ctx.telemetry is None else ctx.carry_trace(body, ctx.telemetry.traceparent)
+async def prepare_message(request: Request, message: Message, attached: Session | None, dialects: Dialects) -> None:
+    """Make the body that the application gets: without credentials, and with our trace context."""
+    request.outgoing = message.body
+    for prepare in reversed(dialects.prepare):
+        await prepare(request)
+    if request.outgoing is not message.body:
+        request.set_content_length(request.outgoing)
+    if request.runtime.correlate and message.kind is not RESPONSE:
+        record_correlation(request, attached)
+    if request.telemetry is not None:
+        request.outgoing = request.carry_trace(request.outgoing, request.telemetry.traceparent)
 
 
-async def _to_standard_message(ctx: RequestContext, message: Message, sep1364: Sep1364) -> Message:
-    """Return a message without what SEP-1364 adds, after the confirmation that its client may have left out."""
-    pending, transport = ctx.runtime.unconfirmed, ctx.headers.first(SESSION_HEADER)
-    if transport is not None and transport in pending and message.method not in SESSIONLESS_METHODS:
-        # By the second alternative a client may leave the confirmation out; a server of today waits for it.
-        if message.method != CONFIRMATION:
-            await notify(ctx, CONFIRMATION)
-        pending.pop(transport, None)  # only now: a concurrent message must not overtake it
-    standard = sep1364.outgoing(message)
-    if standard is not message:
-        ctx.set_content_length(standard.body)
-    return standard
+def response_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Response | None:
+    """Return what changes or observes the response on its way out, or None if nothing does."""
+    observer, session = request.telemetry, request.session
+    changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
+    caller_scope = dict(request.scope)
+    if not changes:
+        if observer is None:
+            return None
+        return Response(request, request.send, observer=observer, passes_body=True, caller_scope=caller_scope)
+    request.demand_whole_answer()
+    response = Response(
+        *(request, request.send, message.id or b"", message),
+        rewrites=changes,
+        observer=observer,
+        caller_scope=caller_scope,
+    )
+    if session is not None:
+        response.request = StreamRequest(session.claims, message.id, message.label, request.server_id, session=session)
+        response.recheck_at = session.recheck_at
+    return response
 
 
-def _missing_session(ctx: RequestContext, message: Message | None) -> MissingSession | None:
-    if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS_METHODS):
+def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Rewrite]:
+    """Return what the answer to a request needs, in this order; a handshake may begin a session of any dialect."""
+    own = plan.credentials[0].dialect if plan.credentials and plan.action in _ECHOING else None
+    session = request.session if own is not None else None
+    if message.method not in HANDSHAKES:
+        return () if own is None or session is None else own.changes(request, session)
+    request.is_reached = any(reaches(request) for reaches in dialects.reaches)
+    changes: list[Rewrite] = [dialects.advertise]
+    for dialect in reversed(dialects.all):
+        changes += dialect.changes(request, session if dialect is own else None)
+    return changes
+
+
+def _missing_session(request: Request, message: Message | None) -> MissingSession | None:
+    if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS):
         return None
-    if ctx.session is not None:
-        return MissingSession(ctx.runtime, ctx.headers, message, "list")
-    if is_unseen(ctx.runtime.principal, ctx.scope, ctx.headers.by_name):
-        return MissingSession(ctx.runtime, ctx.headers, message, "unseen")
-    lacks_user = ctx.runtime.transport.principal_idle is not None and ctx.user is not ctx.principal
-    why: Why = "client" if lacks_user else "unnamed"
-    return MissingSession(ctx.runtime, ctx.headers, message, why, ctx.scope.get("scheme", "http"))
+    runtime, headers, absent = request.runtime, request.headers, request.absent
+    if request.session is not None:
+        return MissingSession(runtime, headers, message, absent, "list")
+    if is_unseen(runtime.principal, request.scope, headers.by_name):
+        return MissingSession(runtime, headers, message, absent, "unseen")
+    return MissingSession(runtime, headers, message, absent, scheme=request.scope.get("scheme", "http"))
 
 
 @contextmanager
-def _recorded(ctx: RequestContext, message: Message, decision: Decision, refused: Refusal | None) -> Iterator[None]:
+def _recorded(request: Request, message: Message, plan: Plan, refused: Refusal | None) -> Iterator[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
-    is_forwarded = refused is None and decision.action not in ANSWERED
-    claims = None if ctx.session is None else ctx.session.claims
+    is_forwarded = refused is None and plan.answers is None
+    claims = None if request.session is None else request.session.claims
     if refused is not None:
-        ids = () if decision.metadata is None else (decision.metadata.session_id,)
-        claims = refused_claims(ctx, refused, *ids, decision.header_token)
-    server_id = ctx.server_id if claims is None and not ctx.runtime.transport.bridges else None
-    begin, send = ctx.runtime.telemetry.recorder().begin, ctx.send
-    ctx.telemetry = begin(message, ctx.headers, ctx.scope, claims, is_forwarded=is_forwarded, server_id=server_id)
-    if ctx.telemetry is not None:
-        ctx.telemetry.store_fault = ctx.runtime.store_fault_since
+        claims = refused_claims(request, refused, *(credential.id for credential in plan.credentials))
+    server_id = request.server_id if claims is None and request.upstream_id is None else None
+    begin, send = request.runtime.telemetry.recorder().begin, request.send
+    request.telemetry = begin(
+        message, request.headers, request.scope, claims, is_forwarded=is_forwarded, server_id=server_id
+    )
+    if request.telemetry is not None:
+        request.telemetry.store_fault = request.runtime.store_fault_since
     observed = None
-    if not is_forwarded and ctx.telemetry is not None:
-        observed = Response(ctx, send, observer=ctx.telemetry, passes_body=True, signs_ids=False)
-        ctx.send = observed.send
+    if not is_forwarded and request.telemetry is not None:
+        observed = Response(request, send, observer=request.telemetry, passes_body=True, signs_ids=False)
+        request.send = observed.send
     try:
-        with ctx.telemetry or nullcontext():
+        with request.telemetry or nullcontext():
             yield
     finally:
-        ctx.send = send
+        request.send = send
         close_session(observed, None)

@@ -56,6 +56,7 @@ class Response(EndableResponse, eq=False):
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
+    new_session: ActiveSession | None = None  # that the headers name, if it was created with the answer
 
     async def send(self, event: ASGIMessage) -> None:
         """Take one event of the application."""
@@ -162,7 +163,8 @@ class Response(EndableResponse, eq=False):
 
     async def release(self) -> None:
         """Send what is pending, with the headers that name a new session."""
-        pending, self.pending = self.pending, []
+        pending = [*self.pending]
+        self.pending.clear()
         if self.extra_headers and pending[0]["type"] == "http.response.start":
             pending[0] = {**pending[0], "headers": [*pending[0]["headers"], *self.extra_headers]}
         await self.pass_on(*pending)

@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
-import msgspec
 from starlette.types import ASGIApp
 
 from .. import stores
-from .._protocol import decision
-from .._protocol.cookies import cookie_name
-from .._protocol.decision import Rules
 from .._protocol.labels import correlation_sources
-from .._protocol.policy import Policy
-from .._protocol.sep1364 import Sep1364
-from .._session.claims import COOKIE, Claims, RedactedRepr
+from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
@@ -37,8 +31,8 @@ from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink, plain_listener
 from .option_types import as_seconds
-from .options import DAY, Options
-from .principal import CreateLimit, PendingInitialized, PrincipalSessions, reader
+from .options import Options
+from .principal import CreateLimit, PrincipalSessions, reader
 from .resumption import ResumableCalls, Streams
 
 if TYPE_CHECKING:
@@ -47,19 +41,6 @@ if TYPE_CHECKING:
     from .background import Background
 
 _PROCESS: Final = secrets.token_bytes(16)
-
-
-class TransportRules(RedactedRepr, msgspec.Struct, frozen=True):
-    """How clients that do not name sessions themselves get one."""
-
-    header: bool  # whether clients whose server names no transport session get one of ours
-    cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
-    shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
-    principal_idle: int | None  # seconds that a principal's session is kept unused; None where there are none
-    leads_to_legacy: bool  # whether clients without cookies are led to the legacy era
-    lifetime: float
-    bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
-    keys_persistent: bool  # whether the keys outlive this process
 
 
 class Recording:
@@ -117,13 +98,12 @@ class Runtime:
         self.principal: Final = reader(options.principal)
         self.on_create: Final = options.on_create
         self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
-        self.serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until asked
-        self.led_to_legacy: Final = set[str]()  # runtimes of clients, as they are logged
         self.principals: Final = PrincipalSessions()
-        self.unconfirmed: Final = PendingInitialized()
         self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
 
         self.ring: Final = key_source(options.keys)  # returns the keys in force at a moment, Unix seconds
+        self.transport: Final = options.transport
+        self.keys_persistent: Final = not self.ring(self.clock()).ephemeral  # whether they outlive this process
         self.audience: Final = options.audience
         self.tokens: Final = Tokens(
             issuer=options.wire.issuer,
@@ -133,36 +113,7 @@ class Runtime:
         )
         self.event_ids: Final = EventIds(issuer=options.wire.issuer, audience=options.audience)
         self.telemetry: Final = Recording(app, options)
-        self._make_rules(options)
         self._open_store(options)
-
-    def _make_rules(self, options: Options) -> None:
-        """Make what decides about messages, and what clients learn of it."""
-        transport, persistent = options.transport, not self.ring(self.clock()).ephemeral
-        # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-        self.transport = TransportRules(
-            header=transport.header and persistent,
-            cookie_name=cookie_name(options.audience) if transport.cookie and persistent else None,
-            shares_cookies=transport.cookie == "shared",
-            principal_idle=(self.idle_timeout or DAY) if transport.principal and persistent else None,
-            leads_to_legacy=options.wire.era == "auto",
-            lifetime=as_seconds(transport.lifetime),
-            bridges=transport.bridge,
-            keys_persistent=persistent,
-        )
-        offered = decision.offered(options.wire.extensions, tracked=self.tracked)
-        self.rules = Rules(
-            subjects=decision.subjects(offered),
-            policy=Policy(options.require),
-            lists=options.wire.lists,
-            legacy_only=options.wire.era == "legacy",
-            fail_open=options.on_store_error == "allow",
-            bridges=self.transport.bridges,
-            reads_transport=self.transport.header or self.transport.bridges,
-            kind_of=lambda token: self.tokens.kind(self.ring(self.clock()), token),
-            sep1364=Sep1364.of(options.dialects),
-        )
-        self.settings = decision.settings(self.rules.policy.summary, offered)
 
     def _open_store(self, options: Options) -> None:
         """Make the store, and what ends and counts the sessions in it."""
@@ -172,10 +123,12 @@ class Runtime:
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
-        self.streams = Streams(store, self.clock)
-        self.calls = ResumableCalls()
+        self.streams: Streams = Streams(store, self.clock)
+        self.calls: ResumableCalls = ResumableCalls()
         on_end, emit = options.on_end, self.telemetry.emit
-        self.terminator = Terminator(store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock)
+        self.terminator: Terminator = Terminator(
+            store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock
+        )
         self.background_services: list[Background] = []
         if options.tracked is not None:
             interval = as_seconds(options.tracked.sweep_interval)
@@ -190,13 +143,17 @@ class Runtime:
 
             self.background_services.append(Watched(options, self.telemetry.feed, self.terminator))
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        """Ask the store how a session stands; where sessions are recorded, note that it is used."""
+    async def status(self, claims: Claims, *, is_offered: bool = False) -> SessionStatus:
+        """Ask the store how a session stands; if sessions are recorded, note that it is used."""
         if self.tracked:
             status = await self.store.touch(claims, idle_timeout=self.idle_timeout)
-            if claims.kind != COOKIE or status is not SessionStatus.UNKNOWN:
+            if not is_offered or status is not SessionStatus.UNKNOWN:
                 return status
-        return await self.store.status(claims)  # a cookie's is recorded when it begins
+        return await self.store.status(claims)  # an offered one is recorded at its first use
+
+    def kind_of(self, token: str) -> Kind | None:
+        """Return what a token may be used as, or None if it is not authentic."""
+        return self.tokens.kind(self.ring(self.clock()), token)
 
     @property
     def store_fault(self) -> str | None:

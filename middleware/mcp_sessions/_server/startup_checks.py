@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from starlette.routing import Mount, Route, Router
 
+from .._dialects.base import Dialects
 from ..stores._base import StoreScope
 from . import option_types
 from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
@@ -150,12 +151,12 @@ MEMORY_IS_VOLATILE: Final = (
 )
 
 
-def workers_error(runtime: Runtime, *, random_keys: bool) -> str | None:
+def workers_error(runtime: Runtime, dialects: Dialects, *, random_keys: bool) -> str | None:
     """Return why several workers must not serve these options, with the remedy; None where they may."""
-    count, rules = workers(), runtime.rules
+    count = workers()
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
-    keeps_state = rules.reads_transport or runtime.transport.cookie_name is not None or rules.sep1364 is not None
+    keeps_state = any(one.is_on and not one.carries_state for one in dialects.all)
     if count > 1 and runtime.store.scope is StoreScope.PROCESS and keeps_state:
         return MEMORY_STATE.format(count=count)
     return None
@@ -170,27 +171,20 @@ def log_memory(runtime: Runtime, *, random_keys: bool) -> None:
             _log.warning(MEMORY_IS_VOLATILE)
 
 
-def log_start(app: object, endpoint: str | None, runtime: Runtime) -> None:
-    transport, rules = runtime.transport, runtime.rules
-    ways = {
-        "by _meta": True,
-        "by Mcp-Session-Id": rules.reads_transport,
-        "by cookie": transport.cookie_name is not None,
-        "by principal": transport.principal_idle is not None,
-        "by SEP-1364": rules.sep1364 is not None,
-    }
+def log_start(app: object, endpoint: str | None, runtime: Runtime, dialects: Dialects) -> None:
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
     _log.info(
         "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
         "every path" if endpoint is None else endpoint,
         ascii(runtime.audience),
-        ", ".join(way for way, is_open in ways.items() if is_open),
+        ", ".join(dict.fromkeys(f"by {one.name}" for one in dialects.all if one.is_on)),
         getattr(runtime.store, "location", type(runtime.store).__name__),
         runtime.store.scope.value,
         "tracked" if runtime.tracked else "not tracked",
         signing,
         "".join(f", {kid} verifies" for kid in others),
     )
-    is_hidden = transport.header and not transport.bridges
+    transport = runtime.transport
+    is_hidden = transport.header and runtime.keys_persistent and not transport.bridge
     if is_hidden and any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
         _log.warning(STATEFUL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime, timezone
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, field
@@ -23,13 +23,14 @@ MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead o
 
 AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
-Kind = Literal["session", "transport", "cookie", "principal", "field", "beside"]
-SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
-TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
-COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
-PRINCIPAL: Final[Kind] = "principal"  # not named at all: found by its principal, and no token is of this kind
-FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
-COEXISTING: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
+Kind = str
+"""What a token may be used as (`knd`): each dialect has kinds of its own, and accepts no other."""
+SESSION: Final = "session"  # named in `_meta`; the only one whose client carries the state
+TRANSPORT: Final = "transport"  # named in the header, and where a dialect asks for it in the field, too
+COOKIE: Final = "cookie"  # named in a cookie alone
+PRINCIPAL: Final = "principal"  # not named at all: found by its principal, and no token is of this kind
+FIELD: Final = "field"  # named in the field of SEP-1364, and mirrored in the header
+COEXISTING: Final = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
 
 class RedactedRepr:
@@ -73,7 +74,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
     jti: _Random128
     issued_at: Annotated[float, Meta(ge=0, le=END_OF_TIME)] = field(name="iat")
     expires_at: Annotated[int, Meta(ge=0, le=END_OF_TIME)] = field(name="exp")
-    kind: Kind = field(name="knd")
+    kind: Annotated[str, Meta(min_length=1, max_length=32)] = field(name="knd")
     subject: _Random128 | None = field(default=None, name="sub")
     trace: _Trace | None = field(default=None, name="tp")
     client: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | None = field(default=None, name="cli")

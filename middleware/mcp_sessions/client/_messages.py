@@ -13,8 +13,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import CLIENT_CAPABILITIES_KEY, CLIENT_INFO_KEY, PROTOCOL_VERSION_KEY, SESSION_KEY
+from .._protocol.methods import INITIALIZE
 
 FORK: Final = "sessions/fork"
 LIST: Final = "sessions/list"

@@ -19,10 +19,8 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream, TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from .. import _errors
-from .._protocol.cookies import DISCOVER
-from .._protocol.decision import ADVERTISING, SESSIONLESS_METHODS
-from .._protocol.draft import CREATE, DELETE
 from .._protocol.jsonrpc import SESSION_KEY
+from .._protocol.methods import CREATE, DELETE, DISCOVER, HANDSHAKES, SESSIONLESS
 from . import _messages as messages
 from ._session import (
     ClientError,
@@ -95,11 +93,11 @@ class SessionRouter:
                     self._repeating[cancelled].cancel()
             await self._write.send(item)
             return
-        declares = self.offered is not False or message.method in ADVERTISING
+        declares = self.offered is not False or message.method in HANDSHAKES
         self._latest = messages.declaring_sessions(item) if declares else item
         self._client_info = messages.client_info(message) or self._client_info
         about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
-        sessionless = about_sessions or message.method in SESSIONLESS_METHODS
+        sessionless = about_sessions or message.method in SESSIONLESS
         await self._transmit(_Pending(self._latest, None if sessionless else self._current()))
 
     async def _transmit(self, request: _Pending) -> None:
@@ -192,7 +190,7 @@ class SessionRouter:
 
     async def _succeed(self, request: _Pending, item: Any, result: dict[str, Any]) -> Any:
         message = messages.body(request.item)
-        if message.method in ADVERTISING:
+        if message.method in HANDSHAKES:
             self.offered, self._extensions = messages.offer(result)
             return item
         if self.offered is False:

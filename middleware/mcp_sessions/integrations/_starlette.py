@@ -18,8 +18,8 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
 from .._errors import ConfigurationError, Refusal
+from .._server.environment import EndpointOptions, MiddlewareOptions
 from .._server.middleware import MCPSessionMiddleware
-from .._server.options import EndpointOptions, MiddlewareOptions
 from .._server.startup_checks import MISPLACED
 from .._server.workers import failing_once
 from .._session.keywords import check_keywords

@@ -20,8 +20,8 @@ from opentelemetry.context import Context, detach, get_current
 from opentelemetry.trace import Link, Span, StatusCode
 
 from .._errors import Refusal, SessionRequired
-from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
+from .._protocol.methods import INITIALIZE
 from .._session.functions import described, is_unfinished
 from . import _attributes as names
 from ._attributes import CALL, KnownNames

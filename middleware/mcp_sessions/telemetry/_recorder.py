@@ -19,10 +19,10 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span, 
 from starlette.types import Scope
 
 from .._errors import Refusal
-from .._protocol.draft import INITIALIZE
 from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
+from .._protocol.methods import INITIALIZE
 from .._session.claims import PRINCIPAL, Claims, RedactedRepr
 from .._session.events import SessionDeleted, SessionEvent
 from . import _attributes as names

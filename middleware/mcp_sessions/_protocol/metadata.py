@@ -1,13 +1,10 @@
-"""The data-layer sessions draft (2026-02-23), the dialect that is always on.
+"""The session metadata that requests and results carry, as the data-layer sessions draft (2026-02-23) writes it.
 
-A request names its session in `params._meta["io.modelcontextprotocol/session"]`, and a success in `result._meta`. The
-transport header of the legacy era names a token of another kind; neither is accepted in the place of the other.
-Sources: the draft; MCP 2025-11-25, Streamable HTTP, "Session Management".
+A request names its session in `params._meta["io.modelcontextprotocol/session"]`, and a success in `result._meta`.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -17,30 +14,8 @@ from .._errors import Refusal
 from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
+from .methods import INITIALIZE
 from .strict_json import DECODE_ERRORS, NULL, Names, few_members, has_no_other_members, members, string
-
-CREATE: Final = "sessions/create"
-DELETE: Final = "sessions/delete"
-INITIALIZE: Final = "initialize"
-
-
-class Subject(str, Enum):
-    """What a message is about, as decisions and dialects distinguish it."""
-
-    CREATE = "sessions/create"
-    DELETE = "sessions/delete"
-    FORK = "sessions/fork"
-    LIST_SESSIONS = "sessions/list"
-    TERMINATE = "SEP-1364's terminate"
-    CREATE_SEP1364 = "SEP-1364's create, which may name a session to renew"
-    MISPLACED = "one of the above without an id"
-    LIST = "a list"
-    REPLY = "a posted response"
-    OTHER = "anything else"
-
-
-ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, Subject.REPLY, Subject.OTHER}
-"""What concerns the session that the message names, whatever the header names."""
 
 
 class SessionMetadata(
@@ -93,21 +68,8 @@ def instant(seconds: float) -> str:
     return utc(int(seconds)).isoformat().replace("+00:00", "Z")
 
 
-def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:
-    """Whether a session header of ours names a transport session; else it mirrors the body.
-
-    The token is not looked at: whether it is authentic must not show before its owner is known. Where no header names a
-    transport session, one that does not mirror the body is refused.
-    """
-    if metadata is not None and header == metadata.session_id:
-        return False
-    if reads_transport:
-        return True
-    raise refusal("session_header_alone" if metadata is None else "session_header_mismatch")
-
-
-def speaks_draft(message: Message) -> bool:
-    """Whether a client states that it speaks the draft, in `initialize` or in its envelope, and so names sessions."""
+def declares_sessions(message: Message) -> bool:
+    """Return whether a client declares, in `initialize` or in its envelope, that it sends session ids itself."""
     if b"sessions" not in message.body and b"\\" not in message.body:  # which could escape a letter of it
         return False
     try:

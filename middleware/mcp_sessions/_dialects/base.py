@@ -1,0 +1,190 @@
+"""`Dialect`: one way in which clients identify a session, with everything that the core asks of it.
+
+For each request the core asks all dialects, in the order of the list in `__init__`: to take their credentials out of
+the headers (`extract`), whether they answer the request in place of the wrapped server (`answers`), and what identifies
+its session (`find`). The first credential found is that of the request's session; its dialect opens the session and
+changes the answer. Every hook has a default, so a small dialect is small, and a hook that no dialect has costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.types import ASGIApp
+
+from .._errors import Refusal
+from .._protocol.headers import Header
+from .._protocol.jsonrpc import Message
+from .._protocol.strict_json import join
+from .._server.active import ActiveSession
+from .._server.changes import Advertise
+from .._server.context import Request
+from .._server.credentials import NoCredential
+from .._server.minting import mint_for
+from .._server.response import Rewrite
+from .._server.sessions import open_session
+from .._session.claims import Kind, RedactedRepr
+
+Method = Callable[[Request], Awaitable[dict[str, Any]]]
+"""Answers a request: returns the members of its result, or raises the `Refusal` that is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How a dialect answers a request itself, once the wrapped server has admitted the caller.
+
+    Args:
+        method: What answers it.
+        session: Whether the message must carry a session, must not, or may.
+        reason: The reason of the refusal if it does not.
+        repeated: The members of the result that also stand beside it, in the envelope.
+    """
+
+    method: Method
+    session: Literal["required", "refused", "optional"] = "optional"
+    reason: str = "session_missing"
+    repeated: tuple[str, ...] = ()
+
+
+__all__ = ["Answers", "Credential", "Dialect", "Dialects", "NoCredential", "Request"]
+
+
+class Credential(RedactedRepr, msgspec.Struct, frozen=True):
+    """What identifies the session of a request, unverified."""
+
+    dialect: Dialect
+    id: str = ""  # the token; empty if the store remembers the session
+    kind: Kind = "session"  # what the token is used as
+    state: str | None = None  # the sealed state that came with it
+    in_message: bool = False  # it stands in the JSON-RPC message
+    owns_header: bool = False  # no other session may stand in the header `Mcp-Session-Id`
+    contradicted: bool = False  # the header contradicts it, which only its owner learns
+    beside: bool = False  # an earlier dialect found the request's session; this one is verified and nothing else
+
+
+class Dialect:
+    """One way in which clients identify a session.
+
+    Attributes:
+        name: The name of the dialect in the log and in the documentation.
+        carries_state: Whether its clients carry the session's state; the store has it otherwise.
+        has_token: Whether its clients hold a session id; the store remembers the session otherwise.
+        lifetime: Seconds from creation to expiry, or None for the deployment's `lifetime=`.
+        capability: What the dialect adds to `capabilities.sessions`.
+        kinds: What the tokens of this dialect may be used as.
+        is_always_sent: Whether clients send the credential with every request, also with those that have no body.
+        serves_streams: Whether a GET in a session of the header is a stream of the wrapped server.
+        is_on: Whether clients get sessions by this dialect; if not, it only refuses what it cannot accept.
+        reads_everything: Whether a message that passes unread would evade this dialect, whatever its content type.
+    """
+
+    name: str = ""
+    kinds: frozenset[str] = frozenset()
+    is_always_sent: bool = False
+    carries_state: bool = False
+    has_token: bool = True
+    lifetime: float | None = None
+    capability: Mapping[str, Any] = {}
+    serves_streams: bool = False
+    is_on: bool = True
+    reads_everything: bool = False
+
+    def extract(self, request: Request) -> None:
+        """Take credentials of this dialect out of the headers, before the body is read; websocket upgrades too."""
+
+    def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
+        """Return what is called in place of the wrapped server, by our own questions to it, too."""
+        return app
+
+    def answers(self, request: Request) -> Answers | None:
+        """Return how this dialect answers the request itself, or None if it does not."""
+        return None
+
+    async def before_discovery(self, request: Request) -> None:
+        """Refuse a `server/discover`, so that its client falls back to `initialize`; or let it pass."""
+
+    def reaches(self, request: Request) -> bool:
+        """Return whether the client of a handshake creates sessions in this way, so that it is offered no others."""
+        return False
+
+    def concerns(self, message: Message) -> bool:
+        """Return whether a message is about a session of this dialect: batches with one are refused."""
+        return False
+
+    def requires(self, request: Request, own: Credential | None) -> bool:
+        """Return whether this dialect demands another session than the one that the request carries, if any."""
+        return False
+
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+        """Return what identifies the session of the request, or why nothing does; None if it is not this dialect's.
+
+        Args:
+            request: The request.
+            earlier: What the dialects before this one have found.
+
+        Raises:
+            Refusal: The request contradicts itself, or what it carries cannot be read.
+        """
+        return None
+
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession | None:
+        """Return the live session of a token, or None if the request goes on without one.
+
+        Raises:
+            Refusal: It is not valid for this caller, or the store did not answer.
+        """
+        return await open_session(
+            *(request, credential.id, credential.kind),
+            state=credential.state,
+            carries_state=self.carries_state,
+            fail_open=fail_open,
+        )
+
+    async def prepare(self, request: Request) -> None:
+        """Change what the wrapped server gets: take the credential out of the body, or send it a notification first."""
+
+    async def create(self, request: Request, kind: Kind, **options: Any) -> ActiveSession:
+        """Create a session for the caller of a request, whose `token` its client then sends; see `minting.mint_for`.
+
+        Raises:
+            Refusal: The caller gets no session.
+        """
+        return await mint_for(request, self, kind, **options)
+
+    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+        """Return what the answer needs: with the session that this dialect opened, or None on a handshake."""
+        return ()
+
+    async def refuse(self, request: Request, error: Refusal) -> Header | None:
+        """Return a header that belongs to the refusal of a request whose session this dialect identified."""
+        return None
+
+
+class Dialects:
+    """The dialects of one deployment, in order of precedence, with the hooks that each has."""
+
+    def __init__(self, dialects: Iterable[Dialect], *, settings: Mapping[str, Any]) -> None:
+        """Args:
+        dialects: The dialects.
+        settings: `capabilities.experimental.sessions`, which tells clients what is required and offered.
+        """
+        self.all: Final = tuple(dialects)
+        self.extract: Final = self._hooks("extract")
+        self.wrap: Final = self._hooks("wrap")
+        self.answers: Final = self._hooks("answers")
+        self.before_discovery: Final = self._hooks("before_discovery")
+        self.reaches: Final = self._hooks("reaches")
+        self.concerns: Final = self._hooks("concerns")
+        self.requires: Final = self._hooks("requires")
+        self.find: Final = self._hooks("find")
+        self.prepare: Final = self._hooks("prepare")
+        capability = {name: value for one in self.all for name, value in one.capability.items()}
+        self.advertise: Final = Advertise(capability=join(capability), settings=join(settings))
+        self.reads_everything: Final = any(one.reads_everything for one in self.all)
+
+    def _hooks(self, name: str) -> tuple[Callable[..., Any], ...]:
+        """Return the methods of this name that dialects define themselves."""
+        return tuple(getattr(one, name) for one in self.all if getattr(type(one), name) is not getattr(Dialect, name))

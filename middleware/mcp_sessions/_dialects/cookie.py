@@ -1,0 +1,222 @@
+"""The cookie: clients of the modern era that keep cookies are in a session without speaking of any.
+
+The answer to `server/discover` sets a cookie with a token of a kind of its own, and later requests bring it back. The
+cookie only offers a session: many clients ask what a server can do and never come back, so the session is created at
+its first use. Two clients that share a cookie jar both get no session, since the second one sends `server/discover`
+with a live cookie: their conversations never merge. Our cookies never reach the wrapped server; all others do.
+Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite`, `__Secure-` and `__Host-`; W3C Fetch Metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from base64 import b32encode
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from .._errors import Refusal, SessionNotFound, StoreUnavailable
+from .._protocol.headers import Header, runtime_without_cookies
+from .._protocol.jsonrpc import RESPONSE
+from .._protocol.methods import DISCOVER
+from .._server import minting
+from .._server.active import ActiveSession
+from .._server.changes import SaveState
+from .._server.context import Request
+from .._server.response import Response, Rewrite
+from .._server.sessions import open_session
+from .._session.claims import COOKIE
+from .base import Credential, Dialect, NoCredential
+
+HEADER: Final = b"cookie"
+SHARED_JAR: Final = "shared"
+"""The value that names no session, once two clients were seen to share one jar of cookies."""
+UNREADABLE: Final = ""
+"""What stands for a cookie of ours that is given more than once: a session id that is never valid."""
+_HOST, _SECURE = b"__Host-", b"__Secure-"  # with the former, no other host of the site can set the cookie
+_WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
+_SHARES: Final = NoCredential(
+    "it shares its HTTP client, and so a cookie jar, with another MCP client",
+    f'give each an HTTP client of its own, {_WRAP}, or set TransportSessions(cookie="shared")',
+    "cookie_jar_shared",
+)
+_NO_JAR: Final = NoCredential("its runtime keeps no cookies", 'set wire=Wire(era="auto")')
+_NONE: Final = NoCredential(
+    "it keeps no cookies, or sent no server/discover", f'{_WRAP}, or set wire=Wire(era="legacy")'
+)
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+class Cookie(Dialect):
+    """A cookie that the answer to `server/discover` sets.
+
+    Args:
+        audience: The deployment: servers on one host differ by it.
+        shared: Whether all clients that share a cookie jar are one conversation.
+        lifetime: Seconds from creation to expiry.
+    """
+
+    name: str = "cookie"
+    kinds: frozenset[str] = frozenset({COOKIE})
+    is_always_sent: bool = True
+
+    def __init__(self, audience: str, *, shared: bool, lifetime: float) -> None:
+        self._cookie: Final = cookie_name(audience)
+        self._shared: Final = shared
+        self.lifetime = lifetime
+
+    def extract(self, request: Request) -> None:
+        """Take our cookie out of the headers; it counts in the modern era, and not from other sites."""
+        if HEADER not in request.headers.by_name:
+            return
+        value, request.scope["headers"] = pop_session_cookie(
+            request.scope["headers"], self._cookie, path=request.client_path, secure=request.is_secure
+        )
+        if value is not None and request.headers.is_modern and request.is_own_page:
+            request.credentials[self.name] = value
+
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+        """Return the session of the cookie, in which neither `server/discover` nor a method of a dialect is."""
+        message = request.message
+        value = request.credentials.get(self.name)
+        if message is None:
+            return None if value in {None, SHARED_JAR} else Credential(self, value, COOKIE)
+        if earlier or not request.headers.is_modern:
+            return None
+        if value == SHARED_JAR:
+            return _SHARES
+        if value is None:
+            return _NONE if runtime_without_cookies(request.headers) is None else _NO_JAR
+        is_outside = message.method == DISCOVER or message.kind is RESPONSE or request.is_answered
+        return None if is_outside else Credential(self, value, COOKIE)
+
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+        """Load the session, and create it at its first use."""
+        session = await open_session(request, credential.id, COOKIE, is_offered=True, fail_open=fail_open)
+        if request.attaches and not session.has_begun:
+            await minting.activate(session, request.scope)
+        return session
+
+    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+        """Store the state of a session that was attached; offer one with the answer to `server/discover`."""
+        if session is not None:
+            return (SaveState(session=session),) if request.attaches else ()
+        if request.current_message.method != DISCOVER or request.is_reached:
+            return ()
+        may_offer = request.headers.is_modern and request.is_own_page
+        return (Offer(defers_start=True, cookie=self),) if may_offer else ()
+
+    async def refuse(self, request: Request, error: Refusal) -> Header | None:
+        """Return a new cookie in place of a dead one, since its client does not know that it has one."""
+        return await self.offer(request) if isinstance(error, SessionNotFound) else None
+
+    async def offer(self, request: Request) -> Header | None:
+        """Return a cookie that offers a session, or None if the caller gets none. Nothing is stored or counted."""
+        runtime, message = request.runtime, request.message
+        try:
+            await runtime.store.open()
+            offered = minting.new_session(request, self, COOKIE)
+        except Refusal as reason:
+            request.record_refused(reason, None if message is None else message.label)
+            return None
+        with suppress(StoreUnavailable):
+            await runtime.store.register_at_epoch(offered.claims)
+        return self._header(request, runtime.tokens.mint(offered.ring, offered.claims))
+
+    async def renewed(self, request: Request) -> Header | None:
+        """Return the cookie for the answer to `server/discover`, or None if its client keeps what it has."""
+        value = request.credentials.get(self.name)
+        if value == SHARED_JAR and not self._shared:
+            return None
+        if value is None:
+            return await self.offer(request)
+        try:
+            await open_session(request, value, COOKIE, is_offered=True)
+        except SessionNotFound:
+            return await self.offer(request)
+        except StoreUnavailable:
+            pass  # to take it for dead could give one client the session of another
+        if self._shared:
+            return None
+        _log.warning(
+            "two MCP clients share one cookie jar, so neither has a session: give each an HTTP client of its own, wrap "
+            'them with with_sessions, or set TransportSessions(cookie="shared") where they are one conversation'
+        )
+        return self._header(request, SHARED_JAR)
+
+    def _header(self, request: Request, value: str) -> Header:
+        return set_cookie(self._cookie, value, path=request.client_path, secure=request.is_secure)
+
+
+class Offer(Rewrite, kw_only=True):
+    """The cookie that a successful answer to `server/discover` sets."""
+
+    cookie: Cookie
+
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        """Add the cookie to the headers once the success is seen; the text stays."""
+        if self.defers_start and response.is_answer(text):
+            self.defers_start = False
+            header = await self.cookie.renewed(response.ctx)
+            response.extra_headers += () if header is None else (header,)
+        return None
+
+
+def cookie_name(audience: str) -> bytes:
+    """Return the name of the cookie without its prefix; deployments on one host differ by their audience."""
+    digest = hashlib.sha256(b"mcp-sessions/1/cookie/" + audience.encode()).digest()
+    return b"mcp-session-" + b32encode(digest[:5]).lower()
+
+
+def pop_session_cookie(
+    headers: Iterable[Header], name: bytes, *, path: str, secure: bool
+) -> tuple[str | None, list[Header]]:
+    """Return the value of our cookie, or None, and the headers without it.
+
+    Those with another prefix are taken out as well and never read: over plain text, or on another host of the site,
+    anybody could have set them.
+
+    Args:
+        headers: The headers of the request.
+        name: The name of our cookie, without its prefix.
+        path: The endpoint as its clients see it, percent-encoded.
+        secure: Whether the request came by https.
+    """
+    values, kept = list[bytes](), list[Header]()
+    read = _prefix(path, secure=secure) + name
+    for header in headers:
+        if header[0] == HEADER and name in header[1]:
+            others = []
+            for pair in header[1].split(b";"):
+                key, _, value = pair.strip().partition(b"=")
+                if key.rstrip() == read:
+                    values.append(value.strip())
+                elif key.rstrip() not in {name, _SECURE + name, _HOST + name}:
+                    others.append(pair.strip())
+            header = (HEADER, b"; ".join(others))  # noqa: PLW2901  # what is left of it
+            if not others:
+                continue
+        kept.append(header)
+    if not values:
+        return None, kept
+    return values[0].decode("latin-1") if len(values) == 1 else UNREADABLE, kept
+
+
+def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:
+    """Return the header that sets our cookie until its client is closed; the token holds when the session ends.
+
+    Args:
+        name: The name of our cookie, without its prefix.
+        value: A token, or `SHARED_JAR`.
+        path: The endpoint as its clients see it, percent-encoded.
+        secure: Whether the request came by https.
+    """
+    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), b"; Secure" if secure else b"")
+    return b"set-cookie", _prefix(path, secure=secure) + name + b"=" + value.encode("ascii") + attributes
+
+
+def _prefix(path: str, *, secure: bool) -> bytes:
+    if not secure:
+        return b""
+    return _HOST if path == "/" else _SECURE  # `__Host-` is for the whole host

@@ -1,0 +1,305 @@
+"""The transport header: clients of the legacy era send the `Mcp-Session-Id` that the answer to `initialize` named.
+
+A stateless server names none, so ours stands there. A server that keeps transport sessions of its own is bridged: its
+id travels sealed inside ours, and is put in the place of ours for the server, and taken out for the client. Two clients
+never share one of the server's sessions, since each of ours is created for one of them. A session that `initialize`
+begins is created when the server's success is seen, not before.
+Sources: MCP 2025-11-25, Streamable HTTP, "Session Management"; the data-layer sessions draft for the mirrored header.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_hex
+from typing import Final
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
+
+from .._errors import Refusal, SessionNotFound
+from .._protocol.headers import SESSION_HEADER, VERSION, edit, runtime_without_cookies, single_header
+from .._protocol.jsonrpc import REQUEST
+from .._protocol.metadata import declares_sessions
+from .._protocol.methods import INITIALIZE
+from .._protocol.strict_json import join
+from .._refusals import refusal
+from .._server.active import ActiveSession
+from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope
+from .._server.body import replay
+from .._server.changes import SaveState
+from .._server.context import Request, session_header_values
+from .._server.minting import mint_for
+from .._server.response import Response, Rewrite
+from .._server.sessions import open_session
+from .._session.claims import TRANSPORT, RedactedRepr, looks_like_session_id
+from .._tokens import seal
+from .base import Credential, Dialect, NoCredential
+
+_MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answers, past its guards, to one without an id
+_AUTHENTIC_BUT_DEAD: Final = frozenset(
+    {"expired", "ended", "store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"}
+)
+_WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
+_OFF: Final = NoCredential("sessions by the transport header are off", 'set transport="auto"')
+_SERVERS_OWN: Final = NoCredential(
+    "the wrapped server keeps transport sessions of its own",
+    "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)",
+)
+_NONE: Final = NoCredential("it sent no Mcp-Session-Id", _WRAP)
+_INITIALIZE: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "mcp-sessions", "version": "0"},
+}
+_SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
+"""Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
+CROSSING: Final = "crossing"
+"""Under this name a request notes how it crosses the bridge."""
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+@dataclass(eq=False, repr=False)
+class Crossing(RedactedRepr):
+    """How one request crosses the bridge."""
+
+    client_id: str = ""  # our id, a credential
+    server_id: str = ""  # the server's, once it is known
+    begins: bool = False  # an `initialize` that may begin a session of the server
+    session: ActiveSession | None = None  # ours, once it is created for the server's
+    is_orphaned: bool = False  # no client holds the server's, since ours was refused
+
+
+class Transport(Dialect):
+    """The header `Mcp-Session-Id`, with or without a bridge.
+
+    Args:
+        names: Whether clients whose server names no transport session get one of ours.
+        bridges: Whether clients of a server that keeps transport sessions see our ids in place of its own.
+        lifetime: Seconds from creation to expiry.
+        leads: Whether modern clients that keep no cookies are led to the legacy era (`era="auto"`).
+    """
+
+    name: str = "Mcp-Session-Id"
+    kinds: frozenset[str] = frozenset({TRANSPORT})
+    is_always_sent: bool = True
+
+    def __init__(self, *, names: bool, bridges: bool, lifetime: float, leads: bool = False) -> None:
+        self._names: Final = names
+        self._leads: Final = leads
+        self._serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until known
+        self._led: Final = set[str]()  # runtimes of clients, as they are logged
+        self._bridges: Final = bridges
+        self.is_on = names or bridges
+        self.reads_everything = self.serves_streams = bridges
+        self.lifetime = lifetime
+
+    def extract(self, request: Request) -> None:
+        """Take our id out of the headers.
+
+        Raises:
+            Refusal: There are several, and two readers may take different ones.
+        """
+        headers = request.headers
+        if SESSION_HEADER not in headers.by_name:
+            return
+        if self._bridges:  # until it is known to be ours, the server sees the request without any id
+            request.admitting_statuses = _MISSING_SESSION
+        copies = headers.all(SESSION_HEADER)
+        if self._bridges or any(map(looks_like_session_id, copies)):
+            request.edit_headers({SESSION_HEADER})
+            headers.session_id = single_header(copies)
+        else:
+            single_header(copies)
+
+    def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
+        """Let the request cross the bridge."""
+        return partial(call_upstream, request, app) if self._bridges else app
+
+    async def before_discovery(self, request: Request) -> None:
+        """Refuse the `server/discover` of a client that gets a session in the legacy era only.
+
+        Refused as a legacy server refuses it, every such client that was tried falls back. The server is asked before,
+        once per process and in the name of the caller, whether `initialize` leads anywhere: its discover result does
+        not say.
+        """
+        message = request.current_message
+        product = runtime_without_cookies(request.headers) if self._leads else None
+        if (
+            product is None
+            or message.kind is not REQUEST
+            or not request.headers.is_modern
+            or declares_sessions(message)
+        ):
+            return
+        if self._serves_legacy is None:
+            self._serves_legacy = await self._ask_for_legacy(request)
+        if not self._serves_legacy:
+            return
+        if product not in self._led:
+            self._led.add(product)
+            _log.info('era="auto": clients on %s keep no cookies, so they are led to the legacy era', product)
+        raise refusal("discovery_refused")
+
+    async def _ask_for_legacy(self, request: Request) -> bool | None:
+        """Ask whether `initialize` begins a session of ours; None unless the server itself says yes or no.
+
+        Guards answer a caller that they do not admit in any way: with 421 for a wrong `Host`, with a page, with a
+        redirect.
+        """
+        request_id = b'"era-%b"' % token_hex(8).encode()
+        body = join({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "method": INITIALIZE, "params": _INITIALIZE})
+        question, recorder = probe_scope(request.scope, body), ResponseRecorder(request_id)
+        question["headers"] = edit(question["headers"], drop=(VERSION, SESSION_HEADER))
+        request.notes[CROSSING] = Crossing(begins=True, is_orphaned=True)  # by which a session that begins ends at once
+        await probe_app(request.app, question, replay(body, request.receive), recorder)
+        del request.notes[CROSSING]
+        if not recorder.succeeded:
+            return False if recorder.error_code in _SPEAKS_OTHERWISE else None
+        own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
+        if own:  # the server keeps transport sessions, and a client gets none of ours beside them
+            await end_upstream(request.app, question, request.receive, own[0])
+        return not own and self.is_on
+
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+        """Return the session of the header, unless the header repeats the message's, or belongs to it.
+
+        The token is not looked at: whether it is authentic must not show before its owner is known.
+        """
+        header, message = request.headers.session_id, request.message
+        if message is not None and message.method == INITIALIZE:  # it begins anew, whatever it carries
+            return None
+        own = earlier[0] if earlier else None
+        if header is None:
+            return None if own is not None or message is None else self._why_none(request)
+        if own is not None and (own.owns_header or own.id == header):
+            return None
+        if not self.is_on:
+            raise refusal("session_header_alone" if own is None else "session_header_mismatch")
+        return Credential(self, header, TRANSPORT, beside=own is not None)
+
+    def _why_none(self, request: Request) -> NoCredential | None:
+        if request.headers.is_modern:
+            return None
+        if not self.is_on:
+            return _OFF
+        return _SERVERS_OWN if SESSION_HEADER in request.headers.by_name else _NONE
+
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+        """Load the session, or refuse with 404, which makes clients begin anew; beside another session, with 400."""
+        try:
+            session = await open_session(request, credential.id, TRANSPORT, fail_open=fail_open)
+        except SessionNotFound as error:
+            if credential.beside and error.reason not in _AUTHENTIC_BUT_DEAD:
+                raise refusal("session_header_mismatch", ref=error.ref) from None
+            error.http_status = 404
+            raise
+        if self._bridges:
+            cross(request, session)
+        return session
+
+    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+        """Store the session's state; name a new session with the answer to `initialize`."""
+        if session is not None:
+            return (SaveState(session=session),)
+        message = request.message
+        if message is None or message.method != INITIALIZE:
+            return ()
+        if self._bridges:  # unless it continues a session that it has
+            return () if CROSSING in request.notes else (NameSession(defers_start=True, transport=self),)
+        return (NameSession(defers_start=True, transport=self),) if self.may_name(request) else ()
+
+    async def prepare(self, request: Request) -> None:
+        """Let an `initialize` begin a session of the wrapped server."""
+        if self._bridges and request.current_message.method == INITIALIZE:
+            request.notes.setdefault(CROSSING, Crossing(begins=True))
+
+    def may_name(self, request: Request) -> bool:
+        """Return whether the answer to `initialize` may name a new session of ours."""
+        return self._names and not request.headers.is_modern and not request.is_reached
+
+
+class NameSession(Rewrite, kw_only=True):
+    """A new session, named in the headers of the successful answer to `initialize`."""
+
+    transport: Transport
+
+    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+        """Name the session once the success is seen, whose text stays; if there is none, the answer leaves without."""
+        if not self.defers_start or not response.is_answer(text):
+            return None
+        self.defers_start = False
+        request = response.ctx
+        crossing: Crossing | None = request.notes.get(CROSSING)
+        if crossing is not None and crossing.server_id:
+            await self._name_bridged(crossing, response)
+        elif self.transport.may_name(request):
+            try:
+                response.name((await mint_for(request, self.transport, TRANSPORT)).token)
+            except Refusal as refused:
+                request.record_refused(refused, INITIALIZE)
+        return None
+
+    async def _name_bridged(self, crossing: Crossing, response: Response) -> None:
+        """Name our session, with the server's id sealed inside; if none can be created, refuse instead."""
+        request = response.ctx
+        try:
+            made = await mint_for(request, self.transport, TRANSPORT, server_id=crossing.server_id)
+        except Refusal as refused:
+            crossing.is_orphaned = True
+            await response.refuse(refused)
+        else:
+            response.new_session = made
+            response.name(made.token)
+
+
+# --- the bridge ---
+
+
+def cross(request: Request, session: ActiveSession) -> None:
+    """Let a request reach the server's session that is sealed in one of ours."""
+    assert session.verified is not None
+    server_id = seal.open_upstream(session.verified.key, session.claims)
+    if server_id is not None:
+        request.notes[CROSSING] = Crossing(session.token, server_id)
+        request.upstream_id = server_id
+        request.admitting_statuses = frozenset()
+
+
+async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call the wrapped server with its own id in place of ours, and let its response leave with ours in place of its.
+
+    A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
+    request reaches the server without an id, and its client sees none.
+    """
+    crossing: Crossing | None = request.notes.get(CROSSING)
+    if crossing is not None and not crossing.begins:
+        scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, crossing.server_id.encode("ascii"))]}
+
+    async def translate(event: ASGIMessage) -> None:
+        if event["type"] == "http.response.start":
+            event = _translated(crossing, event)
+            if crossing is not None and crossing.server_id:
+                request.upstream_id = crossing.server_id  # for which the ids of events are signed
+        await send(event)
+
+    await app(scope, receive, translate)
+    if crossing is not None and crossing.is_orphaned and crossing.server_id:
+        await end_upstream(app, scope, receive, crossing.server_id)  # no client will ever use it
+
+
+def _translated(crossing: Crossing | None, start: ASGIMessage) -> ASGIMessage:
+    """Return the start of a response with our id or none in place of the server's, which an `initialize` keeps."""
+    ids = session_header_values(start)
+    headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() != SESSION_HEADER]
+    if crossing is not None and not crossing.begins and ids == [crossing.server_id]:
+        headers.append((SESSION_HEADER, crossing.client_id.encode("ascii")))
+    elif crossing is not None and crossing.begins and len(ids) == 1:
+        if seal.can_carry(ids[0]):
+            crossing.server_id = ids[0]
+        else:
+            _log.error("the server's transport id is not visible ASCII, or too long, so its client cannot get it")
+    return {**start, "headers": headers}

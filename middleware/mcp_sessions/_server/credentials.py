@@ -1,0 +1,20 @@
+"""`NoCredential`: why nothing identifies the session of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NoCredential:
+    """Why nothing identifies the session of a request, for refusals, the log and `require_session()`.
+
+    Args:
+        cause: Why there is none, as the end of a sentence about the client.
+        remedy: What to do about it.
+        reason: The reason of the refusal if a session is required.
+    """
+
+    cause: str
+    remedy: str
+    reason: str = "required"

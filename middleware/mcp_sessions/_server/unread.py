@@ -1,0 +1,225 @@
+"""Requests without a body: DELETE, which ends a session, and GET, which listens or resumes a stream.
+
+A stateless server would keep a GET open and never write to it, so a client with one of our ids learns that there is no
+stream. A client that resumes a stream (`Last-Event-ID`) is served neither the results of a session that has ended, nor
+a stream of another session, transport session or caller.
+Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from starlette.types import Send
+
+from .._dialects.base import Credential, Dialect, Dialects
+from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
+from .._protocol.headers import LAST_EVENT_ID
+from .._session.claims import Claims, Kind
+from .._tokens.event_ids import EventId
+from ..stores._base import LIVE
+from .active import ActiveSession
+from .answers import (
+    may_delete,
+    record_unparsed_refusal,
+    refuse_unread,
+    send_refusal_without_id,
+    send_status,
+)
+from .changes import MakePrivate
+from .context import Request
+from .current import without_session
+from .decide import find_credentials
+from .event_ids import signing_send
+from .response import Response, close_session
+from .resumption import StreamRequest, refusal_for_status
+from .sessions import RECHECK_AFTER, refused_claims
+
+_METHOD_NOT_ALLOWED: Final = 405
+_GONE: Final = 404  # what a server answers for a stream or a session that it does not have
+
+
+async def handle_unread(request: Request, dialects: Dialects) -> None:
+    """Handle a request whose body is not read: no POST, or one that cannot be MCP."""
+    headers, runtime = request.headers, request.runtime
+    if headers.session_id is not None:
+        await _answer(request, headers.session_id, dialects)
+        return
+    if request.server_id is not None and runtime.telemetry.is_recording():
+        runtime.telemetry.recorder().name_request(request.server_id, request.scope)
+    if headers.event_id is not None:
+        await _resume(request, headers.event_id, None, dialects)
+    else:
+        await _pass(request, signing_send(request))
+
+
+async def _answer(request: Request, header: str, dialects: Dialects) -> None:
+    """Answer a request without a body whose header names a session of ours."""
+    runtime, method, event_id, session = request.runtime, request.scope["method"], request.headers.event_id, None
+    try:
+        credential, *_ = find_credentials(request, dialects)
+        if (
+            method == "DELETE"
+            or event_id is not None
+            or (method == "GET" and any(one.serves_streams for one in dialects.all))
+        ):
+            session = await credential.dialect.open(request, credential, fail_open=False)
+    except Refusal as refusal:
+        if isinstance(refusal, SessionNotFound):
+            refusal.http_status = _GONE
+        await refuse_unread(request, refusal)
+        return
+    claims = _verified_claims(request, header, credential.kind) if session is None else session.claims
+    is_recording = runtime.telemetry.is_recording()
+    naming: AbstractContextManager[None] = nullcontext()
+    if claims is not None and is_recording:
+        naming = runtime.telemetry.recorder().name_request(claims, request.scope)
+    if session is not None and method == "DELETE":
+        with naming:
+            await _delete(request, session)
+    elif session is not None and event_id is not None:
+        await _resume(request, event_id, session.claims, dialects)
+    elif session is not None and request.upstream_id is not None:
+        await _listen(request, StreamRequest(session.claims, None, "GET", request.upstream_id))
+    else:
+        await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
+
+
+def _verified_claims(request: Request, session_id: str, kind: Kind) -> Claims | None:
+    """Return the claims of a valid session id, or report a stolen or forged one; every id gets the same answer."""
+    runtime, now = request.runtime, request.runtime.clock()
+    try:
+        return runtime.tokens.verify(
+            runtime.ring(now), session_id, now=now, principal=request.principal, kind=kind
+        ).claims
+    except SessionNotFound as refusal:
+        record_unparsed_refusal(request, refusal, refused_claims(request, refusal, session_id), request.scope["method"])
+        return None
+
+
+async def _delete(request: Request, session: ActiveSession) -> None:
+    # The server ends its own calls when it is asked, before ours end with an error.
+    with request.runtime.streams.ending(session.claims.ref):
+        # A server that has forgotten its own session has nothing left to end.
+        if not await may_delete(request, frozenset() if request.upstream_id is None else frozenset({_GONE})):
+            return
+        try:
+            await session.end("deleted")
+        except StoreUnavailable as refusal:
+            await send_refusal_without_id(request, refusal)
+        else:
+            await send_status(request.send, 200)
+
+
+async def _resume(request: Request, event_id: str, named: Claims | None, dialects: Dialects) -> None:
+    """Resume the stream of an event, for a call that names a live session of ours in its header, or None.
+
+    Servers find an event by its id alone, so each of these ids must be authentic, and must belong to the caller, to the
+    transport session and to the session of the request.
+    """
+    runtime = request.runtime
+    try:
+        event, is_same_transport = runtime.event_ids.verify(runtime.ring(runtime.clock()), event_id, request.server_id)
+    except SessionNotFound as refusal:
+        await _refuse_event(request, refusal, None)
+        return
+    claims = runtime.event_ids.claims(event)
+    if not (is_same_transport and _is_callers(request, event) and _may_resume(request, claims, named, dialects)):
+        await _refuse_event(
+            request, SessionNotFound("event_foreign", ref=None if claims is None else claims.ref), claims
+        )
+        return
+    call = None
+    if claims is not None:
+        call = runtime.calls.find(event.call)
+        if call is None:  # another process runs the call, or has run it
+            rewrites = (MakePrivate(),)
+            call = StreamRequest(claims, event.request_id, "GET", request.server_id, rewrites=rewrites, call=event.call)
+        call.answered = call.answered or event.answered
+    if not event.value:  # the middleware ended the stream
+        await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))
+        return
+    request.edit_headers(set(), (LAST_EVENT_ID, event.value.strip(b" \t")))  # as a server reads a header
+    if call is None:
+        await _pass(request, signing_send(request))
+    else:
+        await _listen(request, call)
+
+
+async def _refuse_event(request: Request, refusal: SessionNotFound, claims: Claims | None) -> None:
+    refusal.http_status = _GONE
+    await send_refusal_without_id(request, refusal, claims, "GET")
+
+
+def _is_callers(request: Request, event: EventId) -> bool:
+    principal = request.principal
+    if principal is None:
+        return event.subject is None
+    return event.subject in request.runtime.ring(request.runtime.clock()).subjects(principal)
+
+
+def _may_resume(request: Request, claims: Claims | None, named: Claims | None, dialects: Dialects) -> bool:
+    """Return whether a request is in the session of an event, as far as its client can say so without a body.
+
+    Clients that send their session in messages need not repeat it, since they hold an id that was signed for it. The
+    wrapped server's own transport session is checked before, and a remembered session is found by the caller alone.
+    """
+    if claims is None:
+        return True
+    if named is not None and named.ref == claims.ref:
+        return True
+    for one in dialects.all:
+        if one.is_always_sent and claims.kind in one.kinds:
+            return _sent_ref(request, one) == claims.ref
+    return named is None or request.upstream_id is not None
+
+
+def _sent_ref(request: Request, dialect: Dialect) -> str | None:
+    credential = dialect.find(request, ())
+    if not isinstance(credential, Credential):
+        return None
+    claims = _verified_claims(request, credential.id, credential.kind)
+    return None if claims is None else claims.ref
+
+
+async def _listen(request: Request, call: StreamRequest) -> None:
+    """Serve the stream of a call, which may have ended by now, while its session lives."""
+    try:
+        if call.answered or not call.ended_its_session:  # a call that ended it gets its answer, once
+            await _check_live(request, call.claims)
+    except StoreUnavailable as refusal:
+        await send_refusal_without_id(request, refusal, call.claims, call.label)
+        return
+    except SessionNotFound as refusal:
+        refusal.http_status = _GONE
+        if call.answered:
+            await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
+        else:
+            await send_refusal_without_id(request, refusal, call.claims, call.label)
+        return
+    request.demand_whole_answer()
+    recheck_at = request.runtime.clock() + RECHECK_AFTER
+    response = Response(
+        request, request.send, call.id or b"", request=call, recheck_at=recheck_at, rewrites=call.rewrites
+    )
+    response.enlist()
+    try:
+        await _pass(request, response.send)
+        await response.finish()
+    finally:
+        close_session(response, None)
+
+
+async def _pass(request: Request, send: Send) -> None:
+    """Call the application for a request outside of sessions."""
+    with without_session(request.scope):
+        await request.app(request.scope, request.receive, send)
+
+
+async def _check_live(request: Request, claims: Claims) -> None:
+    status = await request.runtime.status(claims)
+    if status is not LIVE:
+        raise refusal_for_status(status, claims)
+    if not request.runtime.clock() < claims.expires_at:
+        raise SessionExpired(ref=claims.ref)
