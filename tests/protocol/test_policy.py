@@ -177,3 +177,11 @@ def test_a_wrong_option_is_refused_with_the_remedy(require: Any, remedy: str) ->
     """At construction, so that no server starts with a rule that is not the one its author meant."""
     with pytest.raises(ConfigurationError, match=remedy):
         Policy(require)
+
+
+@pytest.mark.xfail(strict=True, reason="a rule may name URIs")
+@pytest.mark.parametrize("method", ["resources/read", "resources/subscribe", "resources/unsubscribe"])
+@pytest.mark.parametrize("uri", ["res://cart/1", "res:a", "https://example.com/a"])
+def test_rules_by_uri_are_refused(method: str, uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"rules by URI could be evaded.* write True"):
+        Policy({method: [uri]})
