@@ -183,8 +183,7 @@ MUTANTS: Final = {
     "policy-unread-name": Mutant(
         POLICY, "(name := target()) is None or name in wanted", "(name := target()) in wanted", POLICIES
     ),
-    "policy-spelling": Mutant(POLICY, "not PLAIN_URI.fullmatch(uri) or _resource", "_resource", POLICIES),
-    "policy-case": Mutant(POLICY, "maxsplit=1)[0].casefold()", "maxsplit=1)[0]", POLICIES),
+    "policy-uris": Mutant(POLICY, 'if TARGETS.get(method) == "uri":', "if False:", POLICIES),
     "policy-judge": Mutant(POLICY, "if isinstance(answer, bool):\n", "if True:\n", POLICIES),
     "policy-any-type": Mutant(
         "_server/middleware.py",
@@ -246,12 +245,6 @@ MUTANTS: Final = {
         "return DISPATCHES % (name, method, name)",
         "return None",
         "integration/test_named_rules.py",
-    ),
-    "policy-templates": Mutant(
-        "_server/rule_checks.py",
-        "return TEMPLATED % (uri, template)",
-        "return None",
-        "integration/test_lifespans.py",
     ),
     "legacy-unproven": Mutant(
         "_dialects/transport.py",

@@ -6,7 +6,6 @@ Source: the data-layer sessions draft, where a server may require a session.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -67,13 +66,10 @@ class Policy:
             - `"never"`: nothing needs a session.
             - `"always"`: all but `HANDSHAKE_METHODS`, `SESSION_METHODS`, `DISCOVERY_METHODS` and `NOTIFICATIONS`.
             - `{"tools/call", "prompts/get"}`: messages with these methods do.
-            - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names. A message whose
-              name cannot be read counts as named, and so does a resource URI in a spelling that is not `PLAIN_URI`.
-              URIs are compared without query and fragment, which servers do not read where a template has none.
-              A rule by URI holds for a fixed resource. A template serves one thing under many spellings (`7`, `07`), so
-              a rule that names an instance of one is refused at the start, where the server's templates can be seen.
-              So is a misspelt name, if the server lists what it has, and a tool of FastMCP that runs others by name,
-              unless a rule names it, too.
+            - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names of tools or prompts. A
+              message whose name cannot be read counts as named. Resources are not named: a server serves one under many
+              URIs. A misspelt name is refused at the start, if the server lists what it has, and so is a tool of
+              FastMCP that runs others by name, unless a rule names it, too.
             - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:
@@ -141,26 +137,6 @@ def _judged(judge: Callable[..., object]) -> Rule:
 
 # --- methods, and names by method ----------------------------------------------------------------
 
-_QUERY: Final = re.compile("[?#]")
-PLAIN_URI: Final = re.compile(
-    r"""
-    (?!.*[/:]\.\.?(?:[/?#]|$))                                            # no segment that parsers resolve
-    (?: (?:https?|wss?|ftp)://(?:[a-z0-9-]+\.)*[a-z][a-z0-9-]*            # a host in letters, in lower case
-            (?::(?!(?:80|443|21)/)[1-9][0-9]*)?(?=/)                      # no port that parsers drop
-      | file:///(?!/)
-      | (?!(?:https?|wss?|ftp|file):)[a-z][a-z0-9+.-]*:
-            (?: //[A-Za-z0-9._~-]*(?::[1-9][0-9]*)?(?=[/?#]|$) | (?!//) )  # no user, no empty port
-    )
-    (?: [!-$&-\[\]^-~] | %20 | %[89A-Fa-f][0-9A-Fa-f] )*                  # no escape that hides a letter
-    """,
-    re.VERBOSE,
-)
-"""A resource URI that URL parsers leave as it is, but for the case of letters.
-
-Servers parse URIs: `RES://cart/x/../1` is served as `res://cart/1`. A rule that compared letter by letter could be
-bypassed, and one that parsed URIs would differ from some server's parser. So only a plain one can count as not named.
-"""
-
 
 def _named(rules: Iterable[tuple[object, object]]) -> tuple[Rule, Summary]:
     checked = {_method(method): names for method, names in rules}
@@ -195,27 +171,15 @@ def _method(method: object) -> str:
 def _matcher(method: str, names: object) -> Callable[[Target], bool]:
     if names is True:
         return lambda _target: True
+    if TARGETS.get(method) == "uri":  # a server reads one resource by many spellings
+        raise ConfigurationError(f"require={{{method!r}: ...}}: rules by URI could be evaded; write True")
     wanted = _names(method, names)
     if method not in TARGETS:
         raise ConfigurationError(
-            f"require={{{method!r}: ...}} cannot go by name, only {', '.join(TARGETS)} can; "
-            "write True or use a function"
+            f"require={{{method!r}: ...}} cannot go by name, only tools/call and prompts/get can; write True or use a "
+            "function"
         )
-    if TARGETS[method] == "name":
-        return lambda target: (name := target()) is None or name in wanted
-    for uri in wanted:
-        if not PLAIN_URI.fullmatch(uri):
-            raise ConfigurationError(
-                f"require={{{method!r}: [{uri!r}]}} must spell the URI plainly: scheme and host in lower case, no dot "
-                "segments, no user, no default port, percent-encoded where it is not ASCII; or write True for all"
-            )
-    folded = frozenset(map(_resource, wanted))
-    return lambda target: (uri := target()) is None or not PLAIN_URI.fullmatch(uri) or _resource(uri) in folded
-
-
-def _resource(uri: str) -> str:
-    """Return what a URI names, whatever query and fragment follow: a template without them matches with any."""
-    return _QUERY.split(uri, maxsplit=1)[0].casefold()
+    return lambda target: (name := target()) is None or name in wanted
 
 
 def _names(method: str, names: object) -> frozenset[str]:

@@ -11,22 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from itertools import product
 from typing import Any, Final
-from urllib.parse import unquote
 
 import anyio
 
-from .._protocol.jsonrpc import TARGETS
 from .._protocol.policy import Policy
 from .routing import attribute, is_a, reachable
 from .startup_checks import managers
 
-TEMPLATED: Final = (
-    "require= names %r, which the template %r serves, too, and a template serves one thing under many spellings, such "
-    "as 7 and 07. Write True in place of the URIs, or use a function of PolicyRequest; a rule by URI holds for fixed "
-    "resources"
-)
 MISSPELT: Final = (
     "require= names %r for %s, which the server does not have: the rule would hold for nothing. Did you mean %r?"
 )
@@ -51,8 +43,6 @@ LISTING: Final = 5.0  # seconds that a server may take to list what it has
 _SDK_1: Final = {
     "tools": "ListToolsRequest",
     "prompts": "ListPromptsRequest",
-    "resources": "ListResourcesRequest",
-    "resource_templates": "ListResourceTemplatesRequest",
 }
 _NEAR: Final = 0.85  # of similarity, as for methods
 _log: Final = logging.getLogger("mcp_sessions")
@@ -70,21 +60,11 @@ async def error_of_rules(app: object, endpoint: str | None, require: object, pol
     for method, names in rules:
         if isinstance(names, bool):
             continue
-        error = await _templated(servers, names) if TARGETS[method] == "uri" else None
-        error = error or await _misspelt(servers, method, sorted(names))
-        if error is not None:
+        if (error := await _misspelt(servers, method, sorted(names))) is not None:
             return error
     for server in servers:
         if (error := await _dispatches(server, policy, is_function=callable(require))) is not None:
             return error
-    return None
-
-
-async def _templated(servers: Iterable[Any], uris: Iterable[str]) -> str | None:
-    listed = [await _listed(server, "resource_templates") for server in servers]
-    for template, uri in product([one for found in listed for one in found or ()], uris):
-        if _pattern(template).fullmatch(unquote(uri)):
-            return TEMPLATED % (uri, template)
     return None
 
 
@@ -98,17 +78,17 @@ async def _misspelt(servers: list[Any], method: str, names: Iterable[str]) -> st
     for name in names:
         if name in known or any([await _has(server, what, name) for server in servers]):
             continue
-        if (near := _nearest(name, known, by_letter=what != "resources")) is not None:
+        if (near := _nearest(name, known)) is not None:
             return MISSPELT % (name, method, near)
         _log.warning(MISSING, name, method)
     return None
 
 
 async def _listed(server: Any, what: str) -> set[str] | None:
-    """Return the names or URIs of what a server lists without a request, or None if it does not list all."""
+    """Return the names of what a server lists without a request, or None if it does not list all."""
     with suppress(Exception), anyio.move_on_after(LISTING):
         found = await _ask(server, what)
-        return {str(_name(one)) for one in found}
+        return {str(one.name) for one in found}
     return None
 
 
@@ -117,24 +97,16 @@ async def _ask(server: Any, what: str) -> Iterable[Any]:
         fastmcps: Iterable[Any] = await getattr(fastmcp, f"list_{what}")(run_middleware=False)
         return fastmcps
     if hasattr(server, "get_request_handler"):  # SDK 2
-        method = "resources/templates/list" if what == "resource_templates" else f"{what}/list"
-        result = await server.get_request_handler(method).handler(None, None)
+        result = await server.get_request_handler(f"{what}/list").handler(None, None)
         pages, items = result.next_cursor, getattr(result, what)
     else:
         handlers = {kind.__name__: handler for kind, handler in server.request_handlers.items()}
         result = (await handlers[_SDK_1[what]](None)).root
-        pages, items = result.nextCursor, getattr(result, "resourceTemplates" if "_" in what else what)
+        pages, items = result.nextCursor, getattr(result, what)
     if pages:
         raise LookupError(what)
     listed: Iterable[Any] = items
     return listed
-
-
-def _name(one: Any) -> object:
-    for name in ("uri_template", "uriTemplate", "uri"):
-        if (uri := getattr(one, name, None)) is not None:
-            return uri
-    return one.name
 
 
 async def _has(server: Any, what: str, name: str) -> bool:
@@ -144,28 +116,17 @@ async def _has(server: Any, what: str, name: str) -> bool:
     return False
 
 
-def _nearest(name: str, known: Iterable[str], *, by_letter: bool) -> str | None:
+def _nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name of which another is a spelling, or None; names that differ in digits alone are two."""
     folded = {_letters(one): one for one in known}
     if (same := folded.get(_letters(name))) is not None:
         return same
-    near = get_close_matches(name, folded.values(), n=1, cutoff=_NEAR) if by_letter else []
+    near = get_close_matches(name, folded.values(), n=1, cutoff=_NEAR)
     return next((one for one in near if re.sub(r"\d", "", one) != re.sub(r"\d", "", name)), None)
 
 
 def _letters(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.casefold())
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    """Return what matches every URI that a template may serve, without query, in any case of letters."""
-    texts = re.split(r"(\{[^}]*\})", template)
-    simple, any_text = "[^/]*", ".*"
-    parts = [
-        (simple if re.fullmatch(r"\{\w+\}", text) else any_text) if text.startswith("{") else re.escape(unquote(text))
-        for text in texts
-    ]
-    return re.compile("".join(parts), re.IGNORECASE | re.DOTALL)
 
 
 # --- tools that run what they are told by name ---------------------------------------------------
