@@ -345,8 +345,14 @@ MUTANTS: Final = {
     ),
     "observer": Mutant(
         "telemetry/_core.py",
-        "except Exception as error:  # noqa: BLE001  # whatever an observer raises",
-        "except ZeroDivisionError as error:",
+        "except BaseException as error:  # noqa: BLE001  # also",
+        "except ZeroDivisionError as error:  #",
+        OBSERVERS,
+    ),
+    "observer-future": Mutant(
+        "telemetry/_core.py",
+        "except BaseException as error:  # noqa: BLE001  # also",
+        "except Exception as error:  #",
         OBSERVERS,
     ),
     "log-handler": Mutant("_server/logs.py", "_log.handle = _handle  # type: ignore[method-assign]", "", OBSERVERS),
@@ -408,6 +414,9 @@ MUTANTS: Final = {
         EVENT_IDS, "hmac.compare_digest(signed[:_MAC_BYTES], self._mac(key, signed[_MAC_BYTES:]))", "True", EVENTS
     ),
     "event-audience": Mutant(EVENT_IDS, '"v1", issuer, audience)', '"v1", issuer)', EVENTS),
+    "event-aliases": Mutant(
+        "_tokens/event_ids.py", "claims.kind, claims.aliases)", "claims.kind)", "server/test_event_ids.py"
+    ),
     "event-owner": Mutant(
         "_server/unread.py",
         "is_same_transport and _is_callers(request, event)",

@@ -113,7 +113,6 @@ async def test_stream_resumes_on_any_worker_by_the_servers_own_id() -> None:
     assert workers.shop.resumed_from == [b"1", b"1"]
 
 
-@pytest.mark.xfail(strict=True, reason="event ids lack the aliases of their principal")
 async def test_sign_out_by_subject_ends_streams_on_other_workers() -> None:
     """The cut-off is for an alias of the principal, which each event id carries."""
     store = MemoryStore()

@@ -72,9 +72,7 @@ def broken(name: str, **options: Any) -> dict[str, Any]:
     return {**given, **options}
 
 
-FUTURE = "listen= of a cancelled future"
-FAILS = pytest.mark.xfail(strict=True, reason="a cancelled future counts as a cancelled request")
-NAMES = pytest.mark.parametrize("name", [pytest.param(name, marks=[FAILS] * (name == FUTURE)) for name in OBSERVERS])
+NAMES = pytest.mark.parametrize("name", OBSERVERS)
 
 
 @NAMES

@@ -111,7 +111,9 @@ def _handle(record: logging.LogRecord) -> None:
     """Handle a record as a logger does, but for an error of a filter or a handler, which no request may get."""
     try:
         logging.Logger.handle(_log, record)
-    except Exception:  # noqa: BLE001  # handlers report their own errors; one that does not is reported as they do
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # noqa: BLE001  # handlers report their own errors; one that does not is reported as they do
         logging.Handler().handleError(record)
 
 

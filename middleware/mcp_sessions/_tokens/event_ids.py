@@ -32,6 +32,7 @@ class SessionOfEvent(RedactedRepr, msgspec.Struct, frozen=True, array_like=True)
     issued_at: float
     expires_at: int
     kind: Kind
+    aliases: str | None = None
 
 
 class EventId(RedactedRepr, msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +100,7 @@ class EventIds:
             issued_at=session.issued_at,
             expires_at=session.expires_at,
             kind=session.kind,
+            aliases=session.aliases,
         )
 
     def _mac(self, key: Key, payload: bytes) -> bytes:
@@ -107,7 +109,7 @@ class EventIds:
 
 
 def session_of(claims: Claims) -> SessionOfEvent:
-    return SessionOfEvent(claims.jti, claims.issued_at, claims.expires_at, claims.kind)
+    return SessionOfEvent(claims.jti, claims.issued_at, claims.expires_at, claims.kind, claims.aliases)
 
 
 def _transport(key: Key, server_id: str | None) -> bytes | None:

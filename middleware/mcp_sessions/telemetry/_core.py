@@ -58,11 +58,17 @@ _failed: Final = set[str]()  # observers that have raised, and what
 _log: Final = logging.getLogger("mcp_sessions")
 
 
+_STOPS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends the process, whoever raises it."""
+
+
 def call_observer(observer: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Call a part of an observer, which changes nothing for clients: what it raises is logged once."""
     try:
         return function(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  # whatever an observer raises
+    except _STOPS:
+        raise
+    except BaseException as error:  # noqa: BLE001  # also `CancelledError`: a plain function is never cancelled itself
         failure = f"{observer} raised {type(error).__name__}"
         if failure not in _failed:
             _failed.add(failure)
