@@ -21,10 +21,10 @@ BODY = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {SESSIO
 
 
 class Redirecting:
-    """Redirects requests for `/mcp` to a URL, answers others, and keeps them all."""
+    """Redirects requests for `/mcp`, or all, to a URL, answers others, and keeps them all."""
 
-    def __init__(self, status: int = 200, to: str = "") -> None:
-        self.status, self.to = status, to
+    def __init__(self, status: int = 200, to: str = "", *, everywhere: bool = False) -> None:
+        self.status, self.to, self.everywhere = status, to, everywhere
         self.seen: list[tuple[str, dict[bytes, bytes], bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,7 +36,7 @@ class Redirecting:
             return
         body = (await receive()).get("body", b"")
         self.seen.append((scope["path"], dict(scope["headers"]), body))
-        redirects = self.to and scope["path"] == "/mcp"
+        redirects = self.to and (self.everywhere or scope["path"] == "/mcp")
         headers = [(b"location", self.to.encode())] if redirects else []
         await send({"type": "http.response.start", "status": self.status if redirects else 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -65,6 +65,40 @@ async def test_a_redirect_to_another_origin_is_not_followed(status: int, own_cli
                 """Not reached."""
         assert own.event_hooks["request"] == []
     assert other.seen == []
+
+
+WRITTEN = ("/café/mcp", "/a/../mcp", "/a b", "/mcp/./x", "/{tenant}/mcp")
+"""Paths that a client sends in another form."""
+
+
+@pytest.mark.xfail(strict=True, reason="requests are not recognized if the URL is sent in another form")
+@pytest.mark.parametrize("path", WRITTEN)
+async def test_a_url_that_the_client_rewrites_keeps_its_origin(path: str) -> None:
+    other, first = Redirecting(), Redirecting(307, everywhere=True)
+    async with serving(other) as elsewhere, serving(first) as url:
+        first.to = elsewhere
+        with pytest.raises(ClientError, match="redirects to another origin"):
+            async with connector(url.removesuffix("/mcp") + path, None)():
+                """Not reached."""
+    assert len(first.seen) == 1
+    assert other.seen == []
+
+
+@pytest.mark.xfail(strict=True, reason="requests are not recognized if the URL is sent in another form")
+@pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example"])
+async def test_a_host_that_the_client_rewrites_keeps_its_origin(host: str) -> None:
+    reached = []
+
+    async def answer(request: Any) -> Any:
+        reached.append(request.url.host)
+        is_elsewhere = request.url.host == "elsewhere.example"
+        return http.Response(200 if is_elsewhere else 307, headers={"location": "http://elsewhere.example/mcp"})
+
+    async with http.AsyncClient(transport=http.MockTransport(answer)) as own:
+        with pytest.raises(ClientError, match="redirects to another origin, http://elsewhere.example:80"):
+            async with connector(f"http://{host}/mcp", own)():
+                """Not reached."""
+    assert len(reached) == 1
 
 
 async def test_a_redirect_to_another_scheme_or_host_is_not_followed() -> None:
