@@ -548,13 +548,15 @@ MUTANTS: Final = {
         *("_server/operator.py", "moment + self._lifetime + MAX_CLOCK_SKEW", "moment + self._lifetime"),
         "server/test_sessions.py",
     ),
-    "client-origin": Mutant(
-        "client/_origin.py", "and origin_of(target) != origin:", "and False:", "integration/test_origin.py"
-    ),
+    "client-origin": Mutant("client/_origin.py", "and target != origin:", "and False:", "integration/test_origin.py"),
     "client-origin-port": Mutant(
         "client/_origin.py",
-        'parts.hostname or "", parts.port or',
-        'parts.hostname or "", None and',
+        'decode("ascii"), url.port or',
+        'decode("ascii"), None and',
+        "integration/test_origin.py",
+    ),
+    "client-origin-form": Mutant(
+        *("client/_origin.py", 'http_client.build_request("POST", url).url', "type(http_client.base_url)('/mcp')"),
         "integration/test_origin.py",
     ),
     "failed-frames": Mutant(SECRETS, "clear_frames(one.__traceback__)", "pass", "test_secrets.py"),

@@ -67,11 +67,10 @@ async def test_a_redirect_to_another_origin_is_not_followed(status: int, own_cli
     assert other.seen == []
 
 
-WRITTEN = ("/café/mcp", "/a/../mcp", "/a b", "/mcp/./x", "/{tenant}/mcp")
+WRITTEN = ("/café/mcp", "/a/../mcp", "/a b", "/mcp/./x", "/{tenant}/mcp", "/mcp?of=a b", "/mcp#part", "/%7etenant/mcp")
 """Paths that a client sends in another form."""
 
 
-@pytest.mark.xfail(strict=True, reason="requests are not recognized if the URL is sent in another form")
 @pytest.mark.parametrize("path", WRITTEN)
 async def test_a_url_that_the_client_rewrites_keeps_its_origin(path: str) -> None:
     other, first = Redirecting(), Redirecting(307, everywhere=True)
@@ -84,8 +83,7 @@ async def test_a_url_that_the_client_rewrites_keeps_its_origin(path: str) -> Non
     assert other.seen == []
 
 
-@pytest.mark.xfail(strict=True, reason="requests are not recognized if the URL is sent in another form")
-@pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example"])
+@pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "Host.EXAMPLE", "host.example:80"])
 async def test_a_host_that_the_client_rewrites_keeps_its_origin(host: str) -> None:
     reached = []
 
@@ -95,7 +93,7 @@ async def test_a_host_that_the_client_rewrites_keeps_its_origin(host: str) -> No
         return http.Response(200 if is_elsewhere else 307, headers={"location": "http://elsewhere.example/mcp"})
 
     async with http.AsyncClient(transport=http.MockTransport(answer)) as own:
-        with pytest.raises(ClientError, match="redirects to another origin, http://elsewhere.example:80"):
+        with pytest.raises(ClientError, match=r"redirects to another origin, http://elsewhere\.example:80"):
             async with connector(f"http://{host}/mcp", own)():
                 """Not reached."""
     assert len(reached) == 1

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from ._session import ClientError
 
@@ -33,14 +32,15 @@ async def transport_within_origin(url: str, http_client: Any) -> AsyncIterator[A
 @contextmanager
 def _within_origin(http_client: Any, url: str) -> Iterator[None]:
     """Let a client send no request that was meant for this URL to another origin."""
-    origin, path = origin_of(url), urlsplit(url).path or "/"
+    sent = http_client.build_request("POST", url).url  # in the form in which the client sends it
+    origin, path = _origin_of(sent), _path_of(sent)
 
     async def check(request: Any) -> None:
-        target = str(request.url)
-        if origin_of(target) == origin and (urlsplit(target).path or "/") == path:
+        target = _origin_of(request.url)
+        if target == origin and _path_of(request.url) == path:
             request.extensions = {**request.extensions, _MARK: origin}
-        elif request.extensions.get(_MARK) == origin and origin_of(target) != origin:
-            scheme, host, port = origin_of(target)
+        elif request.extensions.get(_MARK) == origin and target != origin:
+            scheme, host, port = target
             raise ClientError(
                 f"the server redirects to another origin, {scheme}://{host}:{port}, and nothing was sent there; "
                 "if it is trusted, give with_sessions its URL"
@@ -54,7 +54,10 @@ def _within_origin(http_client: Any, url: str) -> Iterator[None]:
         http_client.event_hooks = {**hooks, "request": [hook for hook in hooks["request"] if hook is not check]}
 
 
-def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Return the scheme, host and port of a URL."""
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+def _origin_of(url: Any) -> tuple[str, str, int | None]:
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS.get(url.scheme)
+
+
+def _path_of(url: Any) -> bytes:
+    path: bytes = url.raw_path
+    return path.partition(b"?")[0]
