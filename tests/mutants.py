@@ -276,8 +276,8 @@ MUTANTS: Final = {
     ),
     "upgrade-credentials": Mutant(
         "_server/middleware.py",
-        "self._hide_credentials(Request(",
-        "(Request(",
+        "self._hide_credentials(self._request(",
+        "(self._request(",
         CONFIDENTIAL,
     ),
     # cookies

@@ -18,7 +18,7 @@ from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, V
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.metadata import SessionMetadata, declares_sessions, parse_metadata
 from mcp_sessions._server.context import Request
-from mcp_sessions._server.decide import LIST_ACTIONS, Action, Plan, Subject, decide, subject_of
+from mcp_sessions._server.decide import LIST_ACTIONS, Action, Plan, Subject, decide, find_answers, subject_of
 from mcp_sessions._session.claims import Kind
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 
@@ -108,7 +108,9 @@ def decided(message: Message, *headers: Header, modern: bool = False, **options:
     app._runtime.kind_of = partial(KINDS.get)  # type: ignore[method-assign]
     version = (b"mcp-protocol-version", (MODERN if modern else "2025-11-25").encode())
     scope = http(headers=[(b"host", b"server"), version, *headers])
-    request = Request(app._runtime, app.app, scope, Incoming(), Answer(), message=message)
+    request = Request(
+        app._runtime, app.app, scope, Incoming(), Answer(), RequestHeaders(scope["headers"]), message=message
+    )
     for extract in app._dialects.extract:
         extract(request)
     if headers and headers[0][0] == SESSION_HEADER and headers[0][1] != b"the server's":
@@ -145,9 +147,10 @@ def test_message_has_one_subject(text: str, about: Subject, with_both: Subject) 
     found = []
     for dialects in ([], BOTH):
         app = sessions(Server(), dialects=dialects)
-        request = Request(app._runtime, app.app, http(), Incoming(), Answer(), message=message(text))
-        answers = next(filter(None, (ask(request) for ask in app._dialects.answers)), None)
-        found.append(subject_of(message(text), answers))
+        request = Request(
+            app._runtime, app.app, http(), Incoming(), Answer(), RequestHeaders([]), message=message(text)
+        )
+        found.append(subject_of(message(text), find_answers(request, app._dialects)))
     assert found == [about, with_both]
 
 

@@ -30,6 +30,7 @@ from mcp_sessions import (
     SessionEvent,
     SessionUsed,
 )
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server import logs, minting
 from mcp_sessions._server.context import Request
@@ -189,7 +190,8 @@ def bodies(token: str, method: str) -> list[bytes]:
 async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, options: dict[str, Any]) -> None:
     """Who is not its owner gets what a forged one gets, whatever it is used as, in every place and method."""
     app = sessions(server(), principal=user_of, **options)
-    request = Request(app._runtime, app.app, http(headers=[by("ann")]), Incoming(), Answer())
+    scope = http(headers=[by("ann")])
+    request = Request(app._runtime, app.app, scope, Incoming(), Answer(), RequestHeaders(scope["headers"]))
     minted = await minting.mint_for(request, app._dialects.all[0], kind)
 
     async def answers(token: str, method: str, *user: Header) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from .base import Dialect, Dialects
 from .cookie import Cookie
 from .draft import Draft, offered_extensions
 from .remembered import PerUser
-from .transport import Transport
+from .transport import Bridge, Transport
 
 
 def dialects_of(options: Options, runtime: Runtime, summary: str) -> Dialects:
@@ -36,7 +36,11 @@ def _unchanged(options: Options, runtime: Runtime) -> Iterator[Dialect]:
     """Yield what serves clients that know nothing of sessions: none of these survives the keys of a process."""
     transport, persistent = options.transport, runtime.keys_persistent
     lifetime, leads = as_seconds(transport.lifetime), options.wire.era == "auto"
-    yield Transport(names=transport.header and persistent, bridges=transport.bridge, lifetime=lifetime, leads=leads)
+    has_header = transport.header and persistent
+    if transport.bridge:
+        yield Bridge(names=has_header, lifetime=lifetime, leads=leads)
+    else:
+        yield Transport(is_on=has_header, lifetime=lifetime, leads=leads)
     if transport.cookie and persistent:
         yield Cookie(options.audience, shared=transport.cookie == "shared", lifetime=lifetime)
     if transport.principal and persistent:

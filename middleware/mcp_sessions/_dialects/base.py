@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from .._errors import Refusal
-from .._protocol.headers import Header
+from .._protocol.headers import Header, RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.strict_json import join
 from .._server.active import ActiveSession
@@ -130,6 +130,10 @@ class Dialect:
         """
         return None
 
+    def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
+        """Return why a client of this dialect sent nothing that identifies a session; None for other clients."""
+        return None
+
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession | None:
         """Return the live session of a token, or None if the request goes on without one.
 
@@ -180,6 +184,7 @@ class Dialects:
         self.concerns: Final = self._hooks("concerns")
         self.requires: Final = self._hooks("requires")
         self.find: Final = self._hooks("find")
+        self.absence: Final = self._hooks("absence")
         self.prepare: Final = self._hooks("prepare")
         capability = {name: value for one in self.all for name, value in one.capability.items()}
         self.advertise: Final = Advertise(capability=join(capability), settings=join(settings))

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Final
 
 from .._errors import Refusal, SessionNotFound, StoreUnavailable
-from .._protocol.headers import Header, runtime_without_cookies
-from .._protocol.jsonrpc import RESPONSE
+from .._protocol.headers import Header, RequestHeaders, runtime_without_cookies
+from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import DISCOVER
 from .._server import minting
 from .._server.active import ActiveSession
@@ -87,9 +87,15 @@ class Cookie(Dialect):
         if value == SHARED_JAR:
             return _SHARES
         if value is None:
-            return _NONE if runtime_without_cookies(request.headers) is None else _NO_JAR
+            return None
         is_outside = message.method == DISCOVER or message.kind is RESPONSE or request.is_answered
         return None if is_outside else Credential(self, value, COOKIE)
+
+    def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
+        """Return why a client of the modern era sent no cookie."""
+        if not headers.is_modern:
+            return None
+        return _NONE if runtime_without_cookies(headers) is None else _NO_JAR
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
         """Load the session, and create it at its first use."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from .._protocol import rewrite
+from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import SESSION_KEY, Message
 from .._protocol.metadata import declares_sessions, instant, parse_metadata
 from .._protocol.methods import CREATE, DELETE, EXTENSIONS
@@ -57,7 +58,7 @@ class Draft(Dialect):
         """Return what answers a method of the draft or of our extensions."""
         return None if request.message is None else self._answers.get(request.message.method)
 
-    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | None:
         """Return the session in `_meta`."""
         message, header = request.message, request.headers.session_id
         if message is None:  # the header may repeat the session whose stream is resumed
@@ -65,10 +66,14 @@ class Draft(Dialect):
             is_ours = is_resuming and request.runtime.kind_of(header or "") == SESSION
             return Credential(self, header or "", SESSION) if is_ours else None
         if message.session is None:
-            return _NAMED_NONE if declares_sessions(message) else None
+            return None
         metadata = parse_metadata(message.session)
         request.sent_id = metadata.session_id
         return Credential(self, metadata.session_id, SESSION, metadata.state, in_message=True)
+
+    def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
+        """Return why a client that declares sessions is in none."""
+        return _NAMED_NONE if declares_sessions(message) else None
 
     def reaches(self, request: Request) -> bool:
         """Return whether a client declares that it sends session ids itself."""

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionNotFound
-from .._protocol.headers import SESSION_HEADER, VERSION, edit, runtime_without_cookies, single_header
-from .._protocol.jsonrpc import REQUEST
+from .._protocol.headers import SESSION_HEADER, VERSION, RequestHeaders, edit, runtime_without_cookies, single_header
+from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.metadata import declares_sessions
 from .._protocol.methods import INITIALIZE
 from .._protocol.strict_json import join
@@ -74,11 +74,10 @@ class Crossing(RedactedRepr):
 
 
 class Transport(Dialect):
-    """The header `Mcp-Session-Id`, with or without a bridge.
+    """The header `Mcp-Session-Id` of clients whose server names no transport session of its own.
 
     Args:
-        names: Whether clients whose server names no transport session get one of ours.
-        bridges: Whether clients of a server that keeps transport sessions see our ids in place of its own.
+        is_on: Whether they get a session; if not, our ids in the header are refused.
         lifetime: Seconds from creation to expiry.
         leads: Whether modern clients that keep no cookies are led to the legacy era (`era="auto"`).
     """
@@ -87,14 +86,11 @@ class Transport(Dialect):
     kinds: frozenset[str] = frozenset({TRANSPORT})
     is_always_sent: bool = True
 
-    def __init__(self, *, names: bool, bridges: bool, lifetime: float, leads: bool = False) -> None:
-        self._names: Final = names
+    def __init__(self, *, is_on: bool, lifetime: float, leads: bool = False) -> None:
         self._leads: Final = leads
         self._serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until known
         self._led: Final = set[str]()  # runtimes of clients, as they are logged
-        self._bridges: Final = bridges
-        self.is_on = names or bridges
-        self.reads_everything = self.serves_streams = bridges
+        self.is_on = is_on
         self.lifetime = lifetime
 
     def extract(self, request: Request) -> None:
@@ -106,18 +102,16 @@ class Transport(Dialect):
         headers = request.headers
         if SESSION_HEADER not in headers.by_name:
             return
-        if self._bridges:  # until it is known to be ours, the server sees the request without any id
-            request.admitting_statuses = _MISSING_SESSION
         copies = headers.all(SESSION_HEADER)
-        if self._bridges or any(map(looks_like_session_id, copies)):
+        if any(map(self._takes, copies)):
             request.edit_headers({SESSION_HEADER})
             headers.session_id = single_header(copies)
         else:
             single_header(copies)
 
-    def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
-        """Let the request cross the bridge."""
-        return partial(call_upstream, request, app) if self._bridges else app
+    def _takes(self, session_id: str) -> bool:
+        """Return whether an id is kept from the wrapped server."""
+        return looks_like_session_id(session_id)
 
     async def before_discovery(self, request: Request) -> None:
         """Refuse the `server/discover` of a client that gets a session in the legacy era only.
@@ -164,7 +158,7 @@ class Transport(Dialect):
             await end_upstream(request.app, question, request.receive, own[0])
         return not own and self.is_on
 
-    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | None:
         """Return the session of the header, unless the header repeats the message's, or belongs to it.
 
         The token is not looked at: whether it is authentic must not show before its owner is known.
@@ -174,19 +168,20 @@ class Transport(Dialect):
             return None
         own = earlier[0] if earlier else None
         if header is None:
-            return None if own is not None or message is None else self._why_none(request)
+            return None
         if own is not None and (own.owns_header or own.id == header):
             return None
         if not self.is_on:
             raise refusal("session_header_alone" if own is None else "session_header_mismatch")
         return Credential(self, header, TRANSPORT, beside=own is not None)
 
-    def _why_none(self, request: Request) -> NoCredential | None:
-        if request.headers.is_modern:
+    def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
+        """Return why a client of the legacy era sent no id of ours."""
+        if headers.is_modern:
             return None
         if not self.is_on:
             return _OFF
-        return _SERVERS_OWN if SESSION_HEADER in request.headers.by_name else _NONE
+        return _SERVERS_OWN if SESSION_HEADER in headers.by_name else _NONE
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
         """Load the session, or refuse with 404, which makes clients begin anew; beside another session, with 400."""
@@ -197,8 +192,6 @@ class Transport(Dialect):
                 raise refusal("session_header_mismatch", ref=error.ref) from None
             error.http_status = 404
             raise
-        if self._bridges:
-            cross(request, session)
         return session
 
     def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
@@ -208,18 +201,63 @@ class Transport(Dialect):
         message = request.message
         if message is None or message.method != INITIALIZE:
             return ()
-        if self._bridges:  # unless it continues a session that it has
-            return () if CROSSING in request.notes else (NameSession(defers_start=True, transport=self),)
         return (NameSession(defers_start=True, transport=self),) if self.may_name(request) else ()
-
-    async def prepare(self, request: Request) -> None:
-        """Let an `initialize` begin a session of the wrapped server."""
-        if self._bridges and request.current_message.method == INITIALIZE:
-            request.notes.setdefault(CROSSING, Crossing(begins=True))
 
     def may_name(self, request: Request) -> bool:
         """Return whether the answer to `initialize` may name a new session of ours."""
-        return self._names and not request.headers.is_modern and not request.is_reached
+        return self.is_on and not request.headers.is_modern and not request.is_reached
+
+
+class Bridge(Transport):
+    """The header of clients whose server keeps transport sessions: they see our ids in place of the server's.
+
+    Args:
+        names: Whether clients get a session if the server names none.
+        lifetime: Seconds from creation to expiry.
+        leads: Whether modern clients that keep no cookies are led to the legacy era (`era="auto"`).
+    """
+
+    reads_everything: bool = True
+    serves_streams: bool = True
+
+    def __init__(self, *, names: bool, lifetime: float, leads: bool = False) -> None:
+        super().__init__(is_on=True, lifetime=lifetime, leads=leads)
+        self._names: Final = names
+
+    def extract(self, request: Request) -> None:
+        """Take the id out of the headers; until it is known to be ours, the server sees the request without any."""
+        if SESSION_HEADER in request.headers.by_name:
+            request.admitting_statuses = _MISSING_SESSION
+        super().extract(request)
+
+    def _takes(self, session_id: str) -> bool:
+        return True
+
+    def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
+        """Let the request cross the bridge."""
+        return partial(call_upstream, request, app)
+
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+        """Load the session, by which the request reaches the server's."""
+        session = await super().open(request, credential, fail_open=fail_open)
+        cross(request, session)
+        return session
+
+    async def prepare(self, request: Request) -> None:
+        """Let an `initialize` begin a session of the wrapped server."""
+        if request.current_message.method == INITIALIZE:
+            request.notes.setdefault(CROSSING, Crossing(begins=True))
+
+    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+        """Store the session's state; name a session with `initialize`, unless it continues one that it has."""
+        message = request.message
+        if session is None and message is not None and message.method == INITIALIZE:
+            return () if CROSSING in request.notes else (NameSession(defers_start=True, transport=self),)
+        return super().changes(request, session)
+
+    def may_name(self, request: Request) -> bool:
+        """Return whether the answer to `initialize` may name a new session if the server names none."""
+        return self._names and super().may_name(request)
 
 
 class NameSession(Rewrite, kw_only=True):

@@ -93,8 +93,15 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
     event_id: str | None = None  # the signed id of the event from which a stream resumes, once that was looked at
 
+    # The version that a request of the modern era states: by this header alone, as in the official SDK.
+    modern_version: str | None = None
+    is_modern: bool = False
+
     def __post_init__(self) -> None:
         self.by_name = dict(reversed(self.headers))
+        version = self.first(VERSION)
+        if version not in HANDSHAKE_VERSIONS:
+            self.modern_version, self.is_modern = version, version is not None
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
@@ -106,16 +113,6 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         """Return the first copy of a header, or None where there is none."""
         value = self.by_name.get(name)
         return None if value is None else value.decode("latin-1")
-
-    @property
-    def modern_version(self) -> str | None:
-        """The version that a request of the modern era states: by this header alone, as in the official SDK."""
-        version = self.first(VERSION)
-        return None if version in HANDSHAKE_VERSIONS else version
-
-    @property
-    def is_modern(self) -> bool:
-        return self.modern_version is not None
 
     @property
     def is_json(self) -> bool:

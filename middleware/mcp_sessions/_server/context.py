@@ -63,6 +63,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     scope: Scope  # the session is put on it
     receive: Receive
     send: Send
+    headers: RequestHeaders
     at_endpoint: bool = False  # every POST is MCP; elsewhere the path may serve other things, too
     body: bytes = b""  # as it came, with its credentials, once it is read; only here, since this does not print it
     message: Message | None = None  # the JSON-RPC message, once it is read
@@ -77,12 +78,8 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     outgoing: bytes = b""  # the body as the application gets it
     upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
-    headers: RequestHeaders = msgspec.field(default_factory=lambda: RequestHeaders(()))  # of the scope
     notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
     telemetry: RequestTelemetry | None = None  # what records the message, if anything does
-
-    def __post_init__(self) -> None:
-        self.headers = RequestHeaders(self.scope["headers"])
 
     @property
     def current_message(self) -> Message:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -49,6 +49,7 @@ DETACHED: Final[Cause] = (
 )
 
 
+Absence = Callable[[RequestHeaders, Message], "NoCredential | None"]
 Why = Literal["unnamed", "unseen", "list"]
 """`"unseen"`: nobody sees who the caller is; `"list"`: its handler gets none by design."""
 
@@ -59,8 +60,9 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
-    absent: NoCredential | None = None  # what the dialects say
+    absent: NoCredential | None = None  # what a dialect said when it found none
     why: Why = "unnamed"
+    absences: Sequence[Absence] = ()  # by which dialects explain that they found none
     scheme: str = "http"  # of the request
 
     @property
@@ -84,8 +86,14 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield away, "the session store does not answer", "see the warning about it, and bring it back"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
         yield not self.runtime.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
-        absent = self.absent or OFF
+        absent = self.absent or self._absence() or OFF
         yield True, absent.cause, absent.remedy
+
+    def _absence(self) -> NoCredential | None:
+        if self.message is None:
+            return None
+        found = (absence(self.headers, self.message) for absence in self.absences)
+        return next(filter(None, found), None)
 
 
 @contextmanager

@@ -111,13 +111,14 @@ def decide(request: Request, message: Message, dialects: Dialects, rules: Rules)
     is_modern = request.headers.is_modern
     if rules.legacy_only and is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
-    answers = next(filter(None, (answers(request) for answers in dialects.answers)), None)
+    answers = find_answers(request, dialects)
     request.is_answered = answers is not None
     subject = subject_of(message, answers)
     found = find_credentials(request, dialects)
     own = found[0] if found else None
-    if answers is None and any(requires(request, own) for requires in dialects.requires):
-        raise refusal("required")
+    for requires in dialects.requires:
+        if answers is None and requires(request, own):
+            raise refusal("required")
     action = TABLE[subject][_presence(own, answers, message, rules.policy)]
     if action is Action.REFUSE:
         raise refusal(_reason(subject, answers, request.absent))
@@ -136,6 +137,15 @@ def subject_of(message: Message, answers: Answers | None) -> Subject:
     if message.kind is RESPONSE:
         return Subject.REPLY
     return Subject.LIST if message.method in LISTS or message.method == DISCOVER else Subject.OTHER
+
+
+def find_answers(request: Request, dialects: Dialects) -> Answers | None:
+    """Return how a dialect answers a request itself, or None if none does."""
+    for answers in dialects.answers:
+        found: Answers | None = answers(request)
+        if found is not None:
+            return found
+    return None
 
 
 def find_credentials(request: Request, dialects: Dialects) -> list[Credential]:

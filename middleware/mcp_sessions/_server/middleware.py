@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._dialects import dialects_of
 from .._errors import ConfigurationError, Refusal
+from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Policy, Require
 from .._session.confidential import confidential
 from .._session.keywords import known_keywords
@@ -223,14 +224,14 @@ class MCPSessionMiddleware:
             await self._run_lifespan(scope, receive, send)
             return
         if scope["type"] == "websocket":
-            self._hide_credentials(Request(self._runtime, self.app, scope, receive, send))
+            self._hide_credentials(self._request(scope, receive, send))
         place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
         if not self._is_checked:
             await self._check_ready()
-        request = Request(self._runtime, self.app, scope, receive, send, at_endpoint=place == "endpoint")
+        request = self._request(scope, receive, send, at_endpoint=place == "endpoint")
         for wrap in self._dialects.wrap:
             request.app = wrap(request, request.app)
         try:
@@ -255,6 +256,10 @@ class MCPSessionMiddleware:
             await handle_post(request, self._dialects, self._rules)
         else:
             await handle_unread(request, self._dialects)
+
+    def _request(self, scope: Scope, receive: Receive, send: Send, *, at_endpoint: bool = False) -> Request:
+        headers = RequestHeaders(scope["headers"])
+        return Request(self._runtime, self.app, scope, receive, send, headers, at_endpoint)
 
     def _hide_credentials(self, request: Request) -> None:
         """Take credentials out of a websocket upgrade, for which no session is opened."""

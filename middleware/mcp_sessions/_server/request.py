@@ -62,7 +62,8 @@ async def handle_post(request: Request, dialects: Dialects, rules: Rules) -> Non
             for before_discovery in dialects.before_discovery:
                 await before_discovery(request)
         plan = decide(request, message, dialects, rules)
-        request.session = await open_sessions(request, plan)
+        if plan.credentials:
+            request.session = await open_sessions(request, plan)
     except Refusal as refusal:
         # Drop the traceback: it references this frame.
         refused = (await _cause_of(refusal, request.runtime)).with_traceback(None)
@@ -86,7 +87,7 @@ async def open_sessions(request: Request, plan: Plan) -> ActiveSession | None:
     opened = [
         await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
     ]
-    return opened[0] if opened else None
+    return opened[0]
 
 
 async def _cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
@@ -157,7 +158,7 @@ async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Di
             ref = None if request.session is None else request.session.claims.ref
             request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
         await prepare_message(request, message, attached, dialects)
-    shown = shown_variable.set(_expose_session(request, message, attached))
+    shown = shown_variable.set(_expose_session(request, message, attached, dialects))
     try:
         await call_app(request, response)
     except Exception as error:
@@ -188,14 +189,16 @@ async def call_app(request: Request, response: Response | None) -> None:
     await response.finish()
 
 
-def _expose_session(request: Request, message: Message | None, attached: Session | None) -> dict[str, Any]:
+def _expose_session(
+    request: Request, message: Message | None, attached: Session | None, dialects: Dialects | None
+) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
     set_scope_session(request.scope, attached)
     # Servers start the task that serves a whole connection in `initialize`, so do not leak per-request values into it.
     is_handshake = message is not None and message.method == INITIALIZE
     if attached is not None and not is_handshake:
         return {"mcp_session": attached}
-    request.scope[MISSING_SESSION_KEY] = missing = _missing_session(request, message)
+    request.scope[MISSING_SESSION_KEY] = missing = _missing_session(request, message, dialects)
     correlation = None if is_handshake else request.scope.get("mcp_correlation")
     return {MISSING_SESSION_KEY: missing, "mcp_correlation": correlation}
 
@@ -253,7 +256,7 @@ def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialec
     return changes
 
 
-def _missing_session(request: Request, message: Message | None) -> MissingSession | None:
+def _missing_session(request: Request, message: Message | None, dialects: Dialects | None) -> MissingSession | None:
     if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS):
         return None
     runtime, headers, absent = request.runtime, request.headers, request.absent
@@ -261,7 +264,10 @@ def _missing_session(request: Request, message: Message | None) -> MissingSessio
         return MissingSession(runtime, headers, message, absent, "list")
     if is_unseen(runtime.principal, request.scope, headers.by_name):
         return MissingSession(runtime, headers, message, absent, "unseen")
-    return MissingSession(runtime, headers, message, absent, scheme=request.scope.get("scheme", "http"))
+    absences = () if dialects is None else dialects.absence
+    return MissingSession(
+        runtime, headers, message, absent, absences=absences, scheme=request.scope.get("scheme", "http")
+    )
 
 
 @contextmanager
