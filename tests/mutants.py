@@ -563,6 +563,11 @@ MUTANTS: Final = {
     "failed-causes": Mutant(SECRETS, "one.__cause__ = one.__context__ = None", "pass", "test_secrets.py"),
     "failed-arguments": Mutant(SECRETS, "del args, kwargs", "pass", "test_secrets.py"),
     "options-repr": Mutant("_server/options.py", "STORE] = field(repr=False)", "STORE] = field()", "test_secrets.py"),
+    "location-host": Mutant("stores/_place.py", "if not valid_hosts or not", "if not", "test_secrets.py"),
+    "location-port": Mutant(
+        "stores/_place.py", "all(_is_port(str(port)) for port in ports)", "True", "test_secrets.py"
+    ),
+    "location-database": Mutant("stores/_place.py", "not _NAME.fullmatch(str(database))", "False", "test_secrets.py"),
     "file-folder": Mutant(FILES, "if _others_write(folder, found):", "if False:", FILE_TESTS),
     "file-folder-owner": Mutant(FILES, "if not _is_trusted(found):", "if False:", FILE_TESTS),
     "file-group": Mutant(FILES, "& stat.S_IWGRP)", "& 0)", FILE_TESTS),

@@ -21,6 +21,7 @@ from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import Durability, Forgotten, StoreScope, check_clock, logger, split_options
+from ._place import check_place
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
 from ._threads import outcome
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary,pool]>=3.2\""
 NOT_A_URL: Final = (
     "store= is not a valid PostgreSQL URL, which looks like 'postgresql://USER:PASSWORD@HOST:5432/DATABASE', with "
-    "'?sslmode=verify-full&sslrootcert=FILE' for TLS"
+    "'?sslmode=verify-full&sslrootcert=FILE' for TLS; in a password, write ':', '/' and '@' as %3A, %2F and %40"
 )
 DENIED: Final = (
     "PostgreSQL refuses this user, or has no such database: check the store's URL, and let the user create its tables: "
@@ -257,8 +258,9 @@ def _options(url: str) -> dict[str, Any]:
         raise ConfigurationError(INSTALL) from None
     try:
         options = {**_DEFAULTS, **conninfo_to_dict(url)}
-    except ProgrammingError:
+        hosts, ports = (str(options.get(name, "")).split(",") for name in ("host", "port"))
+        check_place([host for host in hosts if host[:1] != "/"], ports, options.get("dbname", ""))
+        check_place([host for host in hosts if host[:1] == "/"], (), "", is_file=True)
+    except (ProgrammingError, ValueError):
         raise ConfigurationError(NOT_A_URL) from None
-    if "@" in str(options.get("dbname")):  # a password with "/" as it is: a part would be taken for the host and logged
-        raise ConfigurationError(NOT_A_URL)
     return options

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from ._place import check_place
 from ._redis_epoch import Epoch
 from ._redis_scripts import Script, Word
 
@@ -24,7 +25,7 @@ INSTALL: Final = "store='redis://...' needs a driver: pip install \"redis>=5.2\"
 NOT_A_URL: Final = (
     "store= is not a valid Redis URL, which looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'; a database is a "
-    "number, and a cluster has only one"
+    "number, and a cluster has only one; in a password, write ':', '/' and '@' as %3A, %2F and %40"
 )
 NO_UNIX_SOCKETS: Final = "store='unix://...': this system has no Unix sockets; use 'redis://HOST:PORT'"
 _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
@@ -138,8 +139,9 @@ class StandaloneClient:
         self._redis.set_retry(retry)
         kwargs = self._redis.connection_pool.connection_kwargs
         self._set_connect_hook(kwargs)
-        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        return f"Redis at {place}, database {kwargs.get('db', 0)}"
+        path, host, port = kwargs.get("path"), kwargs.get("host", "localhost"), kwargs.get("port", 6379)
+        check_place([path or host], [port], kwargs.get("db", 0), is_file=bool(path))
+        return f"Redis at {path or f'{host}:{port}'}, database {kwargs.get('db', 0)}"
 
     def _set_connect_hook(self, kwargs: dict[str, Any], *, is_node: bool = False) -> None:
         if kwargs.get("decode_responses"):
@@ -233,7 +235,9 @@ class SentinelClient(StandaloneClient):
             kwargs.pop(fixed, None)
         own = {part: kwargs.pop(f"sentinel_{part}", None) for part in ("username", "password")}
         of_sentinels = {key: value for key, value in kwargs.items() if key.startswith(("socket_", "ssl"))} | own
-        self._place = f"Redis '{name}' of the Sentinels {hosts}, database {database}"
+        check_place([host for host, _ in addresses], [port for _, port in addresses], name)
+        shown = ", ".join(f"{host}:{port}" for host, port in addresses)
+        self._place = f"Redis '{name}' of the Sentinels {shown}, database {database}"
         self._sentinels: Any = Sentinel(addresses, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call]
         return self._sentinels.master_for(name, **kwargs)
 
@@ -271,6 +275,7 @@ class ClusterClient(StandaloneClient):
         for place in (nodes, *nodes.startup_nodes.values()):
             self._set_connect_hook(place.connection_kwargs, is_node=True)
         self._first = dict(nodes.startup_nodes)
+        check_place([one.host for one in self._first.values()], [one.port for one in self._first.values()], 0)
         return f"the Redis cluster of {', '.join(self._first)}"
 
     async def _drop_connections(self) -> None:
