@@ -35,6 +35,7 @@ COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
 ORIGINS = "_protocol/origins.py"
 PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
+VERIFIED = "server/test_verified_callers.py"
 LIFECYCLE, MINTING, EARLY_END = "_server/lifecycle.py", "_server/minting.py", "_server/early_end.py"
 RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
@@ -79,16 +80,24 @@ MUTANTS: Final = {
         "server/test_functions.py",
     ),
     "client-subject": Mutant(
-        "_session/claims.py", "subject == client_id or subject.endswith", "subject.endswith", CALLER_TESTS
+        *("_session/claims.py", "self.is_client is None and self.subject == self.client_id", "False", CALLER_TESTS)
     ),
-    "client-claims": Mutant(
-        PRINCIPALS, "subject is not None and _is_of_client(claims, subject)", "False", CALLER_TESTS
+    "client-claims": Mutant(PRINCIPALS, "_is_of_client(claims, subject) or (", "(", CALLER_TESTS),
+    "client-lists": Mutant(PRINCIPALS, "isinstance(claim, (list, tuple, set, frozenset)) and", "False and", VERIFIED),
+    "client-unknown": Mutant(PRINCIPALS, "is_same and _say_nothing(claims)", "False", VERIFIED),
+    "client-renamed": Mutant(PRINCIPALS, 'getattr(token, "original_client_id", None)', "None", VERIFIED),
+    "identity-first": Mutant(
+        PRINCIPALS,
+        '_text("user.identity", user.identity)',
+        '_text("user.identity", getattr(user, "username", None) or user.identity)',
+        VERIFIED,
     ),
+    "principal-subclass": Mutant(PRINCIPALS, "if type(value) is not Principal:", "if False:", VERIFIED),
     "client-list": Mutant(
         "_server/context.py", "principal is None or warns_of_client(principal)", "principal is None", CALLER_TESTS
     ),
     "client-end-all": Mutant(
-        "_server/operator.py", "if not principal.is_user:", "if False:", "server/test_sessions.py"
+        "_server/operator.py", "if not principal.can_be_user:", "if False:", "server/test_sessions.py"
     ),
     # session ids
     "expiry": Mutant(JWT, "if now < claims.expires_at:", "if now < claims.expires_at + 1:", TOKENS),

@@ -173,7 +173,7 @@ async def test_a_moment_that_means_something_else_is_refused(
 
 
 CLIENTS = Principal("web"), Principal("web", "https://id.example"), Principal(issuer="https://id.example")
-TWICE = Principal("web", "https://id.example", "web"), Principal("web", None, "web@clients")
+TWICE = Principal("web", "https://id.example", "web", is_client=True), Principal("web", None, "web@clients")
 
 
 async def test_sessions_of_a_client_are_not_ended_together(deployment: Deployment) -> None:

@@ -49,7 +49,6 @@ async def verified(kind: str) -> Any:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", ["clerk", "github", "google", "huggingface", "workos"])
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_user_of_a_verifier_without_clients_is_a_user(kind: str) -> None:
     """These verifiers know no OAuth client, and name the user twice."""
     user = await verified(kind)
@@ -62,7 +61,6 @@ async def test_user_of_a_verifier_without_clients_is_a_user(kind: str) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_principal_of_a_session_can_be_signed_out() -> None:
     """Also as an operator writes it down, who does not know the token."""
     user = await verified("github")
@@ -79,8 +77,8 @@ async def test_principal_of_a_session_can_be_signed_out() -> None:
 @pytest.mark.parametrize(
     ("claims", "is_user"),
     [
-        pytest.param({}, True, marks=pytest.mark.xfail(strict=True, reason="not so yet")),
-        pytest.param({"azp": [SUB]}, False, marks=pytest.mark.xfail(strict=True, reason="not so yet")),
+        ({}, True),
+        ({"azp": [SUB]}, False),
         ({"client_id": SUB}, False),
         ({"azp": SUB}, False),
         ({"azp": "app"}, True),
@@ -113,7 +111,6 @@ NOTHING: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("claims", NOTHING)
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_claims_that_say_nothing_leave_a_client(claims: dict[str, Any]) -> None:
     """As one verifier's of AWS Cognito, and `MultiAuth`, which renames the client."""
     assert not of("abc", claims, subject="abc").is_user
@@ -143,7 +140,6 @@ GRANTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("claims", GRANTS)
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_claims_in_lists_count(claims: dict[str, Any]) -> None:
     assert not of("app", {"sub": "abc", "email": "a@b.example", **claims}).is_user
 
@@ -160,7 +156,6 @@ class Named(SimpleUser):
         return self.id
 
 
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_identity_counts_and_not_the_display_name() -> None:
     """Two John Smiths have a session each."""
     app = sessions(Server(), **{"transport.principal": True})
@@ -174,7 +169,6 @@ async def test_identity_counts_and_not_the_display_name() -> None:
 
 
 @pytest.mark.parametrize("identity", [None, "", " ", 7])
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_identity_that_is_no_text_is_not_replaced_by_the_name(identity: Any) -> None:
     with pytest.raises(ConfigurationError, match="pass principal="):
         from_scope({"user": Named(identity)})
@@ -186,7 +180,6 @@ class Member(Principal):
     __slots__ = ("tenant",)
 
 
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_subclass_of_a_principal_is_refused() -> None:
     """What it adds would be lost, and one tenant's user would have another's sessions."""
     server = Server()

@@ -25,6 +25,7 @@ from . import option_types
 from .background import start
 from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
+from .principal import checked
 from .workers import failing_once
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
@@ -142,7 +143,7 @@ class Sessions:
         """
         moment, recorded = after_ms(self._clock()), 0
         subjects = {*self._subjects(principal)}
-        if not principal.is_user:
+        if not principal.can_be_user:
             raise ConfigurationError(_OF_CLIENT)
         if not _is_whole(principal):
             for alias in self._aliases(principal):  # of sessions that no record lists
@@ -206,6 +207,7 @@ class Sessions:
     def _subjects(self, principal: object) -> list[str]:
         if not isinstance(principal, Principal) or principal == Principal():
             raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
+        checked(principal, "the operator named")
         if self._ring is None:
             raise ConfigurationError("keys= is needed to find a principal's sessions: the middleware's keys")
         return self._ring(self._clock()).subjects(principal)

@@ -78,33 +78,47 @@ def _from_token(token: Any) -> Principal:
     subject = _text("access_token.subject", getattr(token, "subject", None))
     if subject is None:
         subject = _text("the claim sub", claims.get("sub"))  # FastMCP 3 has it there only
-    return Principal(
-        client_id=_text("access_token.client_id", getattr(token, "client_id", None)),
-        issuer=_text("the claim iss", claims.get("iss")),
-        subject=subject,
-        is_client=subject is not None and _is_of_client(claims, subject),
-    )
+    client_id = _text("access_token.client_id", getattr(token, "client_id", None))
+    issuer = _text("the claim iss", claims.get("iss"))
+    if subject is None:
+        return Principal(client_id, issuer)
+    is_same = subject in {client_id, getattr(token, "original_client_id", None)}  # `MultiAuth` renames clients
+    is_client = _is_of_client(claims, subject) or (is_same and _say_nothing(claims))
+    return Principal(client_id, issuer, subject, is_client=is_client)
 
 
 def _is_of_client(claims: Mapping[str, Any], subject: str) -> bool:
     """Whether a token is a client's own (RFC 6749, section 4.4), as far as its claims say so.
 
-    Sources: Microsoft Entra ID, optional claim `idtyp`; Auth0, "Client Credentials Flow"; RFC 9068, section 2.2, whose
-    `client_id` is `azp` in OpenID Connect, `cid` at Okta and `appid` in version 1.0 of Entra's tokens.
+    Sources: Microsoft Entra ID, optional claim `idtyp`; Auth0, "Client Credentials Flow"; FusionAuth, "JWTs", whose
+    `gty` is a list; RFC 9068, section 2.2, whose `client_id` is `azp` in OpenID Connect, `cid` at Okta and `appid` in
+    version 1.0 of Entra's tokens.
     """
-    if claims.get("idtyp") == "app" or claims.get("gty") == "client-credentials" or subject.endswith("@clients"):
-        return True
-    return any(claims.get(name) == subject for name in ("client_id", "azp", "cid", "appid"))
+    signs = [("idtyp", "app"), ("gty", "client-credentials"), ("gty", "client_credentials")]
+    signs += [(name, subject) for name in ("client_id", "azp", "cid", "appid")]
+    return subject.endswith("@clients") or any(_has(claims.get(name), value) for name, value in signs)
+
+
+def _has(claim: object, value: str) -> bool:
+    return claim == value or (isinstance(claim, (list, tuple, set, frozenset)) and value in claim)
+
+
+def _say_nothing(claims: Mapping[str, Any]) -> bool:
+    """Whether claims are missing, or only repeat the subject.
+
+    What the claims of a whole token do not call a client is a user, even under the name of one: verifiers that know no
+    client, as FastMCP's of GitHub, name the user twice.
+    """
+    return all(name in {"sub", "iss"} or not value for name, value in claims.items())
 
 
 def _from_user(user: Any) -> Principal:
-    if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
-        return Principal(subject=_text("user.username", user.username))
     try:
-        identity = user.identity
-    except (NotImplementedError, AttributeError):
+        return Principal(subject=_text("user.identity", user.identity))
+    except AttributeError:
         return Principal()
-    return Principal(subject=_text("user.identity", identity))
+    except NotImplementedError:  # a display name identifies no user, but a `SimpleUser` may have nothing else
+        return Principal(subject=_text("user.username", user.username) if isinstance(user, SimpleUser) else None)
 
 
 def _text(name: str, value: object) -> str | None:
@@ -141,19 +155,30 @@ def identified(value: object, source: str) -> Principal:
     request, and may be that of another user's object.
     """
     if isinstance(value, Principal):
-        parts = {name: getattr(value, name) for name in ("client_id", "issuer", "subject")}
-        wrong = next((name for name, part in parts.items() if part is not None and not _is_text(part)), None)
-        if wrong is not None:
-            raise _unidentified(f"{source} a Principal whose {wrong} is {_shown(parts[wrong])}")
-        if value.client_id is value.subject is None:
+        principal = checked(value, source)
+        if principal.client_id is principal.subject is None:
             raise _unidentified(f"{source} a Principal without client_id and subject")
-        texts = {name: None if part is None else str.__str__(part) for name, part in parts.items()}
-        return Principal(**texts, is_client=value.is_client)
+        return principal
     if _is_text(value):
         return Principal(subject=str.__str__(value))
     if is_unfinished(value):
         raise _unidentified(f"{source} {described(value)}, but it must be a plain function that nobody has to await")
     raise _unidentified(f"{source} {_shown(value)}")
+
+
+def checked(value: Principal, source: str) -> Principal:
+    """Return a principal whose parts are text or None; `ConfigurationError` if it has others, or further ones."""
+    if type(value) is not Principal:
+        raise ConfigurationError(
+            f"{source} {described(value)}, a subclass of Principal: only client_id, issuer and subject tell callers "
+            "apart, so what it adds would be lost; use Principal itself, and put a tenant, for example, into issuer"
+        )
+    parts = {name: getattr(value, name) for name in ("client_id", "issuer", "subject")}
+    for name, part in parts.items():
+        if part is not None and not _is_text(part):
+            raise _unidentified(f"{source} a Principal whose {name} is {_shown(part)}")
+    texts = {name: None if part is None else str.__str__(part) for name, part in parts.items()}
+    return Principal(**texts, is_client=value.is_client)
 
 
 def _is_text(value: object) -> TypeGuard[str]:

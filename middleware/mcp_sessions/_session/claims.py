@@ -121,25 +121,31 @@ class Principal:
         client_id: The OAuth client, or the name of the authenticated user if there is no client.
         issuer: The issuer of the client and the user, or None if the server does not report one.
         subject: The user at that issuer, or None if the server does not report one.
-        is_client: Whether the subject is the client itself, by what else the token says.
+        is_client: Whether the subject is the client itself, or None if nothing but the names says so.
     """
 
     client_id: str | None = None
     issuer: str | None = None
     subject: str | None = None
-    is_client: bool = dataclass_field(default=False, kw_only=True, compare=False, repr=False)
+    is_client: bool | None = dataclass_field(default=None, kw_only=True, compare=False, repr=False)
 
     @property
     def is_user(self) -> bool:
         """Whether this is one user. All users of a client may share a principal whose subject is missing or the client.
 
-        In tokens that a client gets for itself, the subject is the client's id (RFC 9068, section 2.2), which Auth0
-        follows by `@clients`.
+        In tokens that a client gets for itself, the subject is the client's id (RFC 9068, section 2.2).
         """
-        client_id, subject = self.client_id, self.subject
-        if self.is_client or subject is None:
-            return False
-        return client_id is None or not (subject == client_id or subject.endswith("@clients"))
+        return self.can_be_user and not (self.is_client is None and self.subject == self.client_id)
+
+    @property
+    def can_be_user(self) -> bool:
+        """Whether nothing shows that this is a client, for whoever names the subject and knows who that is.
+
+        Some servers name a user as the client, too. Auth0's subject of a client ends with `@clients`.
+        """
+        if self.subject is None or self.is_client is not None:
+            return self.subject is not None and not self.is_client
+        return self.client_id is None or not self.subject.endswith("@clients")
 
 
 @dataclass(frozen=True, slots=True)
