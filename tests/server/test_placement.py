@@ -1,6 +1,6 @@
 """A middleware outside of the application's authentication does not serve, nor does one in front of another."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,8 +13,10 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import HTTPConnection
-from starlette.routing import BaseRoute, Host, Mount, Route, Router
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Host, Mount, Route, Router, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
@@ -48,6 +50,7 @@ class Hostile:
 
 
 SERVER = Server()
+LATER = pytest.mark.xfail(strict=True, reason="the check of the path takes for certain what is in doubt")
 NOTED = Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Header())])
 
 
@@ -64,9 +67,9 @@ def built(app: Any) -> Any:
     return app
 
 
-def fastapi(inner: ASGIApp, prefix: str = "") -> FastAPI:
+def fastapi(inner: ASGIApp, prefix: str = "", *routes: BaseRoute) -> FastAPI:
     """A FastAPI application with an included router that has the MCP route."""
-    app = FastAPI()
+    app = FastAPI(routes=[*routes])
     app.include_router(APIRouter(routes=[Route("/mcp", inner)]), prefix=prefix)
     return app
 
@@ -198,11 +201,21 @@ UNSERVED: dict[str, tuple[object, str | None]] = {
     "a mounted function": (Router([OTHER, Mount("/mcp", own_default)]), None),
     "an application without routes yet": (Starlette(), None),
     "a default of its own": (Router([OTHER], default=own_default), None),
-    "an included router": (fastapi(SERVER, "/api"), None),
+    "an included router": (fastapi(SERVER, "/api"), "/api/mcp"),
 }
 
 
-@pytest.mark.parametrize(("app", "found"), UNSERVED.values(), ids=UNSERVED)
+@pytest.mark.parametrize(
+    ("app", "found"),
+    [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name,
+            marks=LATER if name in {"an included router"} else (),
+        )
+        for name, case in UNSERVED.items()
+    ],
+)
 def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(app: object, found: str | None) -> None:
     told = unserved(app, "/mcp")
     assert (told and told.partition("(routes that take POST: ")[2]) == (found and f"{found})")
@@ -223,6 +236,43 @@ async def test_the_start_logs_a_path_that_nothing_serves(
 
 # --- a policy whose endpoint nothing serves -----------------------------------------------------
 
+FILES = StaticFiles(directory="/")
+
+
+class Serving:
+    """A middleware that serves the endpoint itself, in front of another application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (SERVER if scope.get("path") in {"/mcp", "/other"} else self.app)(scope, receive, send)
+
+
+def fastapi_with_function() -> FastAPI:
+    app = FastAPI(routes=[OTHER])
+    app.middleware("http")(pass_on)
+    return app
+
+
+async def pass_on(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """A function in front of the routes, which may do anything."""
+    return await call_next(request)
+
+
+def included(prefix: str, own: str) -> FastAPI:
+    """FastAPI with a router, whose routes have a prefix, in another router that has one, too."""
+    inner, outer, app = APIRouter(prefix=own), APIRouter(), FastAPI()
+    inner.post("/rpc")(answer)
+    outer.include_router(inner)
+    app.include_router(outer, prefix=prefix)
+    return app
+
+
+async def answer() -> None:
+    """A function that answers."""
+
+
 BLIND: dict[str, tuple[Any, str]] = {
     "another route": (lambda: routed(OTHER), "/rpc"),
     "mounted": (lambda: routed(MOUNTED), "/api/mcp"),
@@ -232,6 +282,13 @@ BLIND: dict[str, tuple[Any, str]] = {
     "another method": (lambda: routed(Route("/mcp", SERVER, methods=["GET"]), OTHER), "/rpc"),
     "files at the root": (lambda: routed(official("/rpc"), Mount("/", SERVER)), "/rpc"),
     "files by a pattern": (lambda: routed(official("/rpc"), Route("/{path:path}", SERVER)), "/rpc"),
+    "an included router": (lambda: fastapi(SERVER, "/api"), "/api/mcp"),
+    "a router in a router": (lambda: included("/a", "/b"), "/a/b/rpc"),
+    "a prefix of the router": (lambda: included("", "/v1"), "/v1/rpc"),
+    "files beside a route": (lambda: routed(OTHER, Mount("/", FILES)), "/rpc"),
+    "files beside an application": (lambda: routed(Mount("/rpc", SERVER), Mount("/", FILES)), "none"),
+    "files at the endpoint": (lambda: routed(official("/rpc"), Mount("/mcp", FILES)), "/rpc"),
+    "a websocket": (lambda: routed(OTHER, WebSocketRoute("/ws", own_default)), "/rpc"),
 }
 SEEING: dict[str, tuple[Any, str | None]] = {
     "a template": (lambda: routed(Route("/{tenant}/mcp", SERVER)), "/acme/mcp"),
@@ -244,6 +301,9 @@ SEEING: dict[str, tuple[Any, str | None]] = {
     "every path": (lambda: routed(OTHER), None),
     "no routes to see": (lambda: SERVER, "/nowhere"),
     "two servers": (lambda: routed(official("/a"), official("/b")), "/b"),
+    "a middleware that serves it": (lambda: Starlette(middleware=[Middleware(Serving)], routes=[OTHER]), "/mcp"),
+    "an application that serves it": (lambda: Serving(routed(OTHER)), "/mcp"),
+    "a function that serves it": (fastapi_with_function, "/mcp"),
 }
 
 
@@ -262,7 +322,28 @@ def official(path: str) -> Route:
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 @pytest.mark.parametrize("require", ["always", {"tools/call": ["whoami"]}, lambda request: True])
-@pytest.mark.parametrize(("make", "found"), BLIND.values(), ids=BLIND)
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name,
+            marks=LATER
+            if name
+            in {
+                "files beside an application",
+                "files at the endpoint",
+                "an included router",
+                "a router in a router",
+                "a websocket",
+                "files beside a route",
+                "a prefix of the router",
+            }
+            else (),
+        )
+        for name, case in BLIND.items()
+    ],
+)
 async def test_policy_of_path_that_nothing_serves_refuses_to_start(make: Any, found: str, require: Any) -> None:
     """Without a lifespan, the first request says so, wherever it goes, and every other one."""
     said = await started(sessions(make(), require=require))
@@ -276,7 +357,19 @@ async def test_policy_of_path_that_nothing_serves_refuses_to_start(make: Any, fo
 
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
-@pytest.mark.parametrize(("make", "path"), SEEING.values(), ids=SEEING)
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name,
+            marks=LATER
+            if name in {"an application that serves it", "a middleware that serves it", "a function that serves it"}
+            else (),
+        )
+        for name, case in SEEING.items()
+    ],
+)
 async def test_policy_of_path_that_may_be_served_starts(make: Any, path: str | None) -> None:
     assert (await started(sessions(make(), path=path, require="always")))["type"] != "lifespan.startup.failed"
     answer = await call(sessions(make(), path=path, require="always"), http(path="/x"), CALL)
@@ -290,6 +383,66 @@ async def test_policy_without_routes_to_see_judges_every_path() -> None:
     """A wrong path evades nothing there: what looks like MCP is judged wherever it goes."""
     answer = await call(sessions(SERVER, path="/nowhere", require="always", admission="own"), http(path="/mcp"), CALL)
     assert answer.error["code"] == -31044
+
+
+DOUBTFUL: dict[str, Callable[[], Any]] = {
+    "another application at the root": lambda: routed(OTHER, Mount("/", own_default)),
+    "a pattern for the rest": lambda: routed(OTHER, Route("/{path:path}", SERVER)),
+    "an unrelated route": lambda: routed(official("/rpc"), Route("/mcp", SERVER, methods=["POST"])),
+    "a server below a pattern": lambda: routed(Mount("/{tenant}", routed(official("/rpc"))), OTHER),
+    "a middleware that may serve it": lambda: Starlette(middleware=[Middleware(Serving)], routes=[OTHER]),
+    "a default": lambda: Router([OTHER], default=own_default),
+    "an included router": lambda: fastapi(SERVER, "/api", OTHER, Mount("/", own_default)),
+}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            id=name,
+            marks=LATER
+            if name
+            in {
+                "an unrelated route",
+                "a middleware that may serve it",
+                "an included router",
+                "a server below a pattern",
+                "another application at the root",
+                "a default",
+            }
+            else (),
+        )
+        for name, case in DOUBTFUL.items()
+    ],
+)
+async def test_in_doubt_policy_judges_every_path(make: Callable[[], Any]) -> None:
+    """What answers at the endpoint may be something else, and the server elsewhere."""
+    app = sessions(make(), require="always", admission="own")
+    assert (await call(app, http(path="/rpc"), CALL)).error["code"] == -31044
+    assert (await call(app, http(path="/mcp"), CALL)).error["code"] == -31044
+
+
+async def answer_plainly(_request: Request) -> Response:
+    return Response()
+
+
+PLAIN = Route("/rpc", answer_plainly, methods=["POST"])
+CERTAIN: dict[str, Callable[[], Any]] = {
+    "a route": lambda: routed(PLAIN, Route("/mcp", SERVER, methods=["POST"])),
+    "a mount": lambda: routed(PLAIN, Mount("/mcp", SERVER)),
+    "a server at the root": lambda: routed(PLAIN, Mount("/", routed(official("/mcp")))),
+    "a server by a pattern": lambda: routed(PLAIN, official("/{endpoint}")),
+    "an included router": lambda: fastapi(SERVER, "", PLAIN),
+}
+
+
+@pytest.mark.parametrize("make", CERTAIN.values(), ids=CERTAIN)
+async def test_where_server_is_certain_other_paths_pass(make: Callable[[], Any]) -> None:
+    app = sessions(make(), require="always", admission="own")
+    assert (await call(app, http(path="/rpc"), CALL)).status == 200
+    assert (await call(app, http(path="/mcp"), CALL)).error["code"] == -31044
 
 
 async def test_policy_sees_routes_that_start_adds() -> None:
