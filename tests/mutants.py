@@ -226,15 +226,29 @@ MUTANTS: Final = {
     ),
     "policy-path": Mutant(
         "_server/middleware.py",
-        "if error is not None and self._rules",
-        "if False and self._rules",
+        "if error is not None and has_rules",
+        "if False and has_rules",
         "server/test_placement.py",
     ),
     "policy-path-template": Mutant(
         "_server/startup_checks.py", "(path is None or _may_match(part, path))", "True", "server/test_placement.py"
     ),
     "policy-path-files": Mutant(
-        *("_server/startup_checks.py", "(is_route or not _serves_elsewhere(app, endpoint))", "True"),
+        *("_server/startup_checks.py", "or not _serves_elsewhere(app, endpoint)):", "or True):"),
+        "server/test_placement.py",
+    ),
+    "policy-path-static": Mutant(
+        *("_server/startup_checks.py", 'if is_a(part, "StaticFiles"):', "if False:"), "server/test_placement.py"
+    ),
+    "policy-path-doubt": Mutant(
+        *("_server/routing.py", 'if self.is_in_doubt and scope["method"]', 'if False and scope["method"]'),
+        "server/test_placement.py",
+    ),
+    "policy-path-middleware": Mutant(
+        *("_server/startup_checks.py", "if not keeps_path(part):", "if False:"), "server/test_placement.py"
+    ),
+    "policy-path-included": Mutant(
+        *("_server/routing.py", "        yield from _included(part)\n", "        yield part.original_router\n"),
         "server/test_placement.py",
     ),
     "policy-lenient": Mutant(

@@ -50,7 +50,6 @@ class Hostile:
 
 
 SERVER = Server()
-LATER = pytest.mark.xfail(strict=True, reason="the check of the path takes for certain what is in doubt")
 NOTED = Starlette(middleware=[Middleware(AuthenticationMiddleware, backend=Header())])
 
 
@@ -205,17 +204,7 @@ UNSERVED: dict[str, tuple[object, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("app", "found"),
-    [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            id=name,
-            marks=LATER if name in {"an included router"} else (),
-        )
-        for name, case in UNSERVED.items()
-    ],
-)
+@pytest.mark.parametrize(("app", "found"), UNSERVED.values(), ids=UNSERVED)
 def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(app: object, found: str | None) -> None:
     told = unserved(app, "/mcp")
     assert (told and told.partition("(routes that take POST: ")[2]) == (found and f"{found})")
@@ -322,28 +311,7 @@ def official(path: str) -> Route:
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 @pytest.mark.parametrize("require", ["always", {"tools/call": ["whoami"]}, lambda request: True])
-@pytest.mark.parametrize(
-    ("make", "found"),
-    [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            id=name,
-            marks=LATER
-            if name
-            in {
-                "files beside an application",
-                "files at the endpoint",
-                "an included router",
-                "a router in a router",
-                "a websocket",
-                "files beside a route",
-                "a prefix of the router",
-            }
-            else (),
-        )
-        for name, case in BLIND.items()
-    ],
-)
+@pytest.mark.parametrize(("make", "found"), BLIND.values(), ids=BLIND)
 async def test_policy_of_path_that_nothing_serves_refuses_to_start(make: Any, found: str, require: Any) -> None:
     """Without a lifespan, the first request says so, wherever it goes, and every other one."""
     said = await started(sessions(make(), require=require))
@@ -357,19 +325,7 @@ async def test_policy_of_path_that_nothing_serves_refuses_to_start(make: Any, fo
 
 
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
-@pytest.mark.parametrize(
-    ("make", "path"),
-    [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            id=name,
-            marks=LATER
-            if name in {"an application that serves it", "a middleware that serves it", "a function that serves it"}
-            else (),
-        )
-        for name, case in SEEING.items()
-    ],
-)
+@pytest.mark.parametrize(("make", "path"), SEEING.values(), ids=SEEING)
 async def test_policy_of_path_that_may_be_served_starts(make: Any, path: str | None) -> None:
     assert (await started(sessions(make(), path=path, require="always")))["type"] != "lifespan.startup.failed"
     answer = await call(sessions(make(), path=path, require="always"), http(path="/x"), CALL)
@@ -396,27 +352,7 @@ DOUBTFUL: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            id=name,
-            marks=LATER
-            if name
-            in {
-                "an unrelated route",
-                "a middleware that may serve it",
-                "an included router",
-                "a server below a pattern",
-                "another application at the root",
-                "a default",
-            }
-            else (),
-        )
-        for name, case in DOUBTFUL.items()
-    ],
-)
+@pytest.mark.parametrize("make", DOUBTFUL.values(), ids=DOUBTFUL)
 async def test_in_doubt_policy_judges_every_path(make: Callable[[], Any]) -> None:
     """What answers at the endpoint may be something else, and the server elsewhere."""
     app = sessions(make(), require="always", admission="own")

@@ -196,10 +196,12 @@ class MCPSessionMiddleware:
     def _check_path(self) -> None:
         """Check that a route serves the endpoint: else every message would pass by the policy."""
         error = None if self._is_seen else startup_checks.unserved(self.app, self.path)
-        if error is not None and self._rules.policy.summary != "never":
+        has_rules = self._rules.policy.summary != "never"
+        if error is not None and has_rules:
             raise ConfigurationError(error)
         if error is not None:
             _log.error(error)
+        self._routing.is_in_doubt = has_rules and not startup_checks.is_certain(self.app, self.path)
         self._is_seen = True
 
     @property

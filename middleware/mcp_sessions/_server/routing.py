@@ -15,14 +15,14 @@ from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Final, Literal
 
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route, WebSocketRoute
 from starlette.types import Scope
 
 from .._protocol.headers import LAST_EVENT_ID, SESSION_HEADER
 
 _EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
 ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
-_INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
+_INNER: Final = ("app", "router", "middleware_stack", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 
 
@@ -35,34 +35,57 @@ def reachable(app: object, endpoint: str | None) -> Iterator[object]:
     """Yield these parts, and what those that are plain functions or methods refer to."""
     for part in parts(app, endpoint):
         yield part
-        if isinstance(part, MethodType):
-            yield part.__self__
-        if isinstance(part, FunctionType):
-            yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
-            yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
+        yield from references(part)
+
+
+def references(part: object) -> Iterator[object]:
+    """Yield what a plain function or method refers to."""
+    if isinstance(part, MethodType):
+        yield part.__self__
+    if isinstance(part, FunctionType):
+        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
+        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
 
 
 def walk(app: object, endpoint: str | None, *, into_routes: bool = True) -> Iterator[tuple[object, str | None]]:
     """Yield the parts, each with the endpoint as that part sees it."""
-    seen: set[tuple[int, str | None]] = set()
+    seen: dict[tuple[int, str | None], object] = {}  # with the parts, so that no other one gets the id of one
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
     while ahead:
         part, path = ahead.pop()
         if (id(part), path) in seen or not _may_serve(part, path):
             continue
-        seen.add((id(part), path))
+        seen[id(part), path] = part
         yield part, path
         if into_routes or not isinstance(part, Route):
             ahead += [(inner, _below(part, path)) for inner in inside(part)]
 
 
 def inside(part: object) -> Iterator[object]:
+    if _is_included(part):
+        yield from _included(part)
+        return
     for name in _INNER:
         if (inner := attribute(part, name)) is not None:
             yield inner
     for name in _INNER_LISTS:
         listed = attribute(part, name)
         yield from listed if isinstance(listed, (list, tuple)) else ()
+
+
+def _is_included(part: object) -> bool:
+    """Whether a part is what FastAPI makes of a router that it includes."""
+    return hasattr(type(part), "effective_candidates")
+
+
+def _included(part: Any) -> Iterator[object]:
+    """Yield the routes of an included router, with the paths that they have where it is included."""
+    for one in part.effective_candidates():
+        route = getattr(one, "original_route", one)
+        made = getattr(one, "starlette_route", None)
+        if made is None and isinstance(route, Route):
+            made = Route(one.path, route.endpoint, methods=list(route.methods or ()))
+        yield made or one
 
 
 def attribute(part: object, name: str) -> Any:
@@ -73,6 +96,8 @@ def attribute(part: object, name: str) -> Any:
 
 def _may_serve(part: object, endpoint: str | None) -> bool:
     """Whether a request at the endpoint, or below it, may reach this part. In doubt, it may."""
+    if isinstance(part, WebSocketRoute):
+        return False
     if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
         return True
     path = part.path.rstrip("/")
@@ -81,7 +106,7 @@ def _may_serve(part: object, endpoint: str | None) -> bool:
 
 def _below(part: object, endpoint: str | None) -> str | None:
     """Return the endpoint as the inside of a part sees it; None where that is unknown."""
-    if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
+    if endpoint is None:
         return None
     root = attribute(part, "root_path")
     if isinstance(part, Starlette) and isinstance(root, str) and root and _is_within(endpoint, root):  # FastAPI's
@@ -153,6 +178,7 @@ class Routing:
         self._endpoint: Final = endpoint
         self._in_doubt: Final = in_doubt
         self._route: Route | None = None  # of the endpoint, once it is found
+        self.is_in_doubt = False  # whether the server may be elsewhere
 
     def place(self, scope: Scope) -> Place:
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
@@ -160,6 +186,8 @@ class Routing:
             return place
         if scope["method"] in WITHOUT_BODY and not any(map(_may_concern_streams, scope["headers"])):
             return "elsewhere"
+        if self.is_in_doubt and scope["method"] not in WITHOUT_BODY:
+            return self._in_doubt
         try:
             path, end = _follow(self._app, {**scope})
         except Exception:  # noqa: BLE001  # a route's own, which the application will meet as well
@@ -220,7 +248,7 @@ def _follow(part: Any, scope: dict[str, Any], path: str = "") -> tuple[str, obje
         # What FastAPI makes of a route that it includes.
         made = getattr(route, "starlette_route", None) or getattr(route, "original_route", route)
         return _follow(made, scope, path)
-    inner = None if isinstance(part, Route) or not _keeps_path(part) else _inner(part, scope)
+    inner = None if isinstance(part, Route) or not keeps_path(part) else _inner(part, scope)
     return (path, part) if inner is None else _follow(inner, scope, path)
 
 
@@ -229,7 +257,7 @@ def _routes(part: Any) -> Iterable[Any] | None:
     if getattr(part, "__qualname__", None) in ROUTERS_OWN:
         routes: Iterable[Any] = part.__self__.routes
         return routes
-    return part.effective_candidates() if hasattr(part, "original_router") else None
+    return part.effective_candidates() if _is_included(part) else None
 
 
 def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
@@ -253,8 +281,11 @@ def _inner(part: Any, scope: dict[str, Any]) -> Any:
     return getattr(part, "middleware_stack", None) or getattr(part, "app", None)
 
 
-def _keeps_path(part: Any) -> bool:
+def keeps_path(part: Any) -> bool:
     """Whether a part is certain to pass requests on with the path that they came with."""
-    runs = type(part).handle if isinstance(part, BaseRoute) else type(part).__call__
-    modules = [getattr(one, "__module__", None) or "" for one in (runs, getattr(part, "dispatch_func", runs))]
+    kind = class_of(part)
+    runs = [kind.handle if issubclass(kind, BaseRoute) else kind.__call__, getattr(kind, "dispatch", None)]
+    given = attribute(part, "kwargs")
+    runs += [attribute(part, "dispatch_func"), given.get("dispatch") if isinstance(given, dict) else None]
+    modules = [getattr(one, "__module__", None) or "" for one in runs if one is not None]
     return all(module.partition(".")[0] in _KEEP_PATHS for module in modules)

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route, Router
 from .._dialects.base import Dialects
 from ..stores._base import StoreScope
 from . import option_types
-from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, parts, reachable, walk
+from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, keeps_path, parts, reachable, references, walk
 from .runtime import Runtime
 from .workers import workers
 
@@ -66,14 +66,37 @@ def unserved(app: object, endpoint: str | None) -> str | None:
     if not any(isinstance(part, Router) for part, _ in found):
         return None
     answers = any(_may_answer(part, path) for part, path in found)
-    is_route = any(isinstance(part, (Route, Mount)) and part.path.rstrip("/") == path for part, path in found)
-    if answers and (is_route or not _serves_elsewhere(app, endpoint)):
+    if answers and (any(_is_own(part, path) for part, path in found) or not _serves_elsewhere(app, endpoint)):
         return None
     return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
 
 
+def is_certain(app: object, endpoint: str | None) -> bool:
+    """Whether the MCP server is at the endpoint: a known one, or a route or mount of its own while none is elsewhere.
+
+    What else answers there may be a folder of files, and the server elsewhere.
+    """
+    found = list(walk(app, endpoint, into_routes=False))
+    if any(any(_servers_of(part, path)) for part, path in found):
+        return True
+    return any(_is_own(part, path) for part, path in found) and not _serves_elsewhere(app, endpoint)
+
+
+def _servers_of(part: object, path: str | None) -> Iterator[Any]:
+    """Yield the known MCP servers that certainly answer at a path."""
+    if path is not None and isinstance(part, Route) and _takes(part, path):
+        yield from managers(reachable(part.endpoint, path))
+    elif path is not None and not isinstance(part, Route):
+        yield from managers((part, *references(part)))
+
+
+def _is_own(part: object, path: str | None) -> bool:
+    """Whether a part is a route or a mount for a path alone."""
+    return isinstance(part, (Route, Mount)) and part.path.rstrip("/") == path
+
+
 def _serves_elsewhere(app: object, endpoint: str | None) -> bool:
-    """Whether there are known MCP servers, and none at the endpoint: what answers there may be a folder of files."""
+    """Whether there are known MCP servers, and none at the endpoint."""
     return any(managers(reachable(app, None))) and not any(managers(reachable(app, endpoint)))
 
 
@@ -101,20 +124,35 @@ def _path_of(ours: object) -> str | None:
 
 
 def _may_answer(part: object, path: str | None) -> bool:
-    """Whether a part may answer by itself: a route, a router's own default, or what has nothing to look into."""
+    """Whether a part may answer by itself: a route, a router's own default, or what does more than pass requests on."""
     if isinstance(part, Route):
-        return "POST" in (part.methods or {"POST"}) and (path is None or _may_match(part, path))
+        return _takes_post(part) and (path is None or _may_match(part, path))
+    if is_a(part, "StaticFiles"):  # which has GET and HEAD only
+        return False
+    if getattr(part, "__qualname__", None) in ROUTERS_OWN:
+        return False
+    if not keeps_path(part):
+        return True
     if isinstance(part, Router):
         return not part.routes or getattr(part.default, "__self__", None) is not part
-    is_middleware = isinstance(attribute(part, "cls"), type)  # it answers for what is behind it
-    is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in inside(part))
-    return not is_open
+    return not (isinstance(attribute(part, "cls"), type) or any(True for _ in inside(part)))
+
+
+def _takes_post(route: Route) -> bool:
+    return "POST" in (route.methods or {"POST"})
 
 
 def _may_match(route: Route, path: str) -> bool:
     """Whether a route serves a path, or some path below; that of a template is known from its pattern alone."""
-    if "{" not in route.path or route.path.startswith(path + "/"):
-        return True
+    return "{" not in route.path or route.path.startswith(path + "/") or _matches(route, path)
+
+
+def _takes(route: Route, path: str) -> bool:
+    """Whether a route serves what is posted to a path."""
+    return _takes_post(route) and _matches(route, path)
+
+
+def _matches(route: Route, path: str) -> bool:
     return any(route.path_regex.match(path + end) for end in ("", "/"))
 
 
@@ -123,7 +161,7 @@ def _posts(app: object) -> Iterator[str]:
     ahead = [(app, "")]
     for part, above in ahead:
         path = above + part.path if isinstance(part, (Route, Mount)) else above
-        if isinstance(part, Route) and "POST" in (part.methods or {"POST"}):
+        if isinstance(part, Route) and _takes_post(part):
             yield path
         if id(part) not in seen and not isinstance(part, Route):
             seen.add(id(part))
