@@ -386,16 +386,17 @@ MUTANTS: Final = {
         RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS
     ),
     "call-expiry": Mutant(RESUMPTION_FILE, "claims if not now < claim.expires_at]", "claims if False]", ENDED_CALLS),
-    "call-of-server": Mutant(
-        *(EARLY_END, "await self.ctx.runtime.streams.decided(request.claims.ref)", "pass"), ENDED_CALLS
+    "call-of-server": Mutant(EARLY_END, "await self.ctx.runtime.streams.decided(request)", "pass", ENDED_CALLS),
+    "call-of-two": Mutant(
+        *(RESUMPTION_FILE, "return (self.claims, *self.beside)", "return (self.claims,)"), ENDED_CALLS
     ),
     "call-executed": Mutant(
         EARLY_END, "refusal.executed = request is not None and request.id is not None", "pass", LATE
     ),
     "late-answer": Mutant(
         EARLY_END,
-        "            return None\n        return None if",
-        "            return error\n        return None if",
+        "if pair[0] is not LIVE)",
+        "if False)",
         LATE,
     ),
     "preflight": Mutant(

@@ -315,10 +315,6 @@ async def test_server_that_ends_its_calls_does_not_hide_the_error(how: str) -> N
     }
 
 
-XFAIL = pytest.mark.xfail(strict=True, reason="a call is bound to one of the sessions that it carries")
-
-
-@XFAIL
 async def test_call_ends_with_either_session_that_it_carries() -> None:
     """A client of the draft sends the header, too; the session of the header is ended, here and on another worker."""
     for worker in (0, 1):
@@ -345,6 +341,39 @@ async def test_call_ends_with_either_session_that_it_carries() -> None:
         assert answer.error["code"] == -32043
 
 
+async def test_waiting_stream_does_not_change_the_error_of_calls() -> None:
+    """Each response has a refusal of its own: a GET whose start is held gets 404, and a call in JSON gets 200."""
+    store, began = MemoryStore(), anyio.Event()
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "DELETE":
+            await reply(send, b"")
+        elif scope["method"] == "GET":
+            await anyio.sleep_forever()
+        elif b"tools/call" not in await read(receive):
+            await reply(send, b'{"jsonrpc": "2.0", "id": 1, "result": {}}', named=b"server-1")
+        else:
+            began.set()
+            await anyio.sleep_forever()
+
+    here, there = (sessions(server, bridge=True, store=store) for _ in range(2))
+    client, answer = Client(here, modern=False), Answer()
+    header = await client.initialize()
+    body = json_text(client.message("tools/call", {"name": "work"})).encode()
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(here, http("GET", headers=[header]), Incoming(), Answer())
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(here, http(headers=[*client.headers("x"), header]), Incoming(*chunks(body)), answer)
+            await began.wait()
+            await call(there, http("DELETE", headers=[header]))
+            for _ in range(2):
+                await here._runtime.streams._check_once()
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert (answer.status, answer.error["code"]) == (200, -32043)
+
+
 class Failing(MemoryStore):
     """A store of one's own whose driver raises what it likes."""
 
@@ -352,7 +381,6 @@ class Failing(MemoryStore):
         raise LookupError("of the driver")
 
 
-@XFAIL
 async def test_store_that_raises_anything_does_not_stop_the_checks() -> None:
     """Calls go on without an answer of the store, and their results are delivered."""
     server, clock = Streaming(json=True), Clock()

@@ -34,7 +34,7 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._protocol.origins import is_own_page
 from .._refusals import refusal as refusal_for
-from .._session.claims import Principal, RedactedRepr
+from .._session.claims import Claims, Principal, RedactedRepr
 from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
@@ -75,6 +75,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     client_capabilities: bytes | None = None  # a JSON object, to be stored with a session that is created
     attaches: bool = False  # the application sees the session
     session: ActiveSession | None = None  # once it is open
+    beside: tuple[Claims, ...] = ()  # sessions that it carries besides
     outgoing: bytes = b""  # the body as the application gets it
     upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent

@@ -123,7 +123,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if request is None or request.id is None or request.ended_its_session:
             return
         if not is_answered:
-            await self.ctx.runtime.streams.decided(request.claims.ref)
+            await self.ctx.runtime.streams.decided(request)
         if not self.terminated and (refusal := await self._late_refusal(request, is_answered)) is not None:
             await self.refuse(refusal)
 
@@ -133,14 +133,16 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if not runtime.clock() < claims.expires_at:
             return SessionExpired(ref=claims.ref)
         try:
-            (status,) = await runtime.store.statuses([claims])
-        except StoreUnavailable as error:
+            statuses = await runtime.store.statuses(request.all_claims)
+        except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
             if is_answered:
                 text = "answer of %s in session %s delivered, though the session may have ended during the call: store "
                 text += "unavailable (%s); requests in sessions are refused until it answers"
-                _log.warning(text, ascii(request.label), claims.ref, error.reason, extra=log_extra(claims.ref))
+                reason = error.reason if isinstance(error, StoreUnavailable) else type(error).__name__
+                _log.warning(text, ascii(request.label), claims.ref, reason, extra=log_extra(claims.ref))
             return None
-        return None if status is LIVE else refusal_for_status(status, claims)
+        ended = (pair for pair in zip(statuses, request.all_claims, strict=True) if pair[0] is not LIVE)
+        return next((refusal_for_status(status, one) for status, one in ended), None)
 
     async def _send_end(self) -> None:
         """Send the error for which it ends, or only the end if its client expects nothing more."""
@@ -182,7 +184,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def is_being_ended(self) -> bool:
         """Whether its session may be about to end."""
-        return self.request is not None and self.ctx.runtime.streams.is_being_ended(self.request.claims.ref)
+        return self.request is not None and self.ctx.runtime.streams.is_being_ended(self.request)
 
     def status_is_stale(self) -> bool:
         """Whether the session may have ended since the store was asked."""

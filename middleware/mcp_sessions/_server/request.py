@@ -87,6 +87,7 @@ async def open_sessions(request: Request, plan: Plan) -> ActiveSession | None:
     opened = [
         await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
     ]
+    request.beside = tuple(session.claims for session in opened[1:] if session is not None)
     return opened[0]
 
 
@@ -239,6 +240,7 @@ def response_for(request: Request, message: Message, plan: Plan, dialects: Diale
     )
     if session is not None:
         response.request = StreamRequest(session.claims, message.id, message.label, request.server_id, session=session)
+        response.request.beside = request.beside
         response.recheck_at = session.recheck_at
     return response
 

@@ -10,9 +10,11 @@ Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from secrets import token_bytes
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
@@ -34,6 +36,9 @@ MAX_ENDING: Final = 5.0  # seconds for which the end of a response waits to lear
 MAX_CALLS: Final = 10_000  # whose session is kept for a resumed stream; the oldest goes first
 
 
+_log: Final = logging.getLogger("mcp_sessions")
+
+
 class OpenResponse(Protocol):
     """A response that has not ended."""
 
@@ -53,16 +58,18 @@ class Streams:
 
     def add(self, request: StreamRequest, response: OpenResponse) -> None:
         request.checks = self._checks
-        self._open.setdefault(request.claims.ref, {})[response] = request
+        for claims in request.all_claims:
+            self._open.setdefault(claims.ref, {})[response] = request
         if not self._polling:
             self._polling = True
             start(self._poll)
 
     def remove(self, request: StreamRequest, response: OpenResponse) -> None:
-        of_session = self._open.get(request.claims.ref, {})
-        of_session.pop(response, None)
-        if not of_session:
-            self._open.pop(request.claims.ref, None)
+        for claims in request.all_claims:
+            of_session = self._open.get(claims.ref, {})
+            of_session.pop(response, None)
+            if not of_session:
+                self._open.pop(claims.ref, None)
 
     async def end(self, ref: str) -> None:
         """End the responses of a session that has ended, but for that of the request that ended it.
@@ -77,7 +84,7 @@ class Streams:
         ended = [one for one in self._open.get(ref, {}).items() if not one[1].ended_its_session]
         for response, request in ended:
             self.remove(request, response)
-            response.terminate(refusal)
+            response.terminate(copy(refusal))  # each notes in its own what its client learns
         return bool(ended)
 
     @contextmanager
@@ -93,15 +100,16 @@ class Streams:
             if not self._ending[ref]:
                 del self._ending[ref]
 
-    def is_being_ended(self, ref: str) -> bool:
-        """Whether a session may be about to end."""
-        return ref in self._ending
+    def is_being_ended(self, request: StreamRequest) -> bool:
+        """Return whether a session of a request may be about to end."""
+        return any(claims.ref in self._ending for claims in request.all_claims)
 
-    async def decided(self, ref: str) -> None:
-        """Wait while it is open whether a session ends."""
+    async def decided(self, request: StreamRequest) -> None:
+        """Wait while it is open whether a session of a request ends."""
         with anyio.move_on_after(MAX_ENDING):  # a server may let a DELETE wait for what waits here
-            while undecided := self._ending.get(ref):
-                await undecided[-1].wait()
+            for claims in request.all_claims:
+                while undecided := self._ending.get(claims.ref):
+                    await undecided[-1].wait()
 
     def cancel(self, ref: str | None, server_id: str | None, request_id: bytes) -> None:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
@@ -121,8 +129,9 @@ class Streams:
 
     async def _check_once(self) -> None:
         checks, self._checks = self._checks, self._checks + 1
-        under_way = [[*of_session.values()] for of_session in self._open.values()]
-        claims = [one[0].claims for one in under_way if any(request.checks < checks for request in one)]
+        under_way = [(ref, [*of_session.values()]) for ref, of_session in self._open.items()]
+        asked_about = [(ref, one[0]) for ref, one in under_way if any(request.checks < checks for request in one)]
+        claims = [next(claims for claims in one.all_claims if claims.ref == ref) for ref, one in asked_about]
         now = self._clock()
         for expired in [claim for claim in claims if not now < claim.expires_at]:
             self._terminate(expired.ref, SessionExpired(ref=expired.ref))
@@ -132,6 +141,9 @@ class Streams:
             try:
                 statuses = await self._store.statuses(asked)
             except StoreUnavailable:  # without an answer they go on
+                continue
+            except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
+                _log.error("calls under way not checked, the store raised %s: they go on", type(error).__name__)
                 continue
             for claim, status in zip(asked, statuses, strict=True):
                 if status is not LIVE:
@@ -167,7 +179,13 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     checks: int = 0  # how often the store had been asked about calls before this one began
     session: ResumableSession | None = None  # that it is in, while its answer may still come
     rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
+    beside: tuple[Claims, ...] = ()  # sessions that it carried besides
     call: bytes = b""  # by which its event ids name it, once one has left
+
+    @property
+    def all_claims(self) -> tuple[Claims, ...]:
+        """All sessions that the request carries; it ends with each of them."""
+        return (self.claims, *self.beside)
 
     @property
     def ended_its_session(self) -> bool:
