@@ -59,6 +59,19 @@ class TestTheQuestion:
         assert [one["mcp_session"] for one in asked] == [None]
         assert "user" not in {*scope, *scope["state"]}
 
+    @pytest.mark.xfail(strict=True, reason="a refused caller is admitted")
+    @pytest.mark.parametrize("rest", ['"id":1,"result":{}', '"id":1,"error":{"code":-32601,"message":"x"}'])
+    @pytest.mark.parametrize("status", [401, 403, 421, 429, 503])
+    async def test_status_of_guard_admits_nobody(self, status: int, rest: str, modern: bool) -> None:
+        body = f'{{"jsonrpc":"2.0",{rest}}}'.encode()
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            await reply(send, body, status=status)
+            return True
+
+        answer = await Client(sessions(Server(guard=guard)), modern=modern).send("sessions/create")
+        assert (answer.status, answer.body) == (status, body)
+
     @pytest.mark.parametrize(
         ("rest", "admits"),
         [

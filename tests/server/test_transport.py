@@ -227,6 +227,52 @@ async def test_callers_that_are_not_admitted_decide_for_nobody(status: int, body
     assert await is_led(client, NODE)
 
 
+UNKNOWN = DENIED.replace(b"-32600", b"-32601")
+
+
+@pytest.mark.xfail(strict=True, reason="a refused caller decides for the process")
+@pytest.mark.parametrize(
+    "body", [UNKNOWN, UNKNOWN.replace(b"-32601", b"-32602"), UNKNOWN.replace(b"-32601", b"-32022")]
+)
+@pytest.mark.parametrize("status", [401, 403, 407, 421, 429, 500, 503])
+async def test_status_of_guard_settles_nothing(status: int, body: bytes) -> None:
+    """Whatever the error beside it says, it is the caller who is refused."""
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        if dict(scope["headers"]).get(b"authorization") == b"good":
+            return False
+        await reply(send, body.replace(b"ID", app.last.body.partition(b'"id":')[2].partition(b",")[0]), status=status)
+        return True
+
+    app = Server(guard=guard)
+    client = Client(sessions(app, era="auto", principal=lambda scope: None))
+    await client.send(DISCOVER, None, NODE)
+    assert await is_led(client, NODE, (b"authorization", b"good"))
+
+
+@pytest.mark.xfail(strict=True, reason="a refused caller decides for the process")
+async def test_no_of_server_holds_for_a_minute() -> None:
+    """It may have been asked while it began; within the minute it is asked once."""
+    is_legacy, now = False, [1_000_000.0]
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        if is_legacy or b"mcp-protocol-version" in dict(scope["headers"]):
+            return False
+        asked.append(None)
+        await reply(send, UNKNOWN.replace(b"ID", app.last.body.partition(b'"id":')[2].partition(b",")[0]), status=404)
+        return True
+
+    asked: list[None] = []
+    app = Server(guard=guard)
+    client = Client(sessions(app, era="auto", clock=lambda: now[0]))
+    assert [await is_led(client, NODE) for _ in range(3)] == [False] * 3
+    assert len(asked) == 1
+    is_legacy = True
+    assert not await is_led(client, NODE)
+    now[0] += 61
+    assert await is_led(client, NODE)
+
+
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
 async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
     """The server's own sessions die with the process, too."""

@@ -149,3 +149,32 @@ async def test_posted_bodies_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     async with lifespan(app):
         assert (await call(app, http(query_string=b""), body)).status == 413
     assert body.pieces < 10
+
+
+@pytest.mark.xfail(strict=True, reason="the gateway takes headers and targets as they come")
+@pytest.mark.parametrize("name", ["X_MCP_Session_Ref", "X-MCP_Session-Ref", "x_mcp_session_ref"])
+async def test_header_with_underscores_makes_up_no_session(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WSGI and CGI read such a header as the one with hyphens."""
+    forwarded: list[set[bytes]] = []
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            forwarded.append({value for _, value in scope["headers"]})
+            await Response("yes")(scope, receive, send)
+
+    async with serving(server) as url:
+        app = gateway(url.removesuffix("/mcp"), monkeypatch)
+        async with lifespan(app):
+            headers = [(name.lower().encode(), b"ses_victim"), (b"x_more", b"kept")]
+            answer = await call(app, http("GET", query_string=b"", headers=headers))
+    assert answer.body == b"yes"
+    assert [{b"ses_victim", b"kept"} & values for values in forwarded] == [{b"kept"}]
+
+
+@pytest.mark.xfail(strict=True, reason="the gateway takes headers and targets as they come")
+@pytest.mark.parametrize("query", [b"a=b#c", b"a=\x00", b"a=\xff"])
+async def test_target_that_is_no_url_is_refused(query: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = gateway(f"http://127.0.0.1:{free_port()}", monkeypatch)
+    async with lifespan(app):
+        answer = await call(app, http("GET", query_string=query))
+    assert answer.status == 400
