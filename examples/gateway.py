@@ -50,7 +50,12 @@ class Upstream:
         """Forward one request, and cancel it if the client disconnects."""
         request = Request(scope, receive)
         # The middleware bounds what is posted. GET and DELETE have no body in MCP, so one is dropped as it arrives.
-        forwarded = self._forwarded(request, await request.body() if request.method == "POST" else b"")
+        body = await request.body() if request.method == "POST" else b""
+        try:
+            forwarded = self._forwarded(request, body)
+        except (httpx.InvalidURL, UnicodeError):
+            await PlainTextResponse("The request's target is not a URL", 400)(scope, receive, send)
+            return
         async with anyio.create_task_group() as tasks:
 
             async def cancel() -> None:
@@ -97,7 +102,8 @@ def end_to_end(headers: Any, *without: bytes) -> list[tuple[bytes, bytes]]:
         word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
     }
     dropped = HOP_BY_HOP | named | set(without)
-    return [(name, value) for name, value in headers if name.lower() not in dropped]
+    # WSGI and CGI read `x_y` as `x-y`.
+    return [(name, value) for name, value in headers if name.lower().replace(b"_", b"-") not in dropped]
 
 
 class Exactly(Route):

@@ -271,10 +271,15 @@ MUTANTS: Final = {
     ),
     "legacy-unproven": Mutant(
         "_dialects/transport.py",
-        "return False if recorder.error_code in _SPEAKS_OTHERWISE else None",
+        "return False if recorder.speaks and recorder.error_code in _SPEAKS_OTHERWISE else None",
         "return False",
         "server/test_transport.py",
     ),
+    "legacy-status": Mutant(ANSWERS, "return self.status in _SPEAKING", "return True", "server/test_transport.py"),
+    "legacy-forever": Mutant(
+        "_dialects/transport.py", "or now < self._asked_at + _NO_HOLDS", "or True", "server/test_transport.py"
+    ),
+    "admission-status": Mutant(ANSWERS, "return self.speaks and (self", "return (self", ANSWER_TESTS),
     # what reaches the application
     "meta-session": Mutant(
         "_dialects/draft.py",

@@ -59,7 +59,6 @@ class TestTheQuestion:
         assert [one["mcp_session"] for one in asked] == [None]
         assert "user" not in {*scope, *scope["state"]}
 
-    @pytest.mark.xfail(strict=True, reason="a refused caller is admitted")
     @pytest.mark.parametrize("rest", ['"id":1,"result":{}', '"id":1,"error":{"code":-32601,"message":"x"}'])
     @pytest.mark.parametrize("status", [401, 403, 421, 429, 503])
     async def test_status_of_guard_admits_nobody(self, status: int, rest: str, modern: bool) -> None:

@@ -230,7 +230,6 @@ async def test_callers_that_are_not_admitted_decide_for_nobody(status: int, body
 UNKNOWN = DENIED.replace(b"-32600", b"-32601")
 
 
-@pytest.mark.xfail(strict=True, reason="a refused caller decides for the process")
 @pytest.mark.parametrize(
     "body", [UNKNOWN, UNKNOWN.replace(b"-32601", b"-32602"), UNKNOWN.replace(b"-32601", b"-32022")]
 )
@@ -250,7 +249,6 @@ async def test_status_of_guard_settles_nothing(status: int, body: bytes) -> None
     assert await is_led(client, NODE, (b"authorization", b"good"))
 
 
-@pytest.mark.xfail(strict=True, reason="a refused caller decides for the process")
 async def test_no_of_server_holds_for_a_minute() -> None:
     """It may have been asked while it began; within the minute it is asked once."""
     is_legacy, now = False, [1_000_000.0]

@@ -57,6 +57,7 @@ _INITIALIZE: Final = {
 }
 _SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
 """Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
+_NO_HOLDS: Final = 60  # seconds for which the answer counts that the server serves no legacy client
 CROSSING: Final = "crossing"
 """Under this name a request notes how it crosses the bridge."""
 _log: Final = logging.getLogger("mcp_sessions")
@@ -89,6 +90,7 @@ class Transport(Dialect):
     def __init__(self, *, is_on: bool, lifetime: float, leads: bool = False) -> None:
         self._leads: Final = leads
         self._serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until known
+        self._asked_at = 0.0  # Unix seconds
         self._led: Final = set[str]()  # runtimes of clients, as they are logged
         self.is_on = is_on
         self.lifetime = lifetime
@@ -117,8 +119,8 @@ class Transport(Dialect):
         """Refuse the `server/discover` of a client that gets a session in the legacy era only.
 
         Refused as a legacy server refuses it, every such client that was tried falls back. The server is asked before,
-        once per process and in the name of the caller, whether `initialize` leads anywhere: its discover result does
-        not say.
+        in the name of the caller, whether `initialize` leads anywhere: its discover result does not say. A yes counts
+        for the process, a no for a minute.
         """
         message = request.current_message
         product = runtime_without_cookies(request.headers) if self._leads else None
@@ -129,8 +131,9 @@ class Transport(Dialect):
             or declares_sessions(message)
         ):
             return
-        if self._serves_legacy is None:
-            self._serves_legacy = await self._ask_for_legacy(request)
+        now = request.runtime.clock()
+        if self._serves_legacy is None or not (self._serves_legacy or now < self._asked_at + _NO_HOLDS):
+            self._serves_legacy, self._asked_at = await self._ask_for_legacy(request), now
         if not self._serves_legacy:
             return
         if product not in self._led:
@@ -152,7 +155,7 @@ class Transport(Dialect):
         await probe_app(request.app, question, replay(body, request.receive), recorder)
         del request.notes[CROSSING]
         if not recorder.succeeded:
-            return False if recorder.error_code in _SPEAKS_OTHERWISE else None
+            return False if recorder.speaks and recorder.error_code in _SPEAKS_OTHERWISE else None
         own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
         if own:  # the server keeps transport sessions, and a client gets none of ours beside them
             await end_upstream(request.app, question, request.receive, own[0])

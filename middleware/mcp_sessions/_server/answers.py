@@ -45,6 +45,8 @@ _DROPPED: Final = frozenset(
     | {b"traceparent", b"tracestate"}
 )
 _METHOD_NOT_FOUND: Final = b"-32601"
+_SPEAKING: Final = frozenset({*range(200, 300), 400, 404})
+"""Statuses with which a server answers a message itself; with any other one, a guard refuses the caller."""
 NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
 
 
@@ -205,7 +207,12 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
     @property
     def allowed(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
-        return self.succeeded or self.error_code == _METHOD_NOT_FOUND
+        return self.speaks and (self.succeeded or self.error_code == _METHOD_NOT_FOUND)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the answer may be the server's own, and not that of a guard in front of it."""
+        return self.status in _SPEAKING
 
     @property
     def succeeded(self) -> bool:
