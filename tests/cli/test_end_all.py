@@ -11,6 +11,7 @@ import anyio
 import pytest
 from apps import Server, sessions
 from clients import SECRET, Client, Clock
+from every_store import STORES
 from pages import DOCS
 from sources import claims
 
@@ -134,3 +135,44 @@ async def test_parts_of_a_principal_that_are_left_out_match_any(kind: str) -> No
         after = [await ref(other, place) for place in range(len(users))]
         assert [new != old for new, old in zip(after, before, strict=True)] == ended
         clock.now += 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "memory",
+        *(
+            pytest.param(kind, marks=pytest.mark.xfail(strict=True, reason="not so yet"))
+            for kind in STORES
+            if kind != "memory"
+        ),
+    ],
+)
+@pytest.mark.parametrize("parts", [{}, {"client_id": "web"}, {"issuer": ISSUER}])
+async def test_session_recorded_during_the_command_has_ended(
+    kind: str, parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was created before the cut-off, but no list had it yet."""
+    clock = Clock()
+    store = STORES[kind](clock, tmp_path)
+    recorded = store.register
+    alice = user("web", ISSUER, "alice")
+
+    async def register(record: Any, **options: Any) -> None:
+        if not cut:
+            cut.append(1)
+            await Sessions(store=store, keys=SECRET, clock=clock).end_all(Principal(subject="alice", **parts))
+        await recorded(record, **options)
+
+    cut: list[int] = []
+    monkeypatch.setattr(store, "register", register, raising=False)
+    app = sessions(Server(), store=store, clock=clock, tracked=True, store_timeout=10)
+    try:
+        held = await Client(app, user=alice).create()
+        clock.now += 1
+        assert cut
+        assert [await lives(app, held, alice) for _ in range(2)] == [False, False]
+        assert await lives(app, await Client(app, user=alice).create(), alice)
+    finally:
+        await store.close()
