@@ -50,7 +50,8 @@ class DictStore:
 
     def facts(self, one: Claims | Record) -> Facts:
         entry = self.records.get(one.ref)
-        cutoff_time = max(self.cutoffs.get((one.audience, subject), 0) for subject in (None, one.subject))
+        owners = one.owners if isinstance(one, Claims) else [one.subject]  # all names of the principal
+        cutoff_time = max(self.cutoffs.get((one.audience, owner), 0) for owner in (None, *owners))
         seen_at = None if entry is None else entry.record.seen_at
         return Facts(one.ref in self.revoked, cutoff_time, epoch=0, registered=False, seen_at=seen_at)
 

@@ -570,6 +570,8 @@ MUTANTS: Final = {
     "cutoff-all-names": Mutant(
         "stores/_timeout.py", "ask if claims.aliases is None else", "ask if True else", "cli/test_end_all.py"
     ),
+    "cutoff-use": Mutant("stores/_sql.py", "cutoff_time = max(", "cutoff_time = min(", "cli/test_end_all.py"),
+    "cutoff-use-redis": Mutant("stores/_redis.py", ", *found[6:]]", "]", "cli/test_end_all.py"),
     "cutoff-parts": Mutant(
         "_server/operator.py", "await self._revoke_before(moment, alias)", "pass", "cli/test_end_all.py"
     ),

@@ -138,20 +138,10 @@ async def test_parts_of_a_principal_that_are_left_out_match_any(kind: str) -> No
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "memory",
-        *(
-            pytest.param(kind, marks=pytest.mark.xfail(strict=True, reason="not so yet"))
-            for kind in STORES
-            if kind != "memory"
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("parts", [{}, {"client_id": "web"}, {"issuer": ISSUER}])
 async def test_session_recorded_during_the_command_has_ended(
-    kind: str, parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was created before the cut-off, but no list had it yet."""
     clock = Clock()

@@ -103,6 +103,10 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict
             return [self.subject]
         return [self.subject, *(self.aliases[start : start + ALIAS] for start in range(0, len(self.aliases), ALIAS))]
 
+    def by_owner(self) -> list[Claims]:
+        """Return these claims under each name that a cut-off of the principal may have, the subject first."""
+        return [self, *(msgspec.structs.replace(self, subject=name, aliases=None) for name in self.owners[1:])]
+
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"
 

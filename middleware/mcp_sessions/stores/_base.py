@@ -161,6 +161,8 @@ class Store(DataStore, Protocol):
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         """Record a use of a session and return its status: UNKNOWN without a record, IDLE after `idle_timeout` seconds.
 
+        A cut-off for any of `claims.owners` has ended it.
+
         The `seen_at` of a LIVE session becomes the present time. It may lag by up to `resolution(idle_timeout)`
         seconds, by which the session then becomes idle later, never earlier.
         """

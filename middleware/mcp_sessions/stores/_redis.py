@@ -186,9 +186,11 @@ class RedisStore:
         now = self._clock()
         self._note_idle_timeout(idle_timeout)
         keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
+        keys += [self._keys.cutoff(claims.audience, alias) for alias in claims.owners[1:]]
         times = (repr(now), repr(now - base.resolution(idle_timeout)), repr(base.idle_since(now, idle_timeout)))
-        epoch, *found, seen, ended = await self._run_in_epoch(scripts.TOUCH, keys, *times)
-        facts, accept = self._facts(epoch, found, seen), self._accept_older
+        epoch, *found = await self._run_in_epoch(scripts.TOUCH, keys, *times)
+        seen, ended = found[4:6]
+        facts, accept = self._facts(epoch, [*found[:4], *found[6:]], seen), self._accept_older
         facts = facts._replace(ended=facts.ended or ended is not None)
         return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
 

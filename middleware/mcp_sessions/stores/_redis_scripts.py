@@ -137,8 +137,8 @@ return {epoch, 1}
 """,
 )
 
-# epoch ended registered cutoff cutoff session; now touched-by idle-since
-# -> the first five, the last use before this one, and why it ended
+# epoch ended registered cutoff cutoff session cutoffs...; now touched-by idle-since
+# -> the first five, the last use before this one, why it ended, and the further cut-offs
 TOUCH: Final = Script("""
 local found = redis.call('MGET', unpack(KEYS, 1, 5))
 local record = redis.call('HMGET', KEYS[6], 's', 'x')
@@ -147,6 +147,7 @@ if seen and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < 
   redis.call('HSET', KEYS[6], 's', ARGV[1])
 end
 found[6], found[7] = record[1], record[2]
+for place = 7, #KEYS do found[place + 1] = redis.call('GET', KEYS[place]) end
 return found
 """)
 

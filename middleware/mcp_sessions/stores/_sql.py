@@ -91,8 +91,8 @@ class SQLStore(ABC):
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         now = self._clock()
         times = {"touched_by": now - base.resolution(idle_timeout), "idle_since": base.idle_since(now, idle_timeout)}
-        (row,), _ = await self._change(asking((claims,)), (sql.TOUCH, {"ref": claims.ref, "now": now, **times}))
-        return self._status_with_idle(claims, Facts(*row), now, idle_timeout)
+        rows, _ = await self._change(asking(claims.by_owner()), (sql.TOUCH, {"ref": claims.ref, "now": now, **times}))
+        return self._status_with_idle(claims, facts_of(rows), now, idle_timeout)
 
     def _status_with_idle(self, claims: Claims, facts: Facts, now: float, idle_timeout: int | None) -> SessionStatus:
         accept = self._accept_older
@@ -272,6 +272,12 @@ def asking(claims: Sequence[Claims]) -> Statement:
     """Return the question for the facts of sessions."""
     asked = [(one.ref, one.subject, one.audience) for one in claims]
     return sql.FACTS, {"asked": json.dumps(asked)}
+
+
+def facts_of(rows: Rows) -> Facts:
+    """Return the facts of one session, which was asked for under each name of its principal."""
+    cutoff_time = max(Facts(*row).cutoff_time for row in rows)
+    return Facts(*rows[0])._replace(cutoff_time=cutoff_time)
 
 
 def _part(ref: str) -> int:

@@ -25,8 +25,8 @@ from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from .._session.keywords import known_keywords
 from . import _sql_text as sql
-from ._base import LIVE, Facts, Forgotten, SessionStatus, StoreScope, is_touch_due
-from ._sql import Rows, SQLStore, Statement, asking, sweep
+from ._base import LIVE, Forgotten, SessionStatus, StoreScope, is_touch_due
+from ._sql import Rows, SQLStore, Statement, asking, facts_of, sweep
 from ._sqlite_file import DIALECT, LOCKED, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
 
@@ -146,8 +146,8 @@ class SQLiteStore(SQLStore):
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
         """Read first, since a use must rarely be noted."""
-        ((row,),) = await self._read(asking((claims,)))
-        facts, now = Facts(*row), self._clock()
+        (rows,) = await self._read(asking(claims.by_owner()))
+        facts, now = facts_of(rows), self._clock()
         status = self._status_with_idle(claims, facts, now, idle_timeout)
         if status is LIVE and facts.seen_at is not None and is_touch_due(facts.seen_at, now, idle_timeout):
             return await super().touch(claims, idle_timeout=idle_timeout)  # it may have ended meanwhile

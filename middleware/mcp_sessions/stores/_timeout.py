@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
-import msgspec
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
@@ -80,7 +79,7 @@ class TimeoutStore:
         """Return the statuses of sessions; what was cut off by one of its owners' names has ended."""
         if all(one.aliases is None for one in claims):
             return await self._within(self._one, self._store.statuses, claims)
-        named = [of_owner for one in claims for of_owner in by_owner(one)]
+        named = [of_owner for one in claims for of_owner in one.by_owner()]
         found = iter(await self._within(self._one, self._store.statuses, named))
         return [min([next(found) for _ in one.owners], key=_lives) for one in claims]
 
@@ -205,11 +204,6 @@ class TimeoutStore:
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
-
-
-def by_owner(claims: Claims) -> list[Claims]:
-    """Return a session under each name that a cut-off of its principal may have, its own first."""
-    return [claims, *(msgspec.structs.replace(claims, subject=name, aliases=None) for name in claims.owners[1:])]
 
 
 def _lives(status: SessionStatus) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from .._errors import PrincipalDataTooLarge, Refusal
-from .._session.claims import Claims
+from .._session.claims import ALIAS, Claims
 from .._session.data import Namespace
 from ..stores._base import Record, SessionStatus, Store
 from ._contract import ALICE, LATER, START, Clock, Fixtures, claim, listed, refused, revoke, session
@@ -85,6 +85,21 @@ class AudienceContract(Fixtures):
             assert await listed(store, audience=audience) == [Record.of(of(audience, "a"))]
             assert await store.get(of(audience, "a").ref) == Record.of(of(audience, "a"))
             assert await claim(store, audience=audience) == []
+
+    async def test_use_of_a_session_ends_by_any_name_of_its_principal(self, store: Store, clock: Clock) -> None:
+        """A cut-off may name the principal without its client or issuer, in the session's audience alone."""
+        names = [letter * ALIAS for letter in "xyz"]
+        used = [msgspec.structs.replace(of(one, "a"), aliases="".join(names)) for one in AUDIENCES[:2]]
+        for place, name in enumerate(names):
+            clock.now = START + place + 1
+            one, other = (msgspec.structs.replace(used[n], jti=f"{n}{place}".ljust(22, "A")) for n in (0, 1))
+            one, other = (msgspec.structs.replace(made, issued_at=clock.now - 1) for made in (one, other))
+            for made in (one, other):
+                await store.register(Record.of(made))
+                assert await store.touch(made, idle_timeout=900) is SessionStatus.LIVE
+            await store.revoke_before(clock.now, audience=AUDIENCES[0], subject=name, expires_at=LATER)
+            assert await store.touch(one, idle_timeout=900) is SessionStatus.ENDED
+            assert await store.touch(other, idle_timeout=900) is SessionStatus.LIVE
 
     async def test_each_audience_lists_and_counts_its_own(self, store: Store, clock: Clock) -> None:
         """Also once they have ended: each is claimed for its own audience, and for no other."""
