@@ -15,7 +15,7 @@ from every_store import STORES
 from pages import DOCS
 from sources import claims
 
-from mcp_sessions import KeyRing, Principal, Sessions, SessionStatus
+from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions, SessionStatus
 from mcp_sessions import _cli as cli
 from mcp_sessions.stores import MemoryStore, SQLiteStore, make
 
@@ -166,3 +166,81 @@ async def test_session_recorded_during_the_command_has_ended(
         assert await lives(app, await Client(app, user=alice).create(), alice)
     finally:
         await store.close()
+
+
+NOBODY: list[Any] = [
+    *(Principal(subject=blank) for blank in ("", " ", "\t")),
+    *(Principal(subject=wrong) for wrong in (b"alice", 7, ["alice"])),  # type: ignore[arg-type]
+    Principal("web", None, ""),
+    Principal("", None, "alice"),
+    Principal(None, " ", "alice"),
+    Principal(None, ["issuer"], "alice"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("place", range(len(NOBODY)))
+async def test_part_that_is_no_text_is_refused(place: int) -> None:
+    """It would be another principal than the servers see, so that nothing ends."""
+    for call in ("end_all", "of"):
+        with pytest.raises(ConfigurationError, match=r"a Principal whose .* is a"):
+            await getattr(Sessions(store=MemoryStore(), keys=SECRET), call)(NOBODY[place])
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """The command, and a store with a session of Alice, which the audience `shop` has recorded."""
+    path, now = tmp_path / "sessions.db", Clock()
+    monkeypatch.setenv("KEYS", SECRET)
+    monkeypatch.setattr("time.time", now)
+
+    async def create() -> None:
+        store = SQLiteStore(path, clock=now)
+        app = sessions(Server(), store=store, tracked=True, audience="shop", clock=now, store_timeout=10)
+        await Client(app, user=user("web", ISSUER, "alice")).create()
+        await store.close()
+
+    anyio.run(create)
+
+    def called(*words: str) -> tuple[int, str]:
+        code = cli.main(["end-all", "--store", f"sqlite:{path}", "--keys", "env:KEYS", *words])
+        return code, "".join(capsys.readouterr())
+
+    return called
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--subject="],
+        ["--subject", " "],
+        ["--subject", "alice", "--client-id="],
+        ["--subject", "alice", "--issuer", "\t"],
+    ],
+)
+def test_command_refuses_a_blank_part(words: list[str], run: Callable[..., tuple[int, str]]) -> None:
+    code, printed = run("--audience", "shop", *words)
+    assert (code, "is a blank text" in printed) == (2, True)
+
+
+@pytest.mark.xfail(strict=True, reason="not so yet")
+def test_command_claims_no_end_that_it_cannot_see(run: Callable[..., tuple[int, str]]) -> None:
+    """It says what is refused from now on, and what would make that nothing."""
+    code, printed = run("--audience", "shop", "--subject", "nobody")
+    assert code == 0
+    assert not printed.startswith("ended")
+    assert "have ended" not in printed
+    assert "every worker refuses the principal's sessions created before 2027-01-15" in printed
+    assert "in the audience shop and under these keys" in printed
+    assert "nothing has ended if the servers use another audience or other keys" in printed
+    assert "--audience" not in printed
+    code, printed = run("--audience", "shop", "--subject", "alice")
+    assert printed.startswith("ended          the principal's sessions")
+
+
+@pytest.mark.xfail(strict=True, reason="not so yet")
+def test_command_notices_that_only_other_audiences_have_sessions(run: Callable[..., tuple[int, str]]) -> None:
+    code, printed = run("--subject", "alice")
+    assert code == 0
+    assert "the store has recorded sessions, but none in this audience: is --audience the servers'?" in printed

@@ -11,7 +11,7 @@ from sources import claims
 
 from mcp_sessions import Claims, ConfigurationError, KeyRing, Principal, Record, Sessions
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server import operator
+from mcp_sessions._server import operator, option_types
 from mcp_sessions._session.claims import AUDIENCE, floor_ms, utc
 from mcp_sessions.stores import MemoryStore, SQLiteStore
 from mcp_sessions.stores._base import SessionStatus
@@ -228,3 +228,18 @@ async def test_it_opens_and_closes_what_it_was_given_by_name(tmp_path: Path) -> 
         async with Sessions(store=store, keys=SECRET, clock=Clock()) as sessions:
             assert [record.ref for record in await sessions.of(ALICE)] == ["ses_one"]
     await server.close()
+
+
+@pytest.mark.xfail(strict=True, reason="not so yet")
+async def test_end_lasts_as_long_as_the_longest_lifetime() -> None:
+    """The servers may allow a century, and an operator does not say what they allow."""
+    clock = Clock(START)
+    store = MemoryStore(clock=clock)
+    key = KeyRing([SECRET]).signing
+    held = claims(jti="a", issued_at=START, expires_at=START + option_types.CENTURY, subject=key.subject(ALICE))
+    clock.now += 1
+    await Sessions(store=store, keys=SECRET, clock=clock).end_all(ALICE)
+    for _ in range(99):
+        clock.now += 365 * DAY
+        await store.revoke_before(START, audience="other", subject=None, expires_at=START)  # forgets what is over
+        assert await store.status(held) is SessionStatus.ENDED
