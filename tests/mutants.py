@@ -572,6 +572,12 @@ MUTANTS: Final = {
     ),
     "cutoff-use": Mutant("stores/_sql.py", "cutoff_time = max(", "cutoff_time = min(", "cli/test_end_all.py"),
     "cutoff-use-redis": Mutant("stores/_redis.py", ", *found[6:]]", "]", "cli/test_end_all.py"),
+    "cutoff-text": Mutant(
+        *("_server/operator.py", 'checked(principal, "this is", remedy=_AS_SEEN)', "pass", "cli/test_end_all.py")
+    ),
+    "cutoff-century": Mutant(
+        *("_server/operator.py", "= option_types.CENTURY,", "= 366 * 24 * 3600,", "server/test_sessions.py")
+    ),
     "cutoff-parts": Mutant(
         "_server/operator.py", "await self._revoke_before(moment, alias)", "pass", "cli/test_end_all.py"
     ),

@@ -224,7 +224,6 @@ def test_command_refuses_a_blank_part(words: list[str], run: Callable[..., tuple
     assert (code, "is a blank text" in printed) == (2, True)
 
 
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_command_claims_no_end_that_it_cannot_see(run: Callable[..., tuple[int, str]]) -> None:
     """It says what is refused from now on, and what would make that nothing."""
     code, printed = run("--audience", "shop", "--subject", "nobody")
@@ -239,7 +238,6 @@ def test_command_claims_no_end_that_it_cannot_see(run: Callable[..., tuple[int, 
     assert printed.startswith("ended          the principal's sessions")
 
 
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_command_notices_that_only_other_audiences_have_sessions(run: Callable[..., tuple[int, str]]) -> None:
     code, printed = run("--subject", "alice")
     assert code == 0

@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 
 from .._errors import ConfigurationError
-from .._server.operator import Sessions
+from .._server.operator import Sessions, only_elsewhere
 from .._session.claims import AUDIENCE, Principal, utc
 from . import terminal
 
@@ -25,8 +25,10 @@ _Command = Callable[[argparse.Namespace], Awaitable[int]]
 
 _NOT_FOUND: Final = "no live session of this name is recorded; servers record sessions with tracked=True"
 _UNRECORDED: Final = (
-    "no session of this principal was recorded; those that servers without tracked=True created have ended, too"
+    "no session of this principal is recorded, as by servers without tracked=True; nothing has ended if the servers "
+    "use another audience or other keys"
 )
+_ELSEWHERE: Final = "the store has recorded sessions, but none in this audience: is --audience the servers'?"
 _EVERYONE: Final = "--before ends everyone's sessions: leave out the principal, or leave out --before"
 _WHOSE: Final = "name the principal as the servers see it: --subject and, to narrow it, --client-id and --issuer"
 
@@ -99,8 +101,11 @@ async def _end_all(arguments: argparse.Namespace) -> int:
             terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
         moment, recorded = await sessions.end_all(principal)
-    told = {"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded}
-    terminal.show(told if recorded else {**told, "note": _UNRECORDED})
+        notes = [] if recorded else [_UNRECORDED, *([_ELSEWHERE] if await only_elsewhere(sessions) else [])]
+    which = f"the principal's sessions created before {moment.isoformat()}"
+    where = f"in the audience {arguments.audience} and under these keys"
+    told = {"ended": which} if recorded else {"from now on": f"every worker refuses {which}, {where}"}
+    terminal.show({**told, "recorded": recorded, **({"note": "; ".join(notes)} if notes else {})})
     return terminal.OK
 
 

@@ -28,20 +28,20 @@ from .options import Options
 from .principal import checked
 from .workers import failing_once
 
-_YEAR: Final = 366 * 24 * 3600  # seconds
 PAGE: Final = 200  # sessions that are read at once
 MAX_LISTED: Final = 1_000  # sessions on the inspector's page
 _OF_CLIENT: Final = (
     "this is a client, which many users may share: name a user by the subject. A client's sessions can be listed, and "
     "each be ended by its ref; end_all_before (--before) ends everyone's"
 )
+_AS_SEEN: Final = "name the parts of session.principal as the servers see them, and leave out those that may be any"
 ENDED_BY_INSPECTOR: Final = "inspector"
 
 
 class EndedAll(NamedTuple):
     """The result of `Sessions.end_all`."""
 
-    before: datetime  # every session of the principal that was created before this has ended
+    before: datetime  # sessions of the principal, in the audience, that were created before this are refused
     recorded: int  # how many of them were recorded and alive
 
 
@@ -63,7 +63,7 @@ class Sessions:
         store: str | Store,
         keys: Keys = None,
         audience: str = AUDIENCE,
-        lifetime: float | timedelta = _YEAR,  # seconds
+        lifetime: float | timedelta = option_types.CENTURY,  # seconds
         timeout: float = 5,  # seconds
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -72,7 +72,8 @@ class Sessions:
             keys: The keys of the middleware; needed for methods that take a principal.
             audience: The audience of the middleware. Sessions of other audiences are neither listed nor ended.
             lifetime: Seconds, or a `timedelta`: at least the longest lifetime of any session in the store, including
-                `TransportSessions.lifetime`. `end_all` and `end_all_before` take effect for that long.
+                `TransportSessions.lifetime`. `end_all` and `end_all_before` take effect for that long; by default, for
+                the longest lifetime that servers accept.
             timeout: Seconds within which the store must answer.
             clock: Returns Unix seconds, in agreement with the servers' clocks.
 
@@ -207,7 +208,7 @@ class Sessions:
     def _subjects(self, principal: object) -> list[str]:
         if not isinstance(principal, Principal) or principal == Principal():
             raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
-        checked(principal, "the operator named")
+        checked(principal, "this is", remedy=_AS_SEEN)
         if self._ring is None:
             raise ConfigurationError("keys= is needed to find a principal's sessions: the middleware's keys")
         return self._ring(self._clock()).subjects(principal)
@@ -251,6 +252,13 @@ class Sessions:
 
 def _is_whole(principal: Principal) -> bool:
     return None not in {principal.client_id, principal.issuer, principal.subject}
+
+
+async def only_elsewhere(sessions: Sessions) -> bool:
+    """Whether the store has recorded sessions, but none in the audience of an operator, who may mean another."""
+    store, audience = sessions._store, sessions._audience  # noqa: SLF001  # which have no other use outside
+    usage = await store.usage() if hasattr(store, "usage") else None
+    return usage is not None and usage.sessions > 0 and await store.count(audience=audience) == 0
 
 
 class Watched:

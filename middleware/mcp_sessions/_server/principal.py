@@ -32,6 +32,10 @@ ReadPrincipal = Callable[[Scope], "Principal | None"]
 AUTHORIZATION: Final = b"authorization"
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
+_RETURN: Final = (
+    "return text that identifies the caller and never changes, such as user.id or claims['sub'], a Principal of such "
+    "texts, or None for an anonymous caller"
+)
 _OTHERS: Final = ""  # the rest together; no subject is empty
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 
@@ -166,7 +170,7 @@ def identified(value: object, source: str) -> Principal:
     raise _unidentified(f"{source} {_shown(value)}")
 
 
-def checked(value: Principal, source: str) -> Principal:
+def checked(value: Principal, source: str, *, remedy: str = _RETURN) -> Principal:
     """Return a principal whose parts are text or None; `ConfigurationError` if it has others, or further ones."""
     if type(value) is not Principal:
         raise ConfigurationError(
@@ -176,7 +180,7 @@ def checked(value: Principal, source: str) -> Principal:
     parts = {name: getattr(value, name) for name in ("client_id", "issuer", "subject")}
     for name, part in parts.items():
         if part is not None and not _is_text(part):
-            raise _unidentified(f"{source} a Principal whose {name} is {_shown(part)}")
+            raise ConfigurationError(f"{source} a Principal whose {name} is {_shown(part)}; {remedy}")
     texts = {name: None if part is None else str.__str__(part) for name, part in parts.items()}
     return Principal(**texts, is_client=value.is_client)
 
@@ -190,10 +194,7 @@ def _shown(value: object) -> str:
 
 
 def _unidentified(problem: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{problem}; return text that identifies the caller and never changes, such as user.id or claims['sub'], a "
-        "Principal of such texts, or None for an anonymous caller"
-    )
+    return ConfigurationError(f"{problem}; {_RETURN}")
 
 
 # --- what is remembered ---

@@ -21,7 +21,7 @@ from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnav
 from .._session.claims import Claims
 from .._session.confidential import forget
 from .._session.data import Namespace
-from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, log_full, logger
+from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, StoreUsage, log_full, logger
 from ._threads import suppress_instrumentation
 
 P = ParamSpec("P")
@@ -187,6 +187,11 @@ class TimeoutStore:
             return answer
         self._note(fault)
         raise fault from None
+
+    async def usage(self) -> StoreUsage | None:
+        """Return what fills the store, or None if it does not say so."""
+        usage = getattr(self._store, "usage", None)
+        return None if usage is None else await self._within(self._background, usage)
 
     async def _log_usage(self) -> None:
         """Log what fills a full store, where the store says so in time."""
