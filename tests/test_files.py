@@ -3,7 +3,9 @@
 import logging
 import os
 import pwd
+import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from every_store import memory_folder
 from signers import NEW, OLD
 
 from mcp_sessions import ConfigurationError, KeyRing, _files
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions.client import ClientError, FileStorage, SessionMetadata
 from mcp_sessions.stores import SQLiteStore
@@ -219,6 +222,64 @@ def test_keys_are_not_read_again_from_where_others_can_write(path: Path, caplog:
     assert NEW not in caplog.text
     chown(path, 0)
     assert repr(source(START + 3)) == repr(KeyRing([NEW]))
+
+
+@pytest.mark.xfail(strict=True, reason="the folders further up are not looked at")
+@pytest.mark.parametrize("use", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_folder_that_another_user_can_rename_is_refused(use: Use, mode: int, path: Path) -> None:
+    """The owner of a folder above it may do so, whatever its mode."""
+    use(path)
+    chown(path.parents[1], EVE, -1, mode)
+    with pytest.raises((ConfigurationError, ClientError), match="belongs to another user") as refused:
+        use(path)
+    assert str(path.parents[1]) in str(refused.value)
+
+
+EXCHANGES: list[Callable[[str], None]] = []
+
+
+def on_audit(event: str, _: tuple[Any, ...]) -> None:
+    """Call what a test wants to happen while a database is opened."""
+    if EXCHANGES and event.startswith("sqlite3.connect"):
+        EXCHANGES[0](event)
+
+
+@pytest.mark.xfail(strict=True, reason="the file that was opened may be another than the one that was checked")
+@pytest.mark.parametrize("use", DATABASES.values(), ids=DATABASES)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are known on Linux alone")
+def test_a_file_exchanged_while_it_is_opened_is_refused(use: Use, path: Path) -> None:
+    """Folders are exchanged after the check, and once more when the file of the other user is open."""
+    use(path)
+    (other := path.parents[1] / "other").mkdir()
+    shutil.copy(path, other)
+    for one in (other, other / path.name):
+        chown(one, EVE)
+
+    def exchange(_: str) -> None:
+        path.parent.rename(path.parents[1] / "aside")
+        other.rename(path.parent)
+        (path.parents[1] / "aside").rename(other)
+
+    sys.addaudithook(on_audit)  # it stays, and does nothing later
+    EXCHANGES.append(exchange)
+    try:
+        with pytest.raises((StoreUnavailable, ClientError)):
+            use(path)
+    finally:
+        EXCHANGES.clear()
+    assert path.owner() == pwd.getpwuid(0).pw_name
+
+
+@pytest.mark.xfail(strict=True, reason="the folders further up are not looked at")
+@pytest.mark.parametrize("use", KINDS.values(), ids=KINDS)
+def test_a_volume_without_the_sticky_bit_is_logged(use: Use, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parents[1].chmod(0o777)
+    use(path)
+    assert f"chmod +t {path.parents[1]}" in caplog.text
+    caplog.clear()
+    use(path)
+    assert "chmod +t" not in caplog.text
 
 
 # --- what nobody else can change -----------------------------------------------------------------
