@@ -609,11 +609,20 @@ MUTANTS: Final = {
     "file-folder-owner": Mutant(FILES, "if not _is_trusted(found):", "if False:", FILE_TESTS),
     "file-group": Mutant(FILES, "& stat.S_IWGRP)", "& 0)", FILE_TESTS),
     "file-acl": Mutant(FILES, " and not _has_acl(path))", ")", FILE_TESTS),
-    "file-link": Mutant(FILES, "found = os.lstat(place + end)", "found = os.stat(place + end)", FILE_TESTS),
+    "file-link": Mutant(FILES, "os.lstat(name + end, dir_fd", "os.stat(name + end, dir_fd", FILE_TESTS),
     "file-links-above": Mutant(FILES, "_check_link(step)", "pass", FILE_TESTS),
     "file-owner": Mutant(FILES, "if not _is_trusted(found) or (by_mode and", "if (by_mode and", FILE_TESTS),
     "file-mode": Mutant(FILES, "or (by_mode and _others_write(path, found)):", "or False:", FILE_TESTS),
     "file-journal": Mutant(FILES, '("-wal", "-shm", "-journal")', '("-wal", "-shm")', FILE_TESTS),
+    "file-above": Mutant(FILES, "        _check_above(folder)\n", "", FILE_TESTS),
+    "file-exchanged": Mutant(FILES, "    return is_foreign or (", "    return (", FILE_TESTS),
+    "file-opened": Mutant(FILES, "not in {(one[1], one[2]) for", "in {() for", FILE_TESTS),
+    "file-exchanged-store": Mutant(
+        "stores/_sqlite_file.py", "if was_exchanged(path, opened_before):", "if False:", FILE_TESTS
+    ),
+    "file-exchanged-storage": Mutant(
+        "client/_storage.py", "if was_exchanged(str(path), before):", "if False:", FILE_TESTS
+    ),
     "file-of-client": Mutant("client/_storage.py", "check_private(str(path), ", "dict(", FILE_TESTS),
     "file-of-keys": Mutant("_tokens/keyfile.py", "read_private(str(path))", "path.read_bytes()", FILE_TESTS),
     "file-platform": Mutant(FILES, 'os.name != "posix"', 'os.name == ""', "test_platforms.py"),

@@ -2,18 +2,22 @@
 
 One rule for key files, SQLite stores and the client's storage. The file, what SQLite keeps beside it, and their folder
 belong to one of the two, and nobody else may write to them. Links on the way are followed only if nobody else can
-change them. Folders further up are not looked at: who can write there can move the folder away, but not replace it by
-one of the same owner. ACLs count as far as the mode shows them, as POSIX ACLs do; those of NFS 4 do not.
+change them. The folders further up belong to the two as well, or to whom "/" belongs. If others may write to one, as to
+volumes of containers, that is only logged: without the sticky bit they can put another folder of the same owner in its
+place, or exchange folders during a check. ACLs count as far as the mode shows them, as POSIX ACLs do; those of NFS 4
+do not.
 Source: OpenSSH's StrictModes, with Debian's exception for the groups that each user has alone.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Final
 
 from ._errors import ConfigurationError
@@ -22,7 +26,10 @@ with suppress(ImportError):  # on Windows
     import grp
     import pwd
 
+logger: Final = logging.getLogger("mcp_sessions")
+
 _ROOT: Final = 0
+_OPEN: Final = "/proc/self/fd"  # on Linux
 _MAX_LINKS: Final = 40  # as in Linux
 SQLITE_ENDS: Final = ("-wal", "-shm", "-journal")
 """The ends of the names of what SQLite reads beside a file: its log, the index of that, and a journal to roll back."""
@@ -56,13 +63,13 @@ def check_private(path: str, *, beside: Sequence[str] = (), tightens: bool = Fal
     """
     folder, name = os.path.split(path)
     place = os.path.join(_followed(folder), name)  # noqa: PTH118
-    is_entered = _check_folder(place)
-    for end in ("", *beside):
-        try:
-            found = os.lstat(place + end)
-        except FileNotFoundError:
-            continue
-        _check_file(place + end, found, by_mode=is_entered or not tightens)
+    with _checked_folder(place) as (opened, is_entered):
+        for end in ("", *beside):
+            try:
+                found = os.lstat(name + end, dir_fd=opened)
+            except FileNotFoundError:
+                continue
+            _check_file(place + end, found, by_mode=is_entered or not tightens)
 
 
 def read_private(path: str) -> bytes:
@@ -73,11 +80,40 @@ def read_private(path: str) -> bytes:
         OSError: It cannot be read.
     """
     place = _followed(os.path.abspath(path))  # noqa: PTH100
-    _check_folder(place)
-    # What is read is what is checked, and neither a link nor a pipe that was put there meanwhile.
-    with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    # What is read is what is checked, in the folder that is, and no link or pipe that was put there meanwhile.
+    with (
+        _checked_folder(place) as (opened, _),
+        open(os.open(os.path.basename(place), flags, dir_fd=opened), "rb") as file,  # noqa: PTH119
+    ):
         _check_file(place, os.fstat(file.fileno()))
         return file.read()
+
+
+OpenFile = tuple[int, int, int, int]
+"""The number of an open file, its device and inode, and its owner."""
+
+
+def open_files() -> set[OpenFile]:
+    """Return the regular files that this process has open, as far as the system tells (Linux)."""
+    files = set()
+    with suppress(FileNotFoundError):
+        for number in map(int, os.listdir(_OPEN)):  # noqa: PTH208
+            with suppress(OSError):  # closed meanwhile, as the one of the list is
+                found = os.fstat(number)
+                if stat.S_ISREG(found.st_mode):
+                    files.add((number, found.st_dev, found.st_ino, found.st_uid))
+    return files
+
+
+def was_exchanged(path: str, before: set[OpenFile]) -> bool:
+    """Return True if, since these files were open, one of another user was opened, or not the one that has this path.
+
+    SQLite opens files by their paths, so whoever can exchange folders above may do it between a check and the opening.
+    """
+    after, found = open_files(), os.lstat(path)
+    is_foreign = any(owner not in _trusted() for *_, owner in after - before)
+    return is_foreign or (bool(after) and (found.st_dev, found.st_ino) not in {(one[1], one[2]) for one in after})
 
 
 def _followed(path: str) -> str:
@@ -110,21 +146,53 @@ def _check_link(link: str) -> None:
         )
 
 
-def _check_folder(path: str) -> bool:
-    """Check the folder of a file, and return True if others may enter it."""
+@contextmanager
+def _checked_folder(path: str) -> Iterator[tuple[int, bool]]:
+    """Open and check the folder of a file, and yield its descriptor, and True if others may enter it."""
     folder = os.path.dirname(path)  # noqa: PTH120
-    found = os.stat(folder)
-    own = f"give it a folder of its own, as in: mkdir -m 700 {os.path.join(folder, 'private')}"  # noqa: PTH118
-    if not _is_trusted(found):
-        raise ConfigurationError(
-            f"the folder of {path!r} belongs to another user of the machine, who can replace it; "
-            f"run this as that user, or {own}"
-        )
-    if _others_write(folder, found):
-        raise ConfigurationError(
-            f"other users of the machine can write to the folder of {path!r} and replace it; {own}"
-        )
-    return bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    # O_PATH needs no permission to list the files.
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(folder, flags)
+    try:
+        found = os.fstat(opened)
+        own = f"give it a folder of its own, as in: mkdir -m 700 {os.path.join(folder, 'private')}"  # noqa: PTH118
+        if not _is_trusted(found):
+            raise ConfigurationError(
+                f"the folder of {path!r} belongs to another user of the machine, who can replace it; "
+                f"run this as that user, or {own}"
+            )
+        if _others_write(folder, found):
+            raise ConfigurationError(
+                f"other users of the machine can write to the folder of {path!r} and replace it; {own}"
+            )
+        _check_above(folder)
+        yield opened, bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    finally:
+        os.close(opened)
+
+
+def _check_above(folder: str) -> None:
+    """Check the folders above one, in which it can be renamed."""
+    while (above := os.path.dirname(folder)) != folder:  # noqa: PTH120
+        found = os.stat(above)
+        if found.st_uid not in {*_trusted(), os.stat("/").st_uid}:
+            raise ConfigurationError(
+                f"the folder {above!r} belongs to another user of the machine, who can exchange {folder!r} in it; "
+                f"let {above!r} belong to the server's user or the administrator, mount {folder!r} itself, or give a "
+                "path elsewhere"
+            )
+        if not found.st_mode & stat.S_ISVTX and _others_write(above, found):
+            _warn_of_exchange(folder, above)
+        folder = above
+
+
+@cache  # once for each folder
+def _warn_of_exchange(folder: str, above: str) -> None:
+    logger.warning(
+        "other users of the machine can write to %s: they can exchange %s for an older copy of it; chmod +t %s, as the "
+        "administrator, prevents that",
+        *(above, folder, above),
+    )
 
 
 def _check_file(path: str, found: os.stat_result, *, by_mode: bool = True) -> None:
@@ -133,12 +201,18 @@ def _check_file(path: str, found: os.stat_result, *, by_mode: bool = True) -> No
     if not _is_trusted(found) or (by_mode and _others_write(path, found)):
         raise ConfigurationError(
             f"another user of the machine can change {path!r}: it must belong to the server's user or the "
-            "administrator, and nobody else may write to it (chmod o-w,g-w)"
+            "administrator, and nobody else may write to it (chmod o-w,g-w). A secret that Docker Compose "
+            "takes from a file keeps its owner of the host: chown it there to the server's uid or root, or pass the "
+            "secret in an environment variable"
         )
 
 
 def _is_trusted(found: os.stat_result) -> bool:
-    return found.st_uid in {_ROOT, os.geteuid()}
+    return found.st_uid in _trusted()
+
+
+def _trusted() -> set[int]:
+    return {_ROOT, os.geteuid()}
 
 
 def _others_write(path: str, found: os.stat_result) -> bool:

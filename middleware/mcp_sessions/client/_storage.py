@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from anyio import to_thread
 
 from .._errors import ConfigurationError
-from .._files import SQLITE_ENDS, check_private, require_posix
+from .._files import SQLITE_ENDS, check_private, open_files, require_posix, was_exchanged
 from ._session import ClientError, SessionMetadata
 
 logger: Final = logging.getLogger("mcp_sessions")
@@ -94,9 +94,12 @@ class FileStorage:
             os.fchmod(file, 0o600)  # also if it was there before; what SQLite puts next to it gets the same mode
         finally:
             os.close(file)
+        before = open_files()
         try:
             with closing(sqlite3.connect(path, timeout=30)) as database, database:
                 database.execute(_TABLE)
+                if was_exchanged(str(path), before):
+                    raise ClientError(f"{path} was exchanged for another file while it was opened; try again")
                 yield database
         except sqlite3.DatabaseError as error:
             raise ClientError(f"{self._path} cannot be used to keep sessions: {error}") from None

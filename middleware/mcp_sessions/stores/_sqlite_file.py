@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
-from .._files import SQLITE_ENDS, check_private, require_posix
+from .._files import SQLITE_ENDS, check_private, open_files, require_posix, was_exchanged
 from . import _sql_text as sql
 from ._base import MinuteLog, checked_add, logger
 
@@ -243,7 +243,7 @@ class SQLiteFile:
         path = self._path
         check_private(path, beside=SQLITE_ENDS)
         create_owner_only(path)
-        before = identify(path)
+        before, opened_before = identify(path), open_files()
         with ExitStack() as opened:
             connection = opened.enter_context(closing(self._open(path, "rw")))
             has_tables(connection)
@@ -255,6 +255,8 @@ class SQLiteFile:
             self._identity, self._seen_at = after, now
             reader = opened.enter_context(closing(self._open(path, "ro")))
             reader.execute(sql.FORMAT_OF).fetchone()  # by which it opens the log
+            if was_exchanged(path, opened_before):
+                raise StoreUnavailable("store_vanished")
             opened.pop_all()
         self._reader = reader
         return connection
