@@ -21,6 +21,7 @@ from reasons import refused
 from servers import HOST
 
 from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores._base import SessionStatus
@@ -28,7 +29,7 @@ from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._postgres_pool import CAUSES
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import DAY, START, Clock, at_once, namespace, revoke, session
+from mcp_sessions.testing._contract import ALICE, DAY, HOUR, START, Clock, at_once, claim, namespace, revoke, session
 
 PASSWORD = "a-password-of-the-store"
 Make = Callable[..., PostgresStore]
@@ -141,6 +142,37 @@ async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, 
     with psycopg.connect(postgres_servers.shared().url, options=f"-c search_path={schema}") as connection:
         assert not sweep(run, now=clock.now, leeway=60)
     assert await store.read(place, "k") == b"1"
+
+
+@pytest.mark.xfail(strict=True, reason="an integer is compared with a float, for which there is no index")
+async def test_claiming_and_sweeping_read_no_live_sessions(
+    make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has expired is found by an index, however many sessions live."""
+    store, server, asked = make_store(), postgres_servers.shared(), list[tuple[str, Any]]()
+    await store.open()
+    clock.now += 0.5
+    row = f"'ses_' || n, '{AUDIENCE}', '{ALICE}', {START}, {START} + n, {START}, 0"
+    columns = "ref, audience, subject, created_at, expires_at, seen_at, part"
+    server.execute(f"INSERT INTO {schema}.sessions ({columns}) SELECT {row} FROM generate_series(100, 20000) AS n")
+    server.execute(f"ANALYZE {schema}.sessions")
+    execute = postgres._execute
+
+    def noted(connection: Any, *statements: Any) -> Any:
+        asked.extend(statements)
+        return execute(connection, *statements)
+
+    monkeypatch.setattr(postgres, "_execute", noted)
+    assert await claim(store, idle_timeout=HOUR) == []
+    await store.close()  # once it has swept
+    with psycopg.connect(server.url, options=f"-c search_path={schema} -c enable_sort=off") as connection:
+        for text, values in asked:
+            if text in {sql.CLAIM, sql.EXPIRED, *sql.SWEEP[-2:-1]}:
+                plan = connection.execute(b"EXPLAIN " + postgres._render(text), values).fetchall()
+                lines = "\n".join(line for (line,) in plan)
+                assert "Seq Scan on sessions" not in lines, lines
+                assert "(expires_at)::double" not in lines, lines
+    assert {sql.CLAIM, sql.EXPIRED} <= {text for text, _ in asked}
 
 
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(
