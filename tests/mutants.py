@@ -654,6 +654,25 @@ MUTANTS: Final = {
         "self._clock()",
         "stores/test_redis_epoch.py",
     ),
+    "sql-store-clock": Mutant(
+        "stores/_sql.py", "now = await self._store_time(ask=True)", "now = self._clock()", "stores/test_clocks.py"
+    ),
+    "sql-forgets-late": Mutant(
+        "stores/_sql.py",
+        "math.floor(await self._store_time() - self._leeway)",
+        "math.floor(self._clock() - self._leeway)",
+        "stores/test_clocks.py",
+    ),
+    "redis-store-clock": Mutant(
+        "stores/_redis.py", "now = self._server_clock()", "now = self._clock()", "stores/test_clocks.py"
+    ),
+    "redis-forgets-late": Mutant(
+        "stores/_redis.py",
+        "self._leeway - await self._store_time()",
+        "self._leeway - self._clock()",
+        "stores/test_clocks.py",
+    ),
+    "machine-clock": Mutant("stores/_clocks.py", "if jump > TOLERANCE:", "if False:", "stores/test_clocks.py"),
 }
 """By the name under which `docs/security.md` calls them."""
 

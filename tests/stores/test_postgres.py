@@ -144,7 +144,6 @@ async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, 
     assert await store.read(place, "k") == b"1"
 
 
-@pytest.mark.xfail(strict=True, reason="an integer is compared with a float, for which there is no index")
 async def test_claiming_and_sweeping_read_no_live_sessions(
     make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

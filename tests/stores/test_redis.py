@@ -461,7 +461,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     async def failing(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls > 2:
+        if calls > 3:
             raise StoreUnavailable
         return await run(*args, **options)
 

@@ -286,16 +286,6 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
     return now >= seen_at + resolution(idle_timeout)
 
 
-def check_clock(own: float, of_store: float, location: str) -> None:
-    """Warn where a worker's clock and its store's, in Unix seconds, differ by more than five."""
-    if (apart := abs(own - of_store)) > 5:
-        logger.warning(
-            "this worker's clock is %.0f s %s that of %s: expired sessions may be accepted, or live ones refused; "
-            "synchronize the clocks of all servers",
-            *(apart, "ahead of" if own > of_store else "behind", location),
-        )
-
-
 def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Return a URL without the options of a store, which its driver does not know, and those options."""
     if not isinstance(url, str):

@@ -25,6 +25,7 @@ from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _base as base
 from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
+from ._clocks import MachineClock
 
 _DROPPED: Final = 250  # expired entries that one call drops
 _RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
@@ -175,6 +176,7 @@ class MemoryStore:
         self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = check_clock(clock)
+        self._store_clock = MachineClock(clock, self.location)
         # By audience: sessions that ended by their names, and the places of cutoffs.
         self._revoked: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._cutoffs: dict[str, float] = {}  # by principal and audience, with a blank that no session's name has
@@ -345,7 +347,7 @@ class MemoryStore:
             del self._listed[record.audience, record.subject or ""]
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._data[namespace.audience].find(namespace.owner, key, self._clock())[0]
+        return self._data[namespace.audience].find(namespace.owner, key, self._store_clock())[0]
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
@@ -374,12 +376,12 @@ class MemoryStore:
     def _changeable(self, namespace: Namespace) -> tuple[_SessionData, float]:
         """Return the data that a namespace is part of, and the time; raise `DataGone` where its session has ended."""
         now, has_ended = self._drop_expired(), self._has_ended(namespace.owner, namespace.audience)
-        base.check_changeable(namespace, now, self._leeway, has_ended=has_ended)
+        base.check_changeable(namespace, self._clock(), self._leeway, has_ended=has_ended)
         return self._data[namespace.audience], now
 
     def _drop_expired(self) -> float:
-        """Drop some of what has expired, and return the time."""
-        now = self._clock()
+        """Drop some of what has expired, and return the time by which that is decided."""
+        now = self._store_clock()
         expired_before = now - self._leeway
         for revoked in self._revoked.values():
             for name in revoked.pop_due(expired_before):

@@ -18,9 +18,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _sql_text as sql
-from ._base import Durability, Forgotten, StoreScope, check_clock, logger, split_options
+from ._base import Durability, Forgotten, StoreScope, logger, split_options
+from ._clocks import ServerClock
 from ._place import check_place
 from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
 from ._sql import Rows, SQLStore, Statement, sweep
@@ -65,6 +67,7 @@ _CONFIGURE: Final = f"""
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
         date_part('epoch', clock_timestamp()), pg_is_in_recovery(),
         current_setting('fsync')::bool AND current_setting('full_page_writes')::bool, EXISTS ({_HAS_TABLES})"""
+_TIME: Final = "SELECT date_part('epoch', clock_timestamp())"
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _DIALECT: Final = sql.Dialect(
     sorted_text='text COLLATE "C"',
@@ -142,7 +145,9 @@ class PostgresStore(SQLStore):
         ):
             if not valid:
                 raise ConfigurationError(rule)
-        super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
+        self._server_clock = ServerClock(check_clock(clock))
+        accept = forgotten == "accept"
+        super().__init__(leeway=leeway, clock=clock, store_clock=self._server_clock, accept_older=accept)
         self._options = _options(url)
         self._schema = schema
         self._durability = durability
@@ -174,9 +179,14 @@ class PostgresStore(SQLStore):
         with _named_faults():
             return await outcome(work)
 
+    async def _ask_time(self) -> None:
+        (((now,),),) = await self._read((_TIME, {}))
+        self._server_clock.set(now, self.location)
+
     def _sweep_soon(self) -> None:
         def work(connection: Connection[Any]) -> None:
-            while sweep(partial(_execute, connection), now=self._clock(), leeway=self._leeway):
+            self._server_clock.set(connection.execute(_TIME).fetchone()[0], self.location)  # type: ignore[index]
+            while sweep(partial(_execute, connection), now=self._server_clock(), leeway=self._leeway):
                 """There may be more."""
 
         def log(swept: Future[None]) -> None:
@@ -190,7 +200,7 @@ class PostgresStore(SQLStore):
         milliseconds = str(round(1000 * self._timeout))
         values = [milliseconds, milliseconds, self._schema, self._schema]
         ((*_, time_there, is_replica, is_safe, has_tables),) = connection.execute(_CONFIGURE, values)
-        time_here = self._clock()  # now, since making tables takes time
+        self._server_clock.set(time_there, self.location)  # now, since making tables takes time
         if is_replica:  # it would answer, from the past
             raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
         if not is_safe and self._durability == "refuse":
@@ -201,10 +211,9 @@ class PostgresStore(SQLStore):
         if found != sql.FORMAT:
             raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
         self._was_connected = True
-        if next(self._number) == 0:  # once, however many connect at the same time
-            if not is_safe and self._durability == "warn":
-                logger.warning(UNSAFE)
-            check_clock(time_here, float(time_there), self.location)
+        # Once, however many connect at the same time.
+        if next(self._number) == 0 and not is_safe and self._durability == "warn":
+            logger.warning(UNSAFE)
 
     def _create(self, connection: Connection[Any]) -> None:
         """Make the tables, one worker at a time: vouch for no session of this second or before if some vanished."""

@@ -101,6 +101,7 @@ class RedisStore:
         self.location: str = self._client.location
         self._leeway = leeway
         self._clock = clock
+        self._server_clock = self._epoch.server_clock
         self._accept_older = forgotten == "accept"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
@@ -149,12 +150,24 @@ class RedisStore:
             found = await self._run(command, [self._keys.epoch, *keys], *args)
         return found
 
-    def _ttl(self, until: float, *, recorded: bool = False) -> int:
+    async def _ttl(self, until: float, *, recorded: bool = False) -> int:
         """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
-        return max(1, math.ceil(until + self._leeway - self._clock() + (_KEPT if recorded else 0)))
+        return max(1, math.ceil(until + self._leeway - await self._store_time() + (_KEPT if recorded else 0)))
+
+    async def _store_time(self, *, ask: bool = False) -> float:
+        """Return the server's time, by which is ended and deleted what all workers share."""
+        if not self._opened:
+            await self.open()
+        if ask and (found := await self._run(scripts.TIME, [self._keys.epoch])):
+            self._server_clock.set(int(found[0]) + int(found[1]) / 1e6, self.location)
+        return self._server_clock()
+
+    async def _data_time(self) -> float:
+        """Return when a value is over: neither this worker's clock nor the server's may end it early."""
+        return min(self._clock(), await self._store_time())
 
     async def register_at_epoch(self, claims: Claims) -> None:
-        keys, ttl = [self._keys("registered", claims.ref)], self._ttl(claims.expires_at)
+        keys, ttl = [self._keys("registered", claims.ref)], await self._ttl(claims.expires_at)
         await self._run_in_epoch(scripts.REGISTER_AT_EPOCH, keys, repr(claims.issued_at), ttl)
 
     async def status(self, claims: Claims) -> SessionStatus:
@@ -183,7 +196,7 @@ class RedisStore:
         )
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        now = self._clock()
+        now = await self._store_time()
         self._note_idle_timeout(idle_timeout)
         keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
         keys += [self._keys.cutoff(claims.audience, alias) for alias in claims.owners[1:]]
@@ -196,14 +209,14 @@ class RedisStore:
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         keys, ref = self._keys, record.ref
-        until = "" if lease is None else repr(self._clock() + lease)
+        until = "" if lease is None else repr(await self._store_time() + lease)
         named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
         with marked(self._unsure, ref) as mark:
-            args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
+            args = (mark, await self._ttl(record.expires_at), reason, until, member_of(record), ref)
             return bool(await self._run(scripts.REVOKE, named, *args))
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        args = (repr(cutoff_time), self._ttl(expires_at))
+        args = (repr(cutoff_time), await self._ttl(expires_at))
         await self._run(scripts.REVOKE_BEFORE, [self._keys.cutoff(audience, subject)], *args)
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
@@ -214,7 +227,8 @@ class RedisStore:
         fields: dict[str, Word | None] = {"e": until, "s": repr(record.seen_at), "t": record.trace}
         fields["p"] = record.principal_hashes
         words = [word for name, value in fields.items() if value is not None for word in (name, value)]
-        args = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True), member_of(record))
+        ttl, recorded_ttl = await self._ttl(until), await self._ttl(until, recorded=True)
+        args = (repr(record.created_at), ttl, recorded_ttl, member_of(record))
         of = (audience, "" if max_sessions is None else max_sessions, repr(look))
         _, fits = await self._run_in_epoch(scripts.REGISTER, named, *args, *of, *words)
         if not fits:
@@ -282,10 +296,10 @@ class RedisStore:
         keys, due = self._keys, self._keys("due", audience)
         self._note_idle_timeout(idle_timeout)
         idle = "" if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
-        latest = self._clock() + self._first_look
+        latest = await self._store_time(ask=True) + self._first_look
         try:
             while len(taken) < limit:
-                now = self._clock()
+                now = self._server_clock()
                 members = await self._run(scripts.DUE, [due], repr(now), limit - len(taken), repr(latest))
                 if not members:
                     break
@@ -307,7 +321,7 @@ class RedisStore:
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         value, ends = await self._run("HMGET", [self._keys("session", namespace.owner)], f":{key}", f"={key}")
-        found: bytes | None = value if ends is None or self._clock() < float(ends) else None
+        found: bytes | None = value if ends is None or await self._data_time() < float(ends) else None
         return found
 
     async def write(
@@ -336,7 +350,7 @@ class RedisStore:
         found: list[Any] = [b"gone"]
         if now < until + self._leeway:
             named = [keys("ended", namespace.owner), keys("session", namespace.owner), keys.usage, keys.sizes]
-            times = (repr(now), self._ttl(until), self._ttl(until, recorded=True))
+            times = (repr(await self._data_time()), await self._ttl(until), await self._ttl(until, recorded=True))
             limit = "" if namespace.max_subject_bytes is None else namespace.max_subject_bytes
             counted = ("", "") if namespace.account is None else (1, namespace.account)
             of = (namespace.owner, *times, namespace.max_bytes, *counted, limit)

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from .._errors import ConfigurationError
-from ._base import Durability, check_clock, logger
+from ._base import Durability, logger
+from ._clocks import ServerClock
 from ._redis_scripts import EPOCH, TICK, Keys
 
 FORGETS: Final = (
@@ -88,6 +89,7 @@ class Epoch:
         self._keys = keys
         self._durability = durability
         self._clock = clock
+        self.server_clock = ServerClock(clock)
         self._runs: dict[str, str] = {}  # of each server that was checked
         self._new: dict[str, ServerInfo] = {}  # runs that were not yet
         self._problems: dict[str, list[str]] = {}  # of the servers that were met last
@@ -116,8 +118,8 @@ class Epoch:
                 return
             raise ReadOnlyError
         (server,) = (await reply(connection, "CLUSTER", "MYID") or [""]) if is_node else [""]
-        if server not in self._problems and (time := await reply(connection, "TIME")):
-            check_clock(self._clock(), float(f"{time[0]}.{time[1]:0>6}"), location)
+        if time := await reply(connection, "TIME"):
+            self.server_clock.set(float(f"{time[0]}.{time[1]:0>6}"), location)
         if info is None or self._runs.get(server) != info.run or self._problems[server]:
             self._problems[server] = await self._problems_of(info, connection)
         if info is not None and self._runs.get(server) != info.run:

@@ -1,7 +1,7 @@
 """The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
 
-All keys of a deployment have one hash tag, hence one slot: each step is one script on a cluster, too. Scripts read no
-clock. Above each stand its keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification".
+All keys of a deployment have one hash tag, hence one slot: each step is one script on a cluster, too. Scripts are told
+the time. Above each stand its keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification".
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ local function purge(session, ref, index, principals, usage, sizes)
 end
 """
 )
+
+# due -> the server's time, or nothing where this user may not ask for it
+TIME: Final = Script("local now = redis.pcall('TIME') return now.err and {} or now", allow_oom=True)
 
 # epoch servers; moment remembered {server run keeps}... -> since when nothing was forgotten, and 1 for a loss
 EPOCH: Final = Script(

@@ -20,6 +20,7 @@ from .._session.functions import check_clock
 from . import _base as base
 from . import _sql_text as sql
 from ._base import FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, marked
+from ._clocks import MachineClock, ServerClock
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = list[tuple[Any, ...]]
@@ -52,13 +53,17 @@ class SQLStore(ABC):
 
     Args:
         leeway: Seconds to keep entries after their token expires, for clocks that disagree.
-        clock: Returns Unix seconds.
+        clock: This worker's; returns Unix seconds.
+        store_clock: By which is ended and deleted what all workers share.
         accept_older: Whether sessions from before the store's epoch are accepted.
     """
 
-    def __init__(self, *, leeway: float, clock: Callable[[], float], accept_older: bool) -> None:
+    def __init__(
+        self, *, leeway: float, clock: Callable[[], float], store_clock: ServerClock | MachineClock, accept_older: bool
+    ) -> None:
         self._leeway = leeway
         self._clock = check_clock(clock)
+        self._store_clock = store_clock
         self._accept_older = accept_older
         self._swept_at = -math.inf
         self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
@@ -77,6 +82,20 @@ class SQLStore(ABC):
             frees: Whether it makes room, and may take what is reserved for that.
         """
 
+    @abstractmethod
+    async def _ask_time(self) -> None:
+        """Ask the store what time it is, if it has a clock of its own."""
+
+    async def _store_time(self, *, ask: bool = False) -> float:
+        """Return the time by which is ended and deleted what all workers share."""
+        if ask or not self._store_clock.is_known:
+            await self._ask_time()
+        return self._store_clock()
+
+    async def _data_time(self) -> float:
+        """Return when a value is over: neither this worker's clock nor the store's may end it early."""
+        return min(self._clock(), await self._store_time())
+
     # --- revocations ------------------------------------------------------------------------------
 
     async def status(self, claims: Claims) -> SessionStatus:
@@ -89,7 +108,7 @@ class SQLStore(ABC):
         return [base.status_of(one.issued_at, Facts(*row), accept_older=accept) for one, row in asked]
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        now = self._clock()
+        now = await self._store_time()
         times = {"touched_by": now - base.resolution(idle_timeout), "idle_since": base.idle_since(now, idle_timeout)}
         rows, _ = await self._change(asking(claims.by_owner()), (sql.TOUCH, {"ref": claims.ref, "now": now, **times}))
         return self._status_with_idle(claims, facts_of(rows), now, idle_timeout)
@@ -99,7 +118,7 @@ class SQLStore(ABC):
         return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        now = self._clock()
+        now = await self._store_time()
         values = {
             "ref": record.ref,
             "audience": record.audience,
@@ -166,10 +185,11 @@ class SQLStore(ABC):
         return int(row[0])
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        now = self._clock()
+        now = await self._store_time(ask=True)
         values = {
             "audience": audience,
             "now": now,
+            "expired_by": math.floor(now),  # a whole number, as in the column, or PostgreSQL uses no index
             "idle_since": base.idle_since(now, idle_timeout),
             "limit": limit,
             "lease_until": now + lease,
@@ -181,7 +201,8 @@ class SQLStore(ABC):
         return [Ended(Record(*row), reason) for *row, reason in rows]
 
     async def purge(self, *refs: str) -> None:
-        values = {"refs": json.dumps(refs), "expired_before": math.floor(self._clock() - self._leeway)}
+        expired_before = math.floor(await self._store_time() - self._leeway)
+        values = {"refs": json.dumps(refs), "expired_before": expired_before}
         await self._change(*((text, values) for text in sql.PURGE), frees=True)
 
     async def usage(self) -> StoreUsage:
@@ -201,7 +222,7 @@ class SQLStore(ABC):
     # --- data -------------------------------------------------------------------------------------
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        values = {"owner": namespace.owner, "key": key.encode(), "now": self._clock()}
+        values = {"owner": namespace.owner, "key": key.encode(), "now": await self._data_time()}
         (rows,) = await self._read((sql.READ, values))
         return rows[0][0] if rows else None
 
@@ -209,7 +230,7 @@ class SQLStore(ABC):
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
         name = key.encode()
-        if value is None or (expires_at is not None and expires_at <= self._clock()):
+        if value is None or (expires_at is not None and expires_at <= await self._data_time()):
             await self._change_data(namespace, sql.ITEM, sql.REMOVE, key=name)
         else:
             found = await self._change_data(namespace, sql.ITEM, sql.WRITE, key=name, value=value, ends=expires_at)
@@ -242,7 +263,7 @@ class SQLStore(ABC):
         base.check_changeable(namespace, now, self._leeway, has_ended=False)
         values = {
             **given,
-            "now": now,
+            "now": await self._data_time(),
             "owner": namespace.owner,
             "expires_at": namespace.expires_at,
             "account": namespace.account,

@@ -170,7 +170,7 @@ COUNT: Final = f"""
 """
 _DUE: Final = (
     (f"{_LEASED} AND lease_until <= :now", "lease_until"),
-    (f"{_RECORDED} AND expires_at <= :now", "expires_at"),
+    (f"{_RECORDED} AND expires_at <= :expired_by", "expires_at"),
     (f"{_RECORDED} AND seen_at <= :idle_since", "seen_at"),
 )
 _FIRST_DUE: Final = " UNION ".join(
@@ -179,7 +179,7 @@ _FIRST_DUE: Final = " UNION ".join(
     for which, by in _DUE
 )
 CLAIM: Final = f"""
-    UPDATE sessions SET reason = coalesce(reason, CASE WHEN expires_at <= :now THEN 'expired' ELSE 'idle' END),
+    UPDATE sessions SET reason = coalesce(reason, CASE WHEN expires_at <= :expired_by THEN 'expired' ELSE 'idle' END),
         lease_until = :lease_until, token = :token
     WHERE ref IN (
         SELECT ref FROM sessions WHERE ref IN (SELECT ref FROM ({_FIRST_DUE}) AS due) AND (

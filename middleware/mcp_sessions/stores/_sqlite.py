@@ -23,9 +23,11 @@ from typing import Final, TypeVar, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
+from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import LIVE, Forgotten, SessionStatus, StoreScope, is_touch_due
+from ._clocks import MachineClock
 from ._sql import Rows, SQLStore, Statement, asking, facts_of, sweep
 from ._sqlite_file import DIALECT, LOCKED, SQLiteFile, checked_path
 from ._threads import call_soon, call_suppressed, outcome
@@ -93,9 +95,10 @@ class SQLiteStore(SQLStore):
         ):
             if not valid:
                 raise ConfigurationError(rule)
-        super().__init__(leeway=leeway, clock=clock, accept_older=forgotten == "accept")
         self._path = checked_path(path)
         self.location: str = f"SQLite file {self._path}"  # for the log
+        machine = MachineClock(check_clock(clock), self.location)
+        super().__init__(leeway=leeway, clock=clock, store_clock=machine, accept_older=forgotten == "accept")
         self._file = SQLiteFile(self._path, clock=clock, busy_timeout=busy_timeout, max_bytes=max_bytes)
         self._thread = _new_thread()
         self._waiting: deque[_Change] = deque()
@@ -125,6 +128,9 @@ class SQLiteStore(SQLStore):
             with self._lock:
                 thread, self._thread = self._thread, _new_thread()
             thread.shutdown(wait=False)
+
+    async def _ask_time(self) -> None:
+        """Do nothing: a file has no clock."""
 
     async def _read(self, *statements: Statement) -> list[Rows]:
         job = partial(_execute, statements)
@@ -187,7 +193,7 @@ class SQLiteStore(SQLStore):
         """Delete some of what has expired; whether there may be more."""
 
         def job(connection: sqlite3.Connection) -> bool:
-            return sweep(lambda *some: _execute(some, connection), now=self._clock(), leeway=self._leeway)
+            return sweep(lambda *some: _execute(some, connection), now=self._store_clock(), leeway=self._leeway)
 
         return self._file.change(job, frees=True)
 
