@@ -529,6 +529,13 @@ MUTANTS: Final = {
     "log-forgery": Mutant(
         "_server/logs.py", "ascii(event.method[:_MAX_METHOD])", "event.method", "server/test_logs.py"
     ),
+    "refusal-counts": Mutant(
+        "_server/logs.py", "if len(self._counts) >= MAX_COUNTED:", "if False:", "server/test_logs.py"
+    ),
+    "warned-apart": Mutant(
+        *("_server/logs.py", "kind, now = (event.reason, event.ref)", "kind, now = (event.reason, None)"),
+        "server/test_logs.py",
+    ),
     "client-name-size": Mutant(
         *("_session/claims.py", "cut = self.client[:MAX_CLIENT_CHARS]", "cut = self.client"), "protocol/test_labels.py"
     ),

@@ -132,7 +132,7 @@ TOKENS_LET_IN: Final[dict[str, list[tuple[str, Any, Any]]]] = {
     ],
     "CVE-2026-102265 and CVE-2026-101918: before 2.15.0, nesting raised RecursionError, unverified": [
         ("token_header", DEEP, CLAIMS),
-        ("token_claims", header(), DEEP),
+        ("token_claim", header(), DEEP),
     ],
     "GHSA-w7vc-732c-9m39: before 2.13.0, with `b64: false` a payload of any length was decoded, unverified": [
         ("token_size", DETACHED, b"x" * 1_000_000),

@@ -98,8 +98,9 @@ class Refusal(MCPSessionsError):
         message: The fixed text for the reason.
         client_message: The text that is sent to the client.
         reason: Machine-readable cause for logs and spans. Never sent.
-        ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
-        retry_after: Seconds after which to try again, for the header of that name, or None.
+        ref: The public name of the session if its id is authentic, for logs. Never sent.
+        claim: The claim of the session id that is wrong, for logs. Never sent.
+        retry_after: Seconds for the header `Retry-After`, or None.
         executed: True if the server had received the call, so that it may have run.
     """
 
@@ -116,6 +117,7 @@ class Refusal(MCPSessionsError):
         reason: str | None = None,
         ref: str | None = None,
         *,
+        claim: str | None = None,
         code: int | None = None,
         message: str | None = None,
         http_status: int | None = None,
@@ -127,6 +129,7 @@ class Refusal(MCPSessionsError):
         self.reason = reason or self.reason
         self.retry_after = retry_after or self.retry_after
         self.ref = ref
+        self.claim = claim
         super().__init__(self.message)
 
 

@@ -1,7 +1,10 @@
 """The log: lines that join with traces, warnings of what may indicate an attack, and why a handler has no session."""
 
+import base64
+import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -25,8 +28,10 @@ from mcp_sessions import (
     TransportSessions,
     current_session,
 )
+from mcp_sessions._refusals import FLOOD_THRESHOLD, REFUSALS
 from mcp_sessions._server import current, logs
-from mcp_sessions._server.logs import MANY, EventSink, caller_of
+from mcp_sessions._server.logs import EventSink, caller_of
+from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.dialects import SEP1364Create
 from mcp_sessions.telemetry import SessionLogFilter
 
@@ -82,8 +87,8 @@ async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
         f"session {refs[0]} created",
         f"session {refs[1]} created",
         f"session {refs[0]} ended: deleted",
-        f"refused 'tools/call' of session {refs[0]}: ended (-32043)",
-        "refused a request without a readable message: not_json (-32700)",
+        f"refused 'tools/call' of session {refs[0]}: ended (-32043); {REFUSALS['ended'].remedy}",
+        f"refused a request without a readable message: not_json (-32700); {REFUSALS['not_json'].remedy}",
     ]
     found = [(refs[0], f"{one.context.trace_id:032x}", f"{one.context.span_id:016x}") for one in spans if one.context]
     (refused,) = of(caplog, ": ended (")
@@ -96,7 +101,7 @@ async def test_a_method_name_cannot_forge_a_line(caplog: pytest.LogCaptureFixtur
     await Client(sessions(Server()), modern=False).send(method, session={"sessionId": "x"})
     (line,) = of(caplog, "refused")
     assert line.getMessage().isprintable()
-    assert len(line.getMessage()) < 160
+    assert len(line.getMessage()) < 260
 
 
 async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplog: pytest.LogCaptureFixture) -> None:
@@ -127,94 +132,117 @@ def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ", leve
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line.partition("): ")[0] for line in lines(caplog, "indicate an attack", logging.WARNING)]
+    """Return the warnings of refusals, which all have a remedy, without it."""
+    refused = [record for record in of(caplog, "refused ") if record.levelno == logging.WARNING]
+    return [record.getMessage().partition("; ")[0] for record in refused]
 
 
-async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    caller = ["alice"]
-    client = Client(sessions(Server(), principal=lambda scope: Principal(subject=caller[0])))
-    held = await client.create()
-    ref = (await client.tool(session=held)).result["content"]
-    caller[0] = "mallory"
-    for _ in range(3):
-        await client.tool(session=held)
-    (line,) = warnings(caplog)
-    assert line == f"refused 1 request of session {ref} by 'mallory' that may indicate an attack (token_principal 1"
-    (record,) = of(caplog, "may indicate an attack")
-    assert extras(record)[0] == ref
-    assert record.getMessage().endswith("find out where its id leaked")
-
-
-@pytest.mark.xfail(strict=True, reason="one warning a minute for all stolen sessions")
-async def test_each_stolen_session_has_its_own_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """However noisy the others are."""
-    caller = ["alice"]
-    client = Client(sessions(Server(), principal=lambda scope: Principal(subject=caller[0])))
-    stolen = [await client.create() for _ in range(2)]
-    refs = [(await client.tool(session=one)).result["content"] for one in stolen]
-    caller[0] = "mallory"
-    for one in (*[stolen[0]] * MANY, stolen[1]):
-        await client.tool(session=one)
-    assert [ref for ref in refs for line in warnings(caplog) if ref in line] == refs
-
-
-async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pytest.LogCaptureFixture) -> None:
-    """It names a few addresses and users, in ASCII: what a proxy passes on may be a client's own words."""
-    caller = ["ann"]
-    client = Client(sessions(Server(), principal=lambda scope: caller[0]))
-    held = await client.create()
-    for number in range(2 * MANY):
-        assert len(warnings(caplog)) == (number >= MANY)
-        client.scope["client"], caller[0] = (f"203.0.113.{number}\n", 5), f"m{number}"
-        forged = "x" if number % 2 else held["sessionId"][:-8] + "AAAAAAAA"
-        await client.tool(session={"sessionId": forged})
-    half, more = MANY // 2, MANY - 3
-    addresses = r"'203.0.113.0\n', '203.0.113.10\n', '203.0.113.11\n'"
-    some = f"from {addresses} and {more} more by 'm0', 'm1', 'm10' and {more} more"
-    reasons = f"token_signature {half}, token_shape {half}"
-    assert warnings(caplog) == [f"refused {MANY} requests {some} that may indicate an attack ({reasons}"]
-
-
-async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For as long as it goes on; what begins anew is a warning at once again, and a few of the other kind are none."""
-    minute = Minutes()
-    monkeypatch.setattr(anyio, "sleep", minute.sleep)
-    facts = EventSink(None, bool, pytest.fail)
-    stolen = [RequestRefused("token_principal", -32043, "ping", f"ses_{n}") for n in range(3)]
-    counts = []
-    for fact in (*stolen, None, None, stolen[0], None, None):
-        if fact is None:
-            await minute.passes()
-        else:
-            facts(fact)
-        counts.append(len(warnings(caplog)))
-    assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
-    assert [line[:54] for line in warnings(caplog)][1] == "refused 2 requests that may indicate an attack (token_"
-    facts(RequestRefused("token_shape", -32043, "ping"))
-    facts(RequestRefused("of another store", -32603, "ping"))
-    await minute.passes()
-    assert len(warnings(caplog)) == 3
-    assert not facts._floods
-
-
-class Minutes:
-    """A clock that stands still but where the test lets a minute pass."""
+class Thief:
+    """A client that uses sessions of alice as mallory."""
 
     def __init__(self) -> None:
-        self._passed = anyio.Event()
+        self._caller = "alice"
+        self._client = Client(sessions(Server(), principal=lambda scope: Principal(subject=self._caller)))
 
-    async def sleep(self, seconds: float) -> None:
-        assert seconds == 60
-        await self._passed.wait()
+    async def steal(self) -> tuple[Any, str]:
+        """Return the metadata and the ref of a session that alice creates."""
+        self._caller = "alice"
+        session = await self._client.create()
+        ref = (await self._client.tool(session=session)).result["content"]
+        self._caller = "mallory"
+        return session, ref
 
-    async def passes(self) -> None:
-        """Let it pass, and wait for what that begins."""
-        await anyio.wait_all_tasks_blocked()
-        passed, self._passed = self._passed, anyio.Event()
-        passed.set()
-        await anyio.wait_all_tasks_blocked()
+    async def use(self, session: Any) -> None:
+        await self._client.tool(session=session)
+
+
+async def test_stolen_id_is_warned_of_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    thief = Thief()
+    session, ref = await thief.steal()
+    for _ in range(3):
+        await thief.use(session)
+    (record,) = (record for record in of(caplog, "refused ") if record.levelno == logging.WARNING)
+    line, _, remedy = record.getMessage().partition("; ")
+    assert line == f"refused 'tools/call' of session {ref} by 'mallory': token_principal (-32043)"
+    assert remedy == REFUSALS["token_principal"].remedy
+    assert extras(record)[0] == ref
+
+
+async def test_each_stolen_session_has_its_own_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """However noisy the others are."""
+    thief = Thief()
+    loud, first = await thief.steal()
+    for _ in range(FLOOD_THRESHOLD):
+        await thief.use(loud)
+    quiet, second = await thief.steal()
+    await thief.use(quiet)
+    assert [ref for ref in (first, second) for line in warnings(caplog) if ref in line] == [first, second]
+
+
+def with_claims(token: str, key: str, **changes: Any) -> str:
+    """Return a token with these claims, signed as well as by a server."""
+    header, payload, _ = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "==")) | changes
+    signed = f"{header}.{base64url(json.dumps(claims).encode())}"
+    return f"{signed}.{base64url(KeyRing([key]).signing.sign(signed.encode()))}"
+
+
+async def test_claim_at_fault_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(sessions(Server(), keys=[OLD]))
+    token = (await client.create())["sessionId"]
+    await client.tool(session={"sessionId": with_claims(token, OLD, exp="tomorrow")})
+    (record,) = of(caplog, "refused ")
+    assert record.getMessage().startswith("refused 'tools/call': token_claim exp (-32043); ")
+
+
+async def test_flood_of_forged_ids_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A few are none. Address and user are quoted: what a proxy passes on may be a client's own words."""
+    caller = ["ann"]
+    client = Client(sessions(Server(), principal=lambda scope: caller[0]))
+    for number in range(2 * FLOOD_THRESHOLD):
+        assert len(warnings(caplog)) == (number >= FLOOD_THRESHOLD)
+        client.scope["client"], caller[0] = (f"203.0.113.{number}\n", 5), f"m{number}"
+        await client.tool(session={"sessionId": "x"})
+    last = FLOOD_THRESHOLD - 1
+    sender = rf"from '203.0.113.{last}\n' by 'm{last}'"
+    more = f"and {last} more since the last warning like this"
+    assert warnings(caplog) == [f"refused 'tools/call' {sender}: token_shape (-32043), {more}"]
+
+
+def test_warning_counts_what_was_suppressed_since_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    sink = EventSink(None, bool, pytest.fail, clock=lambda: now[0])
+
+    def more(reason: str, number: int, *, at: float) -> list[str]:
+        """Refuse so many requests, and return what the new warnings say of others."""
+        caplog.clear()
+        now[0] = at
+        for _ in range(number):
+            sink(RequestRefused(reason, -32043, "ping", "ses_1"))
+        return [line.partition("(-32043)")[2] for line in warnings(caplog)]
+
+    def others(number: int) -> str:
+        return f", and {number} more since the last warning like this"
+
+    assert more("token_principal", 5, at=0) == [""]
+    assert more("token_principal", 5, at=59) == []
+    assert more("token_principal", 2, at=60) == [others(9)]
+    assert more("token_principal", 1, at=999) == [others(1)]
+    assert more("token_principal", 1, at=9999) == [""]
+    assert more("state_seal", FLOOD_THRESHOLD - 1, at=0) == []
+    assert more("state_seal", FLOOD_THRESHOLD + 3, at=60) == [others(FLOOD_THRESHOLD - 1)]
+    assert more("state_seal", FLOOD_THRESHOLD, at=120) == [others(FLOOD_THRESHOLD + 2)]
+    assert more("of another store", 99, at=0) == more("not_json", 99, at=0) == []
+
+
+def test_counts_of_refusals_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """What is forgotten is warned of again."""
+    sink = EventSink(None, bool, pytest.fail, clock=lambda: 0.0)
+    for number in (*range(logs.MAX_COUNTED), 1, logs.MAX_COUNTED, 1, 0):
+        sink(RequestRefused("token_principal", -32043, "ping", f"ses_{number}"))
+    assert len(sink._counts) == logs.MAX_COUNTED
+    refs = re.findall(r"ses_\d+", " ".join(warnings(caplog)[-3:]))
+    assert refs == [f"ses_{number}" for number in (logs.MAX_COUNTED - 1, logs.MAX_COUNTED, 0)]
 
 
 # --- why a handler got no session, and that a session is in another process -----------------------
@@ -365,4 +393,4 @@ async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest
     assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
     EventSink(None, bool, pytest.fail)(event, lambda: caller_of({"client": None}, fails))
     (line,) = warnings(caplog)
-    assert line == "refused 1 request that may indicate an attack (token_principal 1"
+    assert line == "refused 'ping': token_principal (-32043)"

@@ -17,9 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from mcp_sessions import Principal, Session
 from mcp_sessions import _errors as errors
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
-from mcp_sessions._refusals import ENDS, REFUSALS, refusal
+from mcp_sessions._refusals import ENDS, FLOOD_THRESHOLD, REFUSALS, refusal
 from mcp_sessions._server.decide import LIST_ACTIONS, TABLE, Action, Presence, Subject
-from mcp_sessions._session.claims import Claims
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.stores import MemoryStore
 
@@ -280,6 +279,7 @@ EVERY = [
 SENT = {reason: row for reason, row in REFUSALS.items() if row.code is not None}
 RAISING = {"refusal", "refusal_for", "SessionNotFound", "StateUnreadable", "StoreUnavailable"}
 STORE = re.compile("store_[a-z_]+")
+KINDS = "Parse error: ", "Invalid request: ", "Invalid params: ", "Header mismatch: ", "Principal required: "
 
 
 PROMISED = [
@@ -313,9 +313,8 @@ def test_no_refusal_is_missing_from_the_table() -> None:
 
 
 def test_every_reason_is_in_the_table_of_reasons() -> None:
-    """Those of classes and rows, those that any file of the package gives, and those of a token's claims."""
+    """Those of classes and rows, and those that any file of the package gives."""
     given = {refusal.reason for refusal in EVERY} | {*SENT}
-    claims = {f"token_claim_{name}" for name in Claims.__struct_encode_fields__} | {"token_claims"}
     for path in (ROOT / "middleware" / "mcp_sessions").glob("*/*.py"):
         if path.parent.name in {"client", "_cli"}:  # they refuse no request
             continue
@@ -324,7 +323,7 @@ def test_every_reason_is_in_the_table_of_reasons() -> None:
                 given |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
             elif isinstance(node, ast.Constant) and STORE.fullmatch(str(node.value)):
                 given.add(str(node.value))
-    assert given | claims == {*REFUSALS}
+    assert given == {*REFUSALS}
 
 
 def test_mistakes_of_the_deployment_and_of_the_application_are_value_errors() -> None:
@@ -349,17 +348,20 @@ def test_the_page_has_what_a_client_gets(case: Case) -> None:
 
 
 def test_the_page_has_every_reason_and_end() -> None:
-    """Each with its meaning, below what to do; `token_claims` stands for those that name a claim."""
+    """Each is below its remedy and the mark of the log's warnings, with the text that clients get, if they do."""
     reasons, _, ends = page("errors.md").partition("## Reasons")[2].partition("## Ends")
     shown = {
-        name: (meaning, remedy.lower())
-        for remedy, lines in re.findall(r"^\*\*(.+)\.\*\*.*\n\n((?:- .+\n)+)", reasons, re.MULTILINE)
+        name: (remedy.lower(), mark, meaning)
+        for remedy, mark, lines in re.findall(r"^\*\*(.+)\.\*\* ?(.*)\n\n((?:- .+\n)+)", reasons, re.MULTILINE)
         for name, meaning in re.findall(r"^- `(\w+)`: (.+)$", lines, re.MULTILINE)
     }
-    assert shown == {
-        name: (row.meaning, row.remedy.lower()) for name, row in REFUSALS.items() if "token_claim_" not in name
+    marks = {None: "", FLOOD_THRESHOLD: "†", 1: "‡"}
+    assert {name: row[:2] for name, row in shown.items()} == {
+        name: (row.remedy.lower(), marks[row.warn_at]) for name, row in REFUSALS.items()
     }
-    assert dict(re.findall(r"^- `(\w+)`: (.+)$", ends, re.MULTILINE)) == ENDS
+    for name, row in REFUSALS.items():
+        assert row.message in {f"{kind}{shown[name][2]}" for kind in KINDS} or not row.message.startswith(KINDS)
+    assert re.findall(r"^- `(\w+)`: .+$", ends, re.MULTILINE) == [*ENDS]
 
 
 def test_the_page_of_the_wire_has_the_decisions() -> None:

@@ -163,7 +163,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     def record_refused(self, refusal: Refusal, method: str | None) -> None:
         """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
-        event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref)
+        event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref, refusal.claim)
         self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
 
     def refusal_body(self, refusal: Refusal) -> bytes:

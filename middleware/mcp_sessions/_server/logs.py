@@ -1,38 +1,34 @@
-"""The log: a line for each event, a warning where refusals may indicate an attack, and the ids of session and trace.
+"""The log: a line for each event, as a warning if it may indicate an attack, with the ids of its session and trace.
 
-Every line of the package has the session that it concerns as `session.id`, which is the name on spans. No line holds a
-credential or a client's words but for the method, quoted.
+Each line has its session as `session.id`, as spans do. It contains no credential, and of the client's words only the
+method, quoted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import anyio
 from starlette.types import Scope
 
-from .._refusals import REFUSALS, Reason
+from .._refusals import REFUSALS
 from .._session.claims import Principal
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_unfinished
 from .._session.session import find_session
 from ..telemetry._core import START_TRACE, call_observer, running_hook
-from .background import start
 from .principal import ReadPrincipal
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
 
 SESSION_ID: Final = "session.id"
-MINUTE: Final = 60.0  # seconds between two warnings of one kind
-MANY: Final = 20  # refusals within a minute that are a flood
-FEW: Final = 3  # addresses and users that a warning names
+MINUTE: Final = 60.0  # seconds, at least, between two warnings with one reason in one session
+MAX_COUNTED: Final = 1000  # pairs of a reason and a session whose refusals are counted
 _MAX_METHOD: Final = 64  # characters of a client's method name
 _MAX_NAME: Final = 64  # characters of an address or a user
 LISTEN_ASYNC: Final = (
@@ -45,39 +41,40 @@ CLIENT_PRINCIPAL: Final = (
     "function that returns the user for an ASGI scope; if each client is one user, return the client's id as text"
 )
 Caller = tuple[str | None, str | None]  # address and user
-_warned: Final[set[str]] = set()  # reasons, in our own words: what clients send is never kept
+Kind = tuple[str, str | None]  # the reason of a refusal, and the session's ref
+_warned: Final[set[str]] = set()  # reasons in our own words, never text from a client
 _log: Final = logging.getLogger("mcp_sessions")
 
 
 def log_extra(ref: str | None, trace: str | None = None) -> dict[str, str]:
-    """Return the `extra=` of a line: its session, and that session's start."""
+    """Return the `extra=` of a line: the session's ref, and the traceparent of its start."""
     known = {} if ref is None else {SESSION_ID: ref}
     return known if trace is None else {**known, START_TRACE: trace}
 
 
 def warn_once(reason: str, text: str, *values: object) -> None:
-    """Log a warning, the first for this reason in this process."""
+    """Log a warning once for each reason in this process."""
     if reason not in _warned:
         _warned.add(reason)
         _log.warning(text, *values)
 
 
 def say_once(reason: str, text: str, *values: object) -> None:
-    """Log a line at INFO, the first for this reason in this process; it waits until lines at INFO are logged."""
+    """Log a line at INFO once for each reason in this process. A line that the log level hides does not count."""
     if reason not in _warned and _log.isEnabledFor(logging.INFO):
         _warned.add(reason)
         _log.info(text, *values)
 
 
-def _join(record: logging.LogRecord) -> bool:
-    """Give a record the session that is current, where it names none itself."""
-    if not hasattr(record, SESSION_ID) and (of := running_hook.get() or find_session()) is not None:
-        setattr(record, SESSION_ID, of.ref)
+def add_session_id(record: logging.LogRecord) -> bool:
+    """Add the current session's ref to a record that has none."""
+    if not hasattr(record, SESSION_ID) and (session := running_hook.get() or find_session()) is not None:
+        setattr(record, SESSION_ID, session.ref)
     return True
 
 
 def warns_of_client(principal: Principal) -> bool:
-    """Whether a caller is a client and no user, of which the log then warns once."""
+    """Return True if a caller is an OAuth client and not a user. The log warns of that once."""
     if not principal.is_user:
         name = ascii((principal.client_id or principal.subject or "")[:_MAX_NAME])
         warn_once(CLIENT_PRINCIPAL, CLIENT_PRINCIPAL, name)
@@ -85,7 +82,7 @@ def warns_of_client(principal: Principal) -> bool:
 
 
 def plain_listener(listen: Listener | None) -> Listener | None:
-    """Return `listen=`, with an error in the log if it returns what nothing awaits: it may be async unnoticed."""
+    """Return `listen=` so that the log has an error if the function is async, which nothing would await."""
     if listen is None:
         return None
 
@@ -99,55 +96,46 @@ def plain_listener(listen: Listener | None) -> Listener | None:
 
 
 def caller_of(scope: Scope, principal: ReadPrincipal) -> Caller:
-    """Return the address that a request came from, and the user that it is authenticated as, each None if unknown."""
+    """Return the client's address and the authenticated user, each None if unknown."""
     client, found = scope.get("client"), None
-    with suppress(Exception):  # a `principal=` that fails does so where its answer counts
+    with suppress(Exception):  # the request itself reports an error of `principal=`
         found = principal(scope)
     user = None if found is None else found.subject or found.client_id
     return None if client is None else str(client[0])[:_MAX_NAME], user and user[:_MAX_NAME]
 
 
 def _handle(record: logging.LogRecord) -> None:
-    """Handle a record as a logger does, but for an error of a filter or a handler, which no request may get."""
+    """Handle a record as a logger does, but keep errors of filters and handlers from the request."""
     try:
         logging.Logger.handle(_log, record)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException:  # noqa: BLE001  # handlers report their own errors; one that does not is reported as they do
+    except BaseException:  # noqa: BLE001  # report it as handlers report their own errors
         logging.Handler().handleError(record)
 
 
 _log.handle = _handle  # type: ignore[method-assign]
-_log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
+_log.addFilter(add_session_id)  # the package's own logger has all lines of the package, and no others
 
 
 @dataclass(eq=False, repr=False)
 class EventSink:
-    """Takes each event to the log, to telemetry (where `is_recording` says so) and to the application's `listen`.
+    """Passes each event to the log, to telemetry if `is_recording()`, and to the application's `listen`.
 
-    Creations, ends and refusals are lines at INFO; refusals that may indicate an attack are warnings, too.
+    Creations, ends and refusals are lines at INFO. A refusal that may indicate an attack is a warning instead, at most
+    once a minute for each reason and session, with the number of those that were none.
     """
 
     listen: Listener | None
     is_recording: Callable[[], bool]
     telemetry: Callable[[], Telemetry]
-    seconds: float = MINUTE
-    _floods: dict[str, _Flood] = field(default_factory=dict, init=False)
+    clock: Callable[[], float] = time.monotonic
+    _counts: dict[Kind, tuple[float, int, int]] = field(default_factory=dict, init=False)
 
     def __call__(self, event: SessionEvent, caller: Callable[[], Caller] = lambda: (None, None)) -> None:
-        """Take an event; `caller` returns who sent a request that is refused."""
+        """Pass on an event; `caller` returns the sender of a request that is refused."""
         if isinstance(event, RequestRefused):
-            if _log.isEnabledFor(logging.INFO):  # formatting is expensive
-                of, extra = ("", None) if event.ref is None else (f" of session {event.ref}", {SESSION_ID: event.ref})
-                method = (
-                    "a request without a readable message"
-                    if event.method is None
-                    else ascii(event.method[:_MAX_METHOD])
-                )
-                _log.info("refused %s%s: %s (%d)", method, of, event.reason, event.code, extra=extra)
-            reason = REFUSALS.get(event.reason)
-            if reason is not None and reason.suspicion != "no":
-                self._track_suspicious(event, reason, caller())
+            self._log_refusal(event, caller)
         elif isinstance(event, SessionCreated):
             of = " of a principal" if event.of_principal else ""
             _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
@@ -161,52 +149,34 @@ class EventSink:
     def _record(self, event: SessionEvent) -> None:
         self.telemetry().observe(event)
 
-    def _track_suspicious(self, event: RequestRefused, reason: Reason, caller: Caller) -> None:
-        flood = self._floods.get(reason.remedy)
-        if flood is None:
-            flood = self._floods[reason.remedy] = _Flood()
-            start(partial(self._watch, reason.remedy, flood))
-        flood.reasons[event.reason] += 1
-        for seen, one in ((flood.refs, event.ref), (flood.addresses, caller[0]), (flood.users, caller[1])):
-            seen.add(one if len(seen) < MANY else None)
-        if not flood.is_warned and (reason.suspicion == "yes" or flood.reasons.total() >= MANY):
-            flood.warn(reason.remedy)
+    def _log_refusal(self, event: RequestRefused, caller: Callable[[], Caller]) -> None:
+        reason = REFUSALS.get(event.reason)
+        similar = None if reason is None or reason.warn_at is None else self._similar(event, reason.warn_at)
+        level = logging.INFO if similar is None else logging.WARNING
+        if not _log.isEnabledFor(level):  # formatting is expensive
+            return
+        method = "a request without a readable message" if event.method is None else ascii(event.method[:_MAX_METHOD])
+        session = "" if event.ref is None else f" of session {event.ref}"
+        sender = "" if similar is None else _sender(*caller())
+        claim = "" if event.claim is None else f" {event.claim}"
+        more = f", and {similar} more since the last warning like this" if similar else ""
+        remedy = "" if reason is None else f"; {reason.remedy}"
+        text, values = "refused %s%s%s: %s%s (%d)%s%s", (event.reason, claim, event.code, more, remedy)
+        _log.log(level, text, method, session, sender, *values, extra=log_extra(event.ref))
 
-    async def _watch(self, remedy: str, flood: _Flood) -> None:
-        """Warn once a minute for as long as there are more."""
-        while True:
-            await anyio.sleep(self.seconds)
-            if not (flood.is_warned and flood.reasons):
-                del self._floods[remedy]
-                return
-            flood.warn(remedy)
-
-
-@dataclass(eq=False, repr=False)
-class _Flood:
-    """Refusals with one remedy, since the last warning of them."""
-
-    is_warned: bool = False
-    reasons: Counter[str] = field(default_factory=Counter)
-    refs: set[str | None] = field(default_factory=set)
-    addresses: set[str | None] = field(default_factory=set)
-    users: set[str | None] = field(default_factory=set)
-
-    def warn(self, remedy: str) -> None:
-        ref, count = next(iter(self.refs)) if len(self.refs) == 1 else None, self.reasons.total()
-        plural, of = "" if count == 1 else "s", "" if ref is None else f" of session {ref}"
-        senders = f"{_listed('from', self.addresses)}{_listed('by', self.users)}"
-        reasons = ", ".join(f"{reason} {times}" for reason, times in self.reasons.items())
-        text = "refused %d request%s%s%s that may indicate an attack (%s): %s"
-        _log.warning(text, count, plural, of, senders, reasons, remedy, extra=log_extra(ref))
-        self.is_warned = True
-        self.reasons.clear()
-        for seen in (self.refs, self.addresses, self.users):
-            seen.clear()
+    def _similar(self, event: RequestRefused, warn_at: int) -> int | None:
+        """Count a refusal, and return None unless it is to be a warning: then the number of those that were none."""
+        kind, now = (event.reason, event.ref), self.clock()
+        since, count, suppressed = self._counts.pop(kind, (now, 0, 0))
+        if now - since >= MINUTE:
+            since, count, suppressed = now, 0, suppressed + max(0, count - warn_at)
+        count += 1
+        if len(self._counts) >= MAX_COUNTED:
+            del self._counts[next(iter(self._counts))]  # the one that was refused least recently
+        self._counts[kind] = since, count, 0 if count == warn_at else suppressed
+        return suppressed + warn_at - 1 if count == warn_at else None
 
 
-def _listed(word: str, seen: set[str | None]) -> str:
-    """Return who or where requests came from, a few by name: text of theirs cannot forge a line."""
-    names = sorted(ascii(name) for name in seen if name is not None)
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return f" {word} {', '.join(names[:FEW])}{more}" if names else ""
+def _sender(address: str | None, user: str | None) -> str:
+    """Return where a request came from, quoted, since a proxy may pass on a client's words."""
+    return f"{'' if address is None else f' from {address!a}'}{'' if user is None else f' by {user!a}'}"

@@ -35,12 +35,16 @@ class SessionDeleted(msgspec.Struct, frozen=True):
 
 
 class RequestRefused(msgspec.Struct, frozen=True):
-    """A request was answered with an error. `ref` is set only if the session id is authentic."""
+    """A request was answered with an error. `ref` is set only if the session id is authentic.
+
+    `claim` names the claim of the session id that is wrong, for the reason `token_claim`.
+    """
 
     reason: str
     code: int
     method: str | None
     ref: str | None = None
+    claim: str | None = None
 
 
 SessionEvent = SessionCreated | SessionUsed | SessionDeleted | RequestRefused

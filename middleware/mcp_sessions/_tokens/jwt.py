@@ -84,9 +84,10 @@ class Tokens:
             payload = msgspec.json.encode(claims)
             self._read(payload)  # what would not verify is never handed out
         except SessionNotFound as refusal:
-            raise ConfigurationError(f"the claims do not make a session id ({refusal.reason})") from None
+            reason = " ".join(filter(None, (refusal.reason, refusal.claim)))
+            raise ConfigurationError(f"the claims do not make a session id ({reason})") from None
         except (ValueError, TypeError):
-            raise ConfigurationError("the claims do not make a session id (token_claims)") from None
+            raise ConfigurationError("the claims do not make a session id (token_claim)") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
         signed = f"{base64url(header)}.{base64url(payload)}"
         token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
@@ -164,7 +165,7 @@ class Tokens:
         try:
             claims = self._read(from_base64url(segments[2]))
         except ValueError:
-            raise SessionNotFound("token_claims") from None
+            raise SessionNotFound("token_claim") from None
         return VerifiedToken(ring, key, claims)
 
     def _read(self, text: bytes) -> Claims:
@@ -174,12 +175,12 @@ class Tokens:
             claims, members = _CLAIMS.decode(text), json.loads(text, object_pairs_hook=list)
         except (ValueError, RecursionError) as error:
             named = _CLAIM.search(str(error))
-            raise SessionNotFound(f"token_claim_{named[1]}" if named else "token_claims") from None
+            raise SessionNotFound("token_claim", claim=named[1] if named else None) from None
         for name, value in members:
             if value is None and name in _NAMES:  # which would count as absent, and an absent subject as anonymous
-                raise SessionNotFound(f"token_claim_{name}")
+                raise SessionNotFound("token_claim", claim=name)
         if not claims.issued_at == round(claims.issued_at * 1000) / 1000:
-            raise SessionNotFound("token_claim_iat")
+            raise SessionNotFound("token_claim", claim="iat")
         if not claims.issuer == self.issuer:
             raise SessionNotFound("token_issuer")
         if not claims.audience == self.audience:
