@@ -4,6 +4,8 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -230,3 +232,61 @@ async def test_function_of_a_client_returns_a_transport() -> None:
     for returned in (plain, lambda: None):
         with pytest.raises(ConfigurationError, match=r"returned .*; with_sessions takes"):
             await with_sessions(unseen(returned)).__aenter__()
+
+
+@asynccontextmanager
+async def opened(*_: Any) -> Any:
+    yield
+
+
+@contextmanager
+def entered(*_: Any) -> Any:
+    yield
+
+
+LOST: dict[str, Callable[..., Any]] = {
+    "asynchronous context manager": lambda *_: opened(),
+    "context manager": lambda *_: entered(),
+    "function": lambda *_: partial(plain),
+    "class": lambda *_: User,
+    "future": lambda *_: Future[None](),
+}
+
+
+@pytest.mark.parametrize("kind", LOST)
+@pytest.mark.xfail(strict=True, reason="not so yet")
+async def test_hook_that_returns_what_nothing_runs_fails(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the option and the type."""
+    refused = await Client(sessions(Server(), on_create=LOST[kind])).send("sessions/create")
+    assert refused.error["code"] == -32603
+    type_of = type(LOST[kind]()).__name__
+    assert f"on_create= returned a value of type {type_of}" in caplog.text
+    client = Client(sessions(Server(), on_end=LOST[kind]))
+    await client.delete(await client.create())
+    assert f"on_end= returned a value of type {type_of}" in caplog.text
+
+
+async def test_hook_may_return_what_is_no_work() -> None:
+    for value in (7, "text", {"a": 1}, False):
+        assert "sessionId" in await Client(sessions(Server(), on_create=lambda *_, value=value: value)).create()
+
+
+@pytest.mark.parametrize("kind", LOST)
+@pytest.mark.xfail(strict=True, reason="not so yet")
+async def test_listener_that_returns_what_nothing_runs_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    logs._warned.clear()
+    client = Client(sessions(Server(), listen=LOST[kind]))
+    await client.tool("whoami", session=await client.create())
+    [line] = [text for text in caplog.messages if "listen=" in text]
+    assert type(LOST[kind]()).__name__ in line
+
+
+@pytest.mark.parametrize("option", [name for name in PLAIN_ONLY if name.endswith("clock")])
+@pytest.mark.parametrize("now", [0, 86_400.5, 1_800_000_000_000, 1_800_000_000 * 10**9, 1_577_836_799, 4_102_444_801])
+@pytest.mark.xfail(strict=True, reason="not so yet")
+def test_clock_returns_seconds_of_this_century(option: str, now: float) -> None:
+    """Neither those since the machine started, nor milliseconds or nanoseconds."""
+    with pytest.raises(
+        ConfigurationError, match=r"clock= returned .*; it must return Unix seconds, as time\.time does"
+    ):
+        PLAIN_ONLY[option](lambda: now)
