@@ -35,6 +35,7 @@ COOKIES, POLICY, BODY = "_protocol/cookies.py", "_protocol/policy.py", "_server/
 SESSIONS, ANSWERS, TRANSPORT = "_server/sessions.py", "_server/answers.py", "_server/transport.py"
 ORIGINS = "_protocol/origins.py"
 PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
+KEPT_HANDLES = "server/test_kept_handles.py"
 VERIFIED = "server/test_verified_callers.py"
 LIFECYCLE, MINTING, EARLY_END = "_server/lifecycle.py", "_server/minting.py", "_server/early_end.py"
 RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
@@ -95,6 +96,12 @@ MUTANTS: Final = {
     "principal-subclass": Mutant(PRINCIPALS, "if type(value) is not Principal:", "if False:", VERIFIED),
     "client-list": Mutant(
         "_server/context.py", "principal is None or warns_of_client(principal)", "principal is None", CALLER_TESTS
+    ),
+    "client-handles": Mutant("handles.py", "warn_of_holder(identified(", "(identified(", KEPT_HANDLES),
+    "fork-handles": Mutant("handles.py", " and bound in {False, session.ref}", "", KEPT_HANDLES),
+    "lost-work": Mutant("_session/functions.py", "elif is_lost(outcome):", "elif False:", "server/test_functions.py"),
+    "clock-unit": Mutant(
+        "_session/functions.py", "not _IN_2020 <= now <= _IN_2100 and", "False and", "server/test_functions.py"
     ),
     "client-end-all": Mutant(
         "_server/operator.py", "if not principal.can_be_user:", "if False:", "server/test_sessions.py"

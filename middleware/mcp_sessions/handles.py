@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from ._errors import ConfigurationError, MCPSessionsError
 from ._server import option_types
+from ._server.logs import warn_of_holder
 from ._server.option_types import Seconds
 from ._server.principal import from_scope, identified
 from ._session.claims import Principal
@@ -290,7 +291,7 @@ class Handles:
         """
         found = self.read(type, handle, session=session)
         (owner, *_) = self._owners()
-        entry = [found.type, found.expires_at, found.bound, owner]
+        entry = [found.type, found.expires_at, found.bound and session.ref, owner]
         await session.data.update(DATA_KEY, lambda kept: {**self._live(kept), found.id: entry}, default={})
         return handle
 
@@ -304,7 +305,7 @@ class Handles:
         return [
             mint(signing, kind, name, within if bound else replace(within, session=None), expires_at=expires_at)
             for name, (kind, expires_at, bound, owner) in self._live(await session.data.get(DATA_KEY, {})).items()
-            if type in {None, kind} and owner in owners
+            if type in {None, kind} and owner in owners and bound in {False, session.ref}
         ]
 
     async def forget(self, session: Session, id: str) -> None:
@@ -330,7 +331,7 @@ class Handles:
             called = self._principal or current_principal
             principal = called() if session is None or self._principal else session.principal
         if principal is not None:
-            principal = identified(principal, "principal= returned")
+            principal = warn_of_holder(identified(principal, "principal= returned"))
         return Holder(self._audience, principal, None if session is None else session.ref)
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, sessions
-from clients import SECRET, Client, Clock
+from clients import SECRET, START, Client, Clock
 from every_store import STORES
 from pages import DOCS
 from sources import claims
@@ -90,12 +90,12 @@ async def test_sessions_asked_for_together_keep_their_own_status(tmp_path: Path)
     key = KeyRing([SECRET]).signing
     whose = Principal("web", ISSUER, "alice"), None, Principal("web", ISSUER, "bob"), Principal(subject="alice")
     held = [
-        claims(jti=jti, issued_at=100, subject=key.subject(one), aliases=key.aliases(one))
+        claims(jti=jti, issued_at=START + 100, subject=key.subject(one), aliases=key.aliases(one))
         for jti, one in zip("abcd", whose, strict=True)
     ]
-    store = make(f"sqlite:{tmp_path / 'sessions.db'}", clock=Clock(50), timeout=10)
+    store = make(f"sqlite:{tmp_path / 'sessions.db'}", clock=Clock(START), timeout=10)
     assert await store.statuses(held) == [SessionStatus.LIVE] * 4
-    await Sessions(store=store, keys=SECRET, clock=Clock(200)).end_all(Principal(subject="alice"))
+    await Sessions(store=store, keys=SECRET, clock=Clock(START + 200)).end_all(Principal(subject="alice"))
     ended, live = SessionStatus.ENDED, SessionStatus.LIVE
     assert await store.statuses(held) == [ended, live, live, ended]
     assert await store.statuses(held[1:3]) == [live, live]

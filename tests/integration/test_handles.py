@@ -339,7 +339,7 @@ async def test_expired_handles_are_not_listed_and_not_kept_for_long() -> None:
         browser = await handles.keep(session, "browser", handles.mint("browser"))
         assert await handles.of(session) == [account, browser]
         assert await session.data.get(DATA_KEY) == {
-            handles.verify("account", account): ["account", None, True, " mcp-sessions"],
+            handles.verify("account", account): ["account", None, session.ref, " mcp-sessions"],
             handles.verify("browser", browser): ["browser", None, False, " mcp-sessions"],
         }
 

@@ -254,7 +254,6 @@ LOST: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("kind", LOST)
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_hook_that_returns_what_nothing_runs_fails(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log names the option and the type."""
     refused = await Client(sessions(Server(), on_create=LOST[kind])).send("sessions/create")
@@ -272,7 +271,6 @@ async def test_hook_may_return_what_is_no_work() -> None:
 
 
 @pytest.mark.parametrize("kind", LOST)
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_listener_that_returns_what_nothing_runs_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     logs._warned.clear()
     client = Client(sessions(Server(), listen=LOST[kind]))
@@ -283,7 +281,6 @@ async def test_listener_that_returns_what_nothing_runs_is_logged(kind: str, capl
 
 @pytest.mark.parametrize("option", [name for name in PLAIN_ONLY if name.endswith("clock")])
 @pytest.mark.parametrize("now", [0, 86_400.5, 1_800_000_000_000, 1_800_000_000 * 10**9, 1_577_836_799, 4_102_444_801])
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_clock_returns_seconds_of_this_century(option: str, now: float) -> None:
     """Neither those since the machine started, nor milliseconds or nanoseconds."""
     with pytest.raises(

@@ -24,7 +24,6 @@ async def list_handles(session: Session | None, arguments: dict[str, Any]) -> An
     return await HANDLES.of(session)
 
 
-@pytest.mark.xfail(strict=True, reason="not so yet")
 async def test_fork_does_not_list_handles_of_its_parent_alone() -> None:
     """Nobody gave the fork those that are bound to its parent; unbound ones work in both."""
     client = Client(sessions(Server(keep=keep, list=list_handles), principal=user_of))
@@ -40,7 +39,6 @@ async def test_fork_does_not_list_handles_of_its_parent_alone() -> None:
 @pytest.mark.parametrize(
     "client", [Principal("web"), Principal("web", "https://id", "web"), Principal("a", None, "b@clients")]
 )
-@pytest.mark.xfail(strict=True, reason="not so yet")
 def test_handle_of_a_client_is_logged_once(client: Principal, caplog: pytest.LogCaptureFixture) -> None:
     """All its users can use it; the line says so, with the remedy."""
     logs._warned.clear()

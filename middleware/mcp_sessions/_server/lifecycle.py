@@ -128,7 +128,7 @@ class Terminator:
         session = EndedSession(ref, utc(record.created_at), utc(record.expires_at), data)
         try:
             with hook(ref, record.trace), anyio.move_on_after(self.timeout) as scope:
-                await finish(self.on_end(session, reason))
+                await finish(self.on_end(session, reason), option="on_end")
             if scope.cancelled_caught:
                 _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
         except anyio.get_cancelled_exc_class():

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from .._refusals import REFUSALS
 from .._session.claims import Principal
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
-from .._session.functions import described, is_unfinished
+from .._session.functions import described, is_lost, is_unfinished
 from .._session.session import find_session
 from ..telemetry._core import START_TRACE, call_observer, running_hook
 from .principal import ReadPrincipal
@@ -32,13 +32,17 @@ MAX_COUNTED: Final = 1000  # pairs of a reason and a session whose refusals are 
 _MAX_METHOD: Final = 64  # characters of a client's method name
 _MAX_NAME: Final = 64  # characters of an address or a user
 LISTEN_ASYNC: Final = (
-    "listen= returned %s, which nothing awaits, so it missed an event: pass a plain function that starts a task or "
-    "fills a queue"
+    "listen= returned %s, which nothing runs or awaits, so it missed an event: pass a plain function that starts a "
+    "task or fills a queue"
 )
 CLIENT_PRINCIPAL: Final = (
     "a caller is authenticated as an OAuth client (%s), which many users may share: such users can use each other's "
     "sessions if they learn an id, and no session is found by the caller alone, nor listed. Pass principal=, a "
     "function that returns the user for an ASGI scope; if each client is one user, return the client's id as text"
+)
+CLIENT_HANDLE: Final = (
+    "the holder of a handle is an OAuth client (%s), which many users may share: each of them can use it. Pass "
+    "principal= to Handles, a function that returns the user; if each client is one user, return its id as text"
 )
 Caller = tuple[str | None, str | None]  # address and user
 Kind = tuple[str, str | None]  # the reason of a refusal, and the session's ref
@@ -76,9 +80,19 @@ def add_session_id(record: logging.LogRecord) -> bool:
 def warns_of_client(principal: Principal) -> bool:
     """Return True if a caller is an OAuth client and not a user. The log warns of that once."""
     if not principal.is_user:
-        name = ascii((principal.client_id or principal.subject or "")[:_MAX_NAME])
-        warn_once(CLIENT_PRINCIPAL, CLIENT_PRINCIPAL, name)
+        warn_once(CLIENT_PRINCIPAL, CLIENT_PRINCIPAL, _name_of(principal))
     return not principal.is_user
+
+
+def warn_of_holder(principal: Principal) -> Principal:
+    """Return the holder of a handle; if it is a client and no user, the log warns once."""
+    if not principal.is_user:
+        warn_once(CLIENT_HANDLE, CLIENT_HANDLE, _name_of(principal))
+    return principal
+
+
+def _name_of(principal: Principal) -> str:
+    return ascii((principal.client_id or principal.subject or "")[:_MAX_NAME])
 
 
 def plain_listener(listen: Listener | None) -> Listener | None:
@@ -88,7 +102,7 @@ def plain_listener(listen: Listener | None) -> Listener | None:
 
     def called(event: SessionEvent) -> None:
         outcome: object = listen(event)
-        if is_unfinished(outcome) and LISTEN_ASYNC not in _warned:
+        if (is_unfinished(outcome) or is_lost(outcome)) and LISTEN_ASYNC not in _warned:
             _warned.add(LISTEN_ASYNC)
             _log.error(LISTEN_ASYNC, described(outcome))
 

@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from .._errors import ConfigurationError
 
+_IN_2020: Final = 1_577_836_800  # its first second, as Unix time
+_IN_2100: Final = 4_102_444_800
+_SECONDS: Final = "it must return Unix seconds, as time.time does, not milliseconds nor those since a start"
 _ELSEWHERE: Final = {
     "principal": "find out who calls in an ASGI middleware outside, and return what that left on the scope",
     "listen": "let it put the event into a queue, or start a task",
@@ -50,7 +53,10 @@ def check_clock(clock: Any) -> Callable[[], float]:
     check_function("clock", clock)
     now: object = clock() if callable(clock) else clock
     if is_unfinished(now) or isinstance(now, bool) or not (isinstance(now, (int, float)) and math.isfinite(now)):
-        raise ConfigurationError(f"clock= returned {described(now)}; it must return Unix seconds")
+        raise ConfigurationError(f"clock= returned {described(now)}; {_SECONDS}")
+    is_of_machine = (getattr(clock, "__module__", ""), getattr(clock, "__name__", "")) == ("time", "time")
+    if not _IN_2020 <= now <= _IN_2100 and not is_of_machine:  # whose clock may be wrong
+        raise ConfigurationError(f"clock= returned {now!r}, which is no time between 2020 and 2100; {_SECONDS}")
     return clock  # type: ignore[no-any-return]  # it has returned one
 
 
@@ -65,12 +71,21 @@ def is_unfinished(value: object) -> bool:
     return inspect.isawaitable(value) or inspect.isasyncgen(value)
 
 
-async def finish(outcome: Any) -> None:
-    """Await what a function returned that may be async; a generator, whose body nothing runs, is a `TypeError`."""
-    if inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
-        raise TypeError(f"it returned {described(outcome)}, which nothing runs")
+def is_lost(value: object) -> bool:
+    """Whether a function returned work that nothing does: a generator, a function, a context manager or a thread's."""
+    is_context = hasattr(type(value), "__enter__") or hasattr(type(value), "__aenter__")
+    is_work = inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(value, "add_done_callback")
+    return is_work or is_context or callable(value)
+
+
+async def finish(outcome: Any, *, option: str = "on_create") -> None:
+    """Await what the function of an option returned that may be async; work that nothing does is a `TypeError`."""
     if inspect.isawaitable(outcome):
         await outcome
+    elif is_lost(outcome):
+        raise TypeError(
+            f"{option}= returned {described(outcome)}, which nothing runs: do the work in an async function"
+        )
 
 
 def described(value: object) -> str:
