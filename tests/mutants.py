@@ -309,6 +309,25 @@ MUTANTS: Final = {
         "request.body = body = await read_body",
         CONFIDENTIAL,
     ),
+    "frame-unread": Mutant(
+        *(
+            "_server/unread.py",
+            "    assert credential is not None\n",
+            "    assert credential is not None\n    shown = credential.id\n",
+        ),
+        CONFIDENTIAL,
+    ),
+    "frame-handler": Mutant(
+        "_server/unread.py",
+        "        refused = refusal.with_traceback(None)\n",
+        "        await refuse_unread(request, refusal)\n        return\n",
+        CONFIDENTIAL,
+    ),
+    "frame-unparsed": Mutant(
+        *("_server/request.py", 'refused = refusal_for("batch") if concerns else None\n'),
+        'await handle_unparsed(request, refusal_for("batch") if concerns else None)\n        return\n',
+        CONFIDENTIAL,
+    ),
     "upgrade-credentials": Mutant(
         "_server/middleware.py",
         "self._hide_credentials(self._request(",

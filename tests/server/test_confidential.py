@@ -31,7 +31,7 @@ def secrets_of(session: dict[str, str]) -> list[str]:
 
 
 def variables(error: BaseException) -> str:
-    """Every local variable of the frames below the test's own, also of chained errors, as error reporters print them."""
+    """Every local variable of the frames below the test's own and of chained errors, as error reporters print them."""
     ahead, found = [error], list[str]()
     for one in ahead:
         ahead += [chained for chained in (one.__cause__, one.__context__) if chained is not None]
@@ -233,7 +233,6 @@ class Breaking:
         await reply(send, b"id: 7\ndata: %b\n\n" % text, media_type=b"text/event-stream")
 
 
-@pytest.mark.xfail(strict=True, reason="frames around the application hold the id")
 @pytest.mark.parametrize(
     ("method", "bridge", "resumes"),
     [("DELETE", False, False), ("DELETE", True, False), ("GET", True, False), ("GET", False, True)],
@@ -253,7 +252,6 @@ async def test_no_traceback_of_request_without_body_holds_ids(method: str, bridg
     assert not [secret for secret in secrets_of(ids) if secret in variables(failure.value)]
 
 
-@pytest.mark.xfail(strict=True, reason="frames around the application hold the id")
 @pytest.mark.parametrize("refusal", ["ended", "forged", "twice"])
 @pytest.mark.parametrize("bridge", [False, True])
 async def test_no_traceback_of_refused_delete_holds_session(refusal: str, bridge: bool) -> None:
@@ -271,7 +269,6 @@ async def test_no_traceback_of_refused_delete_holds_session(refusal: str, bridge
     assert not [secret for secret in secrets_of({"": header[1].decode()}) if secret in variables(failure.value)]
 
 
-@pytest.mark.xfail(strict=True, reason="frames around the application hold the id")
 @pytest.mark.parametrize("form", ["a batch", "no message"])
 async def test_no_traceback_of_what_is_no_message_holds_its_bytes(form: str) -> None:
     """What was not understood is forwarded as it came, and may hold anything."""
@@ -283,8 +280,8 @@ async def test_no_traceback_of_what_is_no_message_holds_its_bytes(form: str) -> 
         "a batch": [{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": secret}}],
         "no message": {"x": secret},
     }
+    headers = [(b"content-type", b"application/json")]
     with pytest.raises(LookupError) as failure:
-        headers = [(b"content-type", b"application/json")]
         await call(app, http(headers=headers), json.dumps(text[form]).encode())
     assert secret not in variables(failure.value)
 

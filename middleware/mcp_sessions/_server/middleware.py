@@ -246,15 +246,18 @@ class MCPSessionMiddleware:
         scope = request.scope
         # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
         scope["method"] = scope["method"].upper()
+        refused, may_be_mcp = None, False
         try:
             request.extract_event_id()
             for extract in self._dialects.extract:
                 extract(request)
             may_be_mcp = await self._read_body(request)
         except Refusal as refusal:
-            await refuse_unread(request, refusal)
-            return
-        if may_be_mcp:
+            refused = refusal.with_traceback(None)
+        # Out of the handler: an error of the server that is asked now would show its frames, which hold ids.
+        if refused is not None:
+            await refuse_unread(request, refused)
+        elif may_be_mcp:
             await handle_post(request, self._dialects, self._rules)
         else:
             await handle_unread(request, self._dialects)

@@ -45,17 +45,19 @@ async def handle_post(request: Request, dialects: Dialects, rules: Rules) -> Non
 
     Before it is answered or refused here, the wrapped server has to admit the caller (`answers.preflight`).
     """
-    limits = request.runtime.limits
+    limits, refused = request.runtime.limits, None
+    # The server is called out of the handlers: an error of its own would show their frames, which hold what came.
     try:
-        request.message = message = parse(request.body, limits.batch, limits.nesting)
+        request.message = parse(request.body, limits.batch, limits.nesting)
     except Refusal as refusal:
-        await handle_unparsed(request, refusal, partial(concerns_session, dialects, rules))
-        return
+        refused = refusal.with_traceback(None)
     except Batch as batch:  # forwarded unmodified, so refuse any that concerns a session
         concerns = any(concerns_session(dialects, rules, item) for item in batch.items)
-        await handle_unparsed(request, refusal_for("batch") if concerns else None)
+        refused = refusal_for("batch") if concerns else None
+    if (message := request.message) is None:
+        await handle_unparsed(request, refused, partial(concerns_session, dialects, rules))
         return
-    plan, refused = FORWARD_UNCHANGED, None
+    plan = FORWARD_UNCHANGED
     request.check_principal()
     try:
         if message.method == DISCOVER:
@@ -127,12 +129,15 @@ async def reply(request: Request, message: Message, answers: Answers) -> None:
     """Answer a request by a dialect's method, which is not called for a caller that the server does not admit."""
     if not await preflight(request):
         return
+    refused, result = None, dict[str, Any]()
     try:
         result = await answers.method(request)
     except Refusal as refusal:
-        if request.session is not None and refusal.ref is None:
-            refusal.ref = request.session.claims.ref
-        await send_refusal(request, refusal)
+        refused = refusal.with_traceback(None)
+    if refused is not None:
+        if request.session is not None and refused.ref is None:
+            refused.ref = request.session.claims.ref
+        await send_refusal(request, refused)
         return
     members = {"resultType": "complete", **result} if request.headers.is_modern else result
     repeated = {name: result[name] for name in answers.repeated}

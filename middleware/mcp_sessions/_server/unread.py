@@ -16,7 +16,7 @@ from starlette.types import Send
 from .._dialects.base import Credential, Dialect, Dialects
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol.headers import LAST_EVENT_ID
-from .._session.claims import Claims, Kind
+from .._session.claims import Claims
 from .._tokens.event_ids import EventId
 from ..stores._base import LIVE
 from .active import ActiveSession
@@ -44,33 +44,37 @@ async def handle_unread(request: Request, dialects: Dialects) -> None:
     """Handle a request whose body is not read: no POST, or one that cannot be MCP."""
     headers, runtime = request.headers, request.runtime
     if headers.session_id is not None:
-        await _answer(request, headers.session_id, dialects)
+        await _answer(request, dialects)
         return
     if request.server_id is not None and runtime.telemetry.is_recording():
         runtime.telemetry.recorder().name_request(request.server_id, request.scope)
     if headers.event_id is not None:
-        await _resume(request, headers.event_id, None, dialects)
+        await _resume(request, None, dialects)
     else:
         await _pass(request, signing_send(request))
 
 
-async def _answer(request: Request, header: str, dialects: Dialects) -> None:
+# Error reporters print the variables of all frames around an error of the server, also those of errors that were being
+# handled. So no variable of these has an id, and the server is called out of `except`.
+
+
+async def _answer(request: Request, dialects: Dialects) -> None:
     """Answer a request without a body whose header names a session of ours."""
-    runtime, method, event_id, session = request.runtime, request.scope["method"], request.headers.event_id, None
+    runtime, method, credential, session, refused = request.runtime, request.scope["method"], None, None, None
+    resumes = request.headers.event_id is not None
     try:
         credential, *_ = find_credentials(request, dialects)
-        if (
-            method == "DELETE"
-            or event_id is not None
-            or (method == "GET" and any(one.serves_streams for one in dialects.all))
-        ):
+        if method == "DELETE" or resumes or (method == "GET" and any(one.serves_streams for one in dialects.all)):
             session = await credential.dialect.open(request, credential, fail_open=False)
     except Refusal as refusal:
         if isinstance(refusal, SessionNotFound):
             refusal.http_status = _GONE
-        await refuse_unread(request, refusal)
+        refused = refusal.with_traceback(None)
+    if refused is not None:
+        await refuse_unread(request, refused)
         return
-    claims = _verified_claims(request, header, credential.kind) if session is None else session.claims
+    assert credential is not None
+    claims = _verified_claims(request, credential) if session is None else session.claims
     is_recording = runtime.telemetry.is_recording()
     naming: AbstractContextManager[None] = nullcontext()
     if claims is not None and is_recording:
@@ -78,23 +82,24 @@ async def _answer(request: Request, header: str, dialects: Dialects) -> None:
     if session is not None and method == "DELETE":
         with naming:
             await _delete(request, session)
-    elif session is not None and event_id is not None:
-        await _resume(request, event_id, session.claims, dialects)
+    elif session is not None and resumes:
+        await _resume(request, session.claims, dialects)
     elif session is not None and request.upstream_id is not None:
         await _listen(request, StreamRequest(session.claims, None, "GET", request.upstream_id))
     else:
         await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
 
-def _verified_claims(request: Request, session_id: str, kind: Kind) -> Claims | None:
+def _verified_claims(request: Request, credential: Credential) -> Claims | None:
     """Return the claims of a valid session id, or report a stolen or forged one; every id gets the same answer."""
     runtime, now = request.runtime, request.runtime.clock()
     try:
         return runtime.tokens.verify(
-            runtime.ring(now), session_id, now=now, principal=request.principal, kind=kind
+            runtime.ring(now), credential.id, now=now, principal=request.principal, kind=credential.kind
         ).claims
     except SessionNotFound as refusal:
-        record_unparsed_refusal(request, refusal, refused_claims(request, refusal, session_id), request.scope["method"])
+        claims = refused_claims(request, refusal, credential.id)
+        record_unparsed_refusal(request, refusal, claims, request.scope["method"])
         return None
 
 
@@ -112,15 +117,15 @@ async def _delete(request: Request, session: ActiveSession) -> None:
             await send_status(request.send, 200)
 
 
-async def _resume(request: Request, event_id: str, named: Claims | None, dialects: Dialects) -> None:
+async def _resume(request: Request, named: Claims | None, dialects: Dialects) -> None:
     """Resume the stream of an event, for a call that names a live session of ours in its header, or None.
 
     Servers find an event by its id alone, so each of these ids must be authentic, and must belong to the caller, to the
     transport session and to the session of the request.
     """
-    runtime = request.runtime
+    runtime, ring = request.runtime, request.runtime.ring(request.runtime.clock())
     try:
-        event, is_same_transport = runtime.event_ids.verify(runtime.ring(runtime.clock()), event_id, request.server_id)
+        event, is_same_transport = runtime.event_ids.verify(ring, request.headers.event_id or "", request.server_id)
     except SessionNotFound as refusal:
         await _refuse_event(request, refusal, None)
         return
@@ -179,7 +184,7 @@ def _sent_ref(request: Request, dialect: Dialect) -> str | None:
     credential = dialect.find(request, ())
     if not isinstance(credential, Credential):
         return None
-    claims = _verified_claims(request, credential.id, credential.kind)
+    claims = _verified_claims(request, credential)
     return None if claims is None else claims.ref
 
 
