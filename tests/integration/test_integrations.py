@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 import mcp_sessions
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions, current_session
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.current import WRAP
+from mcp_sessions._server.credentials import WRAP
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
 from mcp_sessions.integrations.fastmcp import SessionStateStore
 

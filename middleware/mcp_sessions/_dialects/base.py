@@ -53,7 +53,7 @@ __all__ = ["Answers", "Credential", "Dialect", "Dialects", "NoCredential", "Requ
 
 
 class Credential(RedactedRepr, msgspec.Struct, frozen=True):
-    """What identifies the session of a request, unverified."""
+    """What identifies the session of a request. It is not verified yet."""
 
     dialect: Dialect
     id: str = ""  # the token; empty if the store remembers the session
@@ -61,8 +61,8 @@ class Credential(RedactedRepr, msgspec.Struct, frozen=True):
     state: str | None = None  # the sealed state that came with it
     in_message: bool = False  # it stands in the JSON-RPC message
     owns_header: bool = False  # no other session may stand in the header `Mcp-Session-Id`
-    contradicted: bool = False  # the header contradicts it, which only its owner learns
-    beside: bool = False  # an earlier dialect found the request's session; this one is verified and nothing else
+    contradicted: bool = False  # the header contradicts it; the refusal tells this to the session's owner only
+    beside: bool = False  # an earlier dialect found the request's session, so this one is only verified
 
 
 class Dialect:
@@ -96,7 +96,7 @@ class Dialect:
         """Take credentials of this dialect out of the headers, before the body is read; websocket upgrades too."""
 
     def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
-        """Return what is called in place of the wrapped server, by our own questions to it, too."""
+        """Return the application to call in place of the wrapped server, also for the middleware's own probes."""
         return app
 
     def answers(self, request: Request) -> Answers | None:

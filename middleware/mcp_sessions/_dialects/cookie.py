@@ -1,4 +1,4 @@
-"""The cookie: clients of the modern era that keep cookies are in a session without speaking of any.
+"""The cookie: clients of the modern era that keep cookies get a session without asking for one.
 
 The answer to `server/discover` sets a cookie with a token of a kind of its own, and later requests bring it back. The
 cookie only offers a session: many clients ask what a server can do and never come back, so the session is created at
@@ -24,6 +24,7 @@ from .._server import minting
 from .._server.active import ActiveSession
 from .._server.changes import SaveState
 from .._server.context import Request
+from .._server.credentials import WRAP
 from .._server.response import Response, Rewrite
 from .._server.sessions import open_session
 from .._session.claims import COOKIE
@@ -31,19 +32,18 @@ from .base import Credential, Dialect, NoCredential
 
 HEADER: Final = b"cookie"
 SHARED_JAR: Final = "shared"
-"""The value that names no session, once two clients were seen to share one jar of cookies."""
+"""The cookie's value after two clients shared one cookie jar. It identifies no session."""
 UNREADABLE: Final = ""
-"""What stands for a cookie of ours that is given more than once: a session id that is never valid."""
+"""The value for a session cookie that was sent more than once: a session id that is never valid."""
 _HOST, _SECURE = b"__Host-", b"__Secure-"  # with the former, no other host of the site can set the cookie
-_WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
 _SHARES: Final = NoCredential(
     "it shares its HTTP client, and so a cookie jar, with another MCP client",
-    f'give each an HTTP client of its own, {_WRAP}, or set TransportSessions(cookie="shared")',
+    f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")',
     "cookie_jar_shared",
 )
 _NO_JAR: Final = NoCredential("its runtime keeps no cookies", 'set wire=Wire(era="auto")')
 _NONE: Final = NoCredential(
-    "it keeps no cookies, or sent no server/discover", f'{_WRAP}, or set wire=Wire(era="legacy")'
+    "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
 )
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -67,7 +67,7 @@ class Cookie(Dialect):
         self.lifetime = lifetime
 
     def extract(self, request: Request) -> None:
-        """Take our cookie out of the headers; it counts in the modern era, and not from other sites."""
+        """Take the session cookie out of the headers. Use it in the modern era only, and not from other sites."""
         if HEADER not in request.headers.by_name:
             return
         value, request.scope["headers"] = pop_session_cookie(
@@ -142,7 +142,7 @@ class Cookie(Dialect):
         except SessionNotFound:
             return await self.offer(request)
         except StoreUnavailable:
-            pass  # to take it for dead could give one client the session of another
+            pass  # the session may be alive; another cookie could give one client the session of another
         if self._shared:
             return None
         _log.warning(

@@ -1,9 +1,9 @@
 """Remembered sessions: the client holds nothing, and the store finds the session by a key (`TransportSessions`).
 
-The key of an authenticated caller is the keyed hash of its principal, with the audience. What a worker has read there
-holds for as long as that session lives, since only one that has ended is followed by another: a request then costs what
-it costs by header or cookie. A new session takes its place by compare-and-swap, so of two workers that create one at
-once, one ends its own and uses the other's.
+The key of an authenticated caller is the keyed hash of its principal, with the audience. A worker keeps what it has
+read for as long as that session is live, since another one can follow only when it has ended. So a request costs as
+much as one with a header or a cookie. A new session is stored by compare-and-swap: if two workers create one at once,
+one of them ends its own and uses the other's.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class PerUser(Dialect):
         return None
 
     async def _touch_if_live(self, runtime: Runtime, subject: str, kept: bytes, *, fail_open: bool) -> bool:
-        """Whether what is kept is a live session; its use is noted."""
+        """Return True if the stored session is live, and record its use."""
         current, now = _decode(kept), runtime.clock()
         claims, idle = current.claims, self._idle_here(runtime)
         is_ours = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(current.seen_at, idle))
@@ -180,6 +180,6 @@ class PerUser(Dialect):
 
 
 def _namespace_of(runtime: Runtime, subject: str, expires_at: int = 0) -> Namespace:
-    """Return where the store has the session of a principal, until it expires."""
+    """Return the namespace in which the store has the session of a principal."""
     owner = ref_of(f"principal/{subject}/{runtime.audience}")
     return Namespace(owner, expires_at, _MAX_BYTES, audience=runtime.audience)

@@ -1,9 +1,9 @@
 """The transport header: clients of the legacy era send the `Mcp-Session-Id` that the answer to `initialize` named.
 
-A stateless server names none, so ours stands there. A server that keeps transport sessions of its own is bridged: its
-id travels sealed inside ours, and is put in the place of ours for the server, and taken out for the client. Two clients
+A stateless server names none, so the middleware puts its own id there. A server that keeps its own transport sessions
+is bridged: its id travels sealed inside ours; it replaces ours in requests, and is taken out of answers. Two clients
 never share one of the server's sessions, since each of ours is created for one of them. A session that `initialize`
-begins is created when the server's success is seen, not before.
+starts is created when the server has succeeded, not before.
 Sources: MCP 2025-11-25, Streamable HTTP, "Session Management"; the data-layer sessions draft for the mirrored header.
 """
 
@@ -32,6 +32,7 @@ from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_s
 from .._server.body import replay
 from .._server.changes import SaveState
 from .._server.context import Request, session_header_values
+from .._server.credentials import WRAP
 from .._server.minting import mint_for
 from .._server.response import Response, Rewrite
 from .._server.sessions import open_session
@@ -43,13 +44,12 @@ _MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answer
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
     {"expired", "ended", "store_lost", "begun_in_another_process", "bridge_key_unknown", "bridge_seal"}
 )
-_WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
 _OFF: Final = NoCredential("sessions by the transport header are off", 'set transport="auto"')
 _SERVERS_OWN: Final = NoCredential(
     "the wrapped server keeps transport sessions of its own",
     "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)",
 )
-_NONE: Final = NoCredential("it sent no Mcp-Session-Id", _WRAP)
+_NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
 _INITIALIZE: Final = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
@@ -59,7 +59,7 @@ _SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
 """Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
 _NO_HOLDS: Final = 60  # seconds for which the answer counts that the server serves no legacy client
 CROSSING: Final = "crossing"
-"""Under this name a request notes how it crosses the bridge."""
+"""The key of a request's `Crossing` in its `notes`."""
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -71,7 +71,7 @@ class Crossing(RedactedRepr):
     server_id: str = ""  # the server's, once it is known
     begins: bool = False  # an `initialize` that may begin a session of the server
     session: ActiveSession | None = None  # ours, once it is created for the server's
-    is_orphaned: bool = False  # no client holds the server's, since ours was refused
+    is_orphaned: bool = False  # ours was refused, so no client can use the server's
 
 
 class Transport(Dialect):

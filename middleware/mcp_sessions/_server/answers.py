@@ -1,9 +1,9 @@
-"""The answers that are ours: the results of methods about sessions, and every refusal.
+"""The middleware's own answers: the results of methods about sessions, and every refusal.
 
-What we answer never reaches the wrapped server's own guards, which must be neither skipped nor copied. So the caller's
-request is forwarded once as `ping` or `server/discover`: a success, or "method not found" with the caller's id, lets
-it in; any other answer goes to the caller as it came. An expired access token must give 401 here, never "Session not
-found", or the client throws its session away.
+A request that the middleware answers does not reach the wrapped server's own checks, such as authentication. So the
+middleware first asks the wrapped server with the caller's headers, as `ping` or `server/discover`. If that succeeds, or
+its error is "method not found", the caller is admitted; any other answer is passed on to the caller. An expired access
+token must get 401, never "Session not found", or the client discards its session.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential, and caches know no sessions
 _CLOSE: Final = (b"connection", b"close")
 _UNFINISHED: Final = frozenset({408, 413})
-"""What is answered before the body has arrived: the rest would hold the connection for as long as its client likes."""
+"""Statuses that are sent before the body has arrived. Waiting for its rest would let the client hold the connection."""
 _DROPPED: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"}
     | {b"traceparent", b"tracestate"}
 )
 _METHOD_NOT_FOUND: Final = b"-32601"
 _SPEAKING: Final = frozenset({*range(200, 300), 400, 404})
-"""Statuses with which a server answers a message itself; with any other one, a guard refuses the caller."""
-NULL_ID: Final = b"null"  # the id of a question that has none, such as a DELETE
+"""Statuses with which a server answers a message itself. Any other comes from a check that refuses the caller."""
+NULL_ID: Final = b"null"  # the id of a probe that has none, such as a DELETE
 
 
 async def send_refusal(request: Request, refusal: Refusal, header: Header | None = None) -> None:
@@ -63,7 +63,7 @@ async def send_refusal(request: Request, refusal: Refusal, header: Header | None
 async def send_refusal_without_id(
     request: Request, refusal: Refusal, claims: Claims | None = None, label: str | None = None
 ) -> None:
-    """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
+    """Answer a request without an id: it has no body, or one that another parser might read differently."""
     record_unparsed_refusal(
         request, refusal, claims or refused_claims(request, refusal, request.headers.session_id), label
     )
@@ -84,7 +84,7 @@ def record_unparsed_refusal(
 
 
 async def refuse_unread(request: Request, refusal: Refusal) -> None:
-    """Answer a request that is refused for its session header or its body, in which no message was read."""
+    """Answer a request that is refused before a message was read, because of its headers or its body."""
     if request.scope["method"] != "DELETE" or await may_delete(request, request.admitting_statuses):
         await send_refusal_without_id(request, refusal)
 
@@ -92,7 +92,7 @@ async def refuse_unread(request: Request, refusal: Refusal) -> None:
 async def respond(
     send: Send, status: int, body: bytes, retry_after: int | None = None, header: Header | None = None
 ) -> None:
-    """Send a JSON answer of our own, with the seconds after which it may be tried again, and one more header."""
+    """Send a JSON answer, with `Retry-After` and another header if they are given."""
     headers = [_JSON, (b"content-length", join(len(body))), _NO_STORE]
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
@@ -128,7 +128,7 @@ async def preflight(request: Request, extra_statuses: frozenset[int] = frozenset
 
 
 async def admits(request: Request) -> bool:
-    """Return whether the wrapped server would serve the caller, as far as that has to be asked; nothing is answered."""
+    """Return whether the wrapped server would serve the caller. The caller gets no answer."""
     return not request.runtime.preflight or (await _ask_to_admit(request)).allowed
 
 
@@ -148,7 +148,7 @@ async def _ask_to_admit(request: Request) -> ResponseRecorder:
 
 
 async def may_delete(request: Request, extra_statuses: frozenset[int]) -> bool:
-    """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
+    """Return True if the wrapped server lets this caller send DELETE; if not, pass its answer on and return False."""
     if not request.runtime.preflight and request.upstream_id is None:
         return True
     recorder = ResponseRecorder(NULL_ID)
@@ -179,7 +179,7 @@ async def end_upstream(app: ASGIApp, scope: Scope, receive: Receive, server_id: 
 
 
 async def probe_app(app: ASGIApp, question: Scope, receive: Receive, recorder: ResponseRecorder) -> None:
-    """Ask the wrapped server, in no trace: it is not its client who asks."""
+    """Ask the wrapped server outside of any trace, since its client does not ask."""
     quiet: AbstractContextManager[None] = nullcontext()
     if is_traced():
         from ..telemetry._frameworks import untraced
@@ -196,7 +196,7 @@ def probe_scope(scope: Scope, body: bytes) -> Scope:
 
 
 class ResponseRecorder(RedactedRepr, msgspec.Struct):
-    """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came."""
+    """A `send` that keeps the server's answer, so that it can be read and passed on."""
 
     request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
@@ -211,7 +211,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     @property
     def speaks(self) -> bool:
-        """Whether the answer may be the server's own, and not that of a guard in front of it."""
+        """Whether the server itself may have answered, and not a check in front of it."""
         return self.status in _SPEAKING
 
     @property
@@ -232,7 +232,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     @property
     def status(self) -> int:
-        """HTTP status; 500 where the server sent none."""
+        """HTTP status; 500 if the server sent none."""
         return next((message["status"] for message in self.messages if "status" in message), 500)
 
     def _code(self, text: bytes) -> bytes | None:
@@ -244,7 +244,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
             return None
 
     async def relay(self, request: Request) -> None:
-        """Give the caller the server's answer as it came, but for event ids."""
+        """Send the caller the server's answer unchanged, except for event ids."""
         send = signing_send(request)
         for message in self.messages:
             await send(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +19,7 @@ class NoCredential:
     cause: str
     remedy: str
     reason: str = "required"
+
+
+WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
+"""A remedy for most clients."""

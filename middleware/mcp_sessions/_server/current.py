@@ -1,9 +1,9 @@
 """The session of a request: `current_session()` and `require_session()`. The log says why a request has none.
 
-A `MissingSession` lies on the scope of each forwarded request without one, and in the context variable: SDK 2.x gives
-its handlers no scope, and in the stateful mode of SDK 1.x the variable is stuck in the connection's first request. It
-is read only where a handler asks for a session without success. None lies there where there can be no session yet, or
-no message is being handled: nothing is amiss.
+A forwarded request without a session has a `MissingSession` on its scope and in the context variable, since SDK 2.x
+gives its handlers no scope, and in the stateful mode of SDK 1.x the variable stays that of the connection's first
+request. It is read only if a handler asks for a session and gets none. It is None if no session can exist yet, as in a
+handshake, or if no message is being handled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .._protocol.origins import is_own_page
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
-from .credentials import NoCredential
+from .credentials import WRAP, NoCredential
 from .logs import say_once
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ NEEDED: Final = (
     "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
 )
-WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
 OFF: Final = NoCredential("sessions for clients of its era are off", 'set transport="auto"')
 WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of the MCP endpoint"
 Cause = tuple[str, str]
@@ -51,7 +50,7 @@ DETACHED: Final[Cause] = (
 
 Absence = Callable[[RequestHeaders, Message], "NoCredential | None"]
 Why = Literal["unnamed", "unseen", "list"]
-"""`"unseen"`: nobody sees who the caller is; `"list"`: its handler gets none by design."""
+"""`"unseen"`: the middleware does not see who the caller is; `"list"`: handlers of lists get no session by design."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
     @property
     def client(self) -> str:
-        """What the client calls itself, as far as a line of a log has room for it."""
+        """The client's name for itself, cut to fit into a log line."""
         name = None if self.message is None else client_of(self.message)
         return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
@@ -83,7 +82,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
         yield not is_own_page(self.headers, self.scheme), foreign, f"{WRAP}; {proxied}"
         away = self.runtime.store_fault is not None
-        yield away, "the session store does not answer", "see the warning about it, and bring it back"
+        yield away, "the session store does not answer", "see the warning about it, and restore the store"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
         yield not self.runtime.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
         absent = self.absent or self._absence() or OFF
@@ -98,7 +97,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
 
 @contextmanager
 def without_session(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """Let a request have no session, which needs no explanation."""
+    """Give a request no session, and the log nothing to explain."""
     scope[MISSING_SESSION_KEY] = None
     token = shown_variable.set({MISSING_SESSION_KEY: None})
     try:
@@ -138,7 +137,7 @@ def require_session() -> Session:
 
 
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
-    """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
+    """Log why a request has no session, and return the error; `scope` is None if it is not known."""
     cause = explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
     refusal: SessionRequired = error(NEEDED if cause is None else "Session required: {}; {}".format(*cause))
@@ -164,7 +163,7 @@ def explain(scope: Mapping[str, Any] | None) -> Cause | None:
 
 @cache
 def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
-    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
+    """Return a subclass of `SessionRequired` and of the errors that the imported frameworks handle themselves."""
     of_fastmcp = () if fastmcp is None else (fastmcp.FastMCPError,)
     of_sdk = () if mcp is None else (getattr(mcp, "MCPError", None) or mcp.McpError,)
 

@@ -1,7 +1,7 @@
-"""Whether a message is forwarded, answered or refused: `decide` asks the dialects, and reads the rest from a table.
+"""Whether a message is forwarded, answered or refused: `decide` asks the dialects and looks up the action in a table.
 
-A message has a subject and carries a session or none; `TABLE` has an action or a refusal for each pair. What was found
-is verified afterwards. No I/O, no clock.
+A message has a subject and carries a session or none; `TABLE` has the action for each pair. Credentials are verified
+afterwards. No I/O, no clock.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
 
@@ -36,7 +36,7 @@ class Subject(str, Enum):
 
 
 class Presence(str, Enum):
-    """What a message carries, against what the policy requires."""
+    """Whether a message carries a session, and whether the policy requires one."""
 
     NOTHING = "no session, and none is required"
     REQUIRED_BUT_MISSING = "no session, but one is required"
@@ -94,12 +94,12 @@ FORWARD_UNCHANGED: Final = Plan(Action.FORWARD)
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What decides in one deployment."""
+    """The rules of one deployment."""
 
     policy: Policy
     lists: Lists | None
     legacy_only: bool
-    fail_open: bool  # whether a session is accepted though the store does not answer
+    fail_open: bool  # whether a session is accepted if the store does not answer
 
 
 def decide(request: Request, message: Message, dialects: Dialects, rules: Rules) -> Plan:

@@ -104,9 +104,9 @@ def _verified_claims(request: Request, credential: Credential) -> Claims | None:
 
 
 async def _delete(request: Request, session: ActiveSession) -> None:
-    # The server ends its own calls when it is asked, before ours end with an error.
+    # When the wrapped server is asked, it may end its calls itself, before the middleware ends them with an error.
     with request.runtime.streams.ending(session.claims.ref):
-        # A server that has forgotten its own session has nothing left to end.
+        # If the wrapped server no longer has its own session, it has nothing to end.
         if not await may_delete(request, frozenset() if request.upstream_id is None else frozenset({_GONE})):
             return
         try:
@@ -165,7 +165,7 @@ def _is_callers(request: Request, event: EventId) -> bool:
 
 
 def _may_resume(request: Request, claims: Claims | None, named: Claims | None, dialects: Dialects) -> bool:
-    """Return whether a request is in the session of an event, as far as its client can say so without a body.
+    """Return True unless the headers of a request show that it does not belong to the session of an event.
 
     Clients that send their session in messages need not repeat it, since they hold an id that was signed for it. The
     wrapped server's own transport session is checked before, and a remembered session is found by the caller alone.
@@ -189,9 +189,9 @@ def _sent_ref(request: Request, dialect: Dialect) -> str | None:
 
 
 async def _listen(request: Request, call: StreamRequest) -> None:
-    """Serve the stream of a call, which may have ended by now, while its session lives."""
+    """Serve the stream of a call for as long as its session is live. The call itself may have ended."""
     try:
-        if call.answered or not call.ended_its_session:  # a call that ended it gets its answer, once
+        if call.answered or not call.ended_its_session:  # a call that ends its own session gets its answer once
             await _check_live(request, call.claims)
     except StoreUnavailable as refusal:
         await send_refusal_without_id(request, refusal, call.claims, call.label)
