@@ -110,6 +110,24 @@ def test_what_is_not_a_store_is_refused_and_not_repeated(store: object, remedy: 
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
+REDIS_URLS = (
+    *("redis://host", "rediss://host", "unix:///socket", "redis+cluster://host", "rediss+cluster://host"),
+    *("redis+sentinel://host/name", "rediss+sentinel://host/name"),
+)
+MISSPELT = [(url, "freshnes", "did you mean 'freshness'") for url in ("redis://host", "postgresql://host/db")]
+
+
+@pytest.mark.xfail(strict=True, reason="they fail with the first connection, or without their cause")
+@pytest.mark.parametrize(
+    ("url", "name", "remedy"), [*MISSPELT, *((url, PASSWORD, "a query parameter that neither") for url in REDIS_URLS)]
+)
+def test_an_unknown_query_parameter_is_refused(url: str, name: str, remedy: str) -> None:
+    """It may be of a password, so it is not repeated."""
+    with pytest.raises(ConfigurationError, match=remedy) as caught:
+        make(f"{url}?{name}=2")
+    assert PASSWORD not in str(caught.value)
+
+
 SQLITE = partial(SQLiteStore, "sessions.db")
 REDIS, POSTGRES = partial(RedisStore, "redis://host"), partial(PostgresStore, "postgresql://host/db")
 WRONG: list[tuple[Callable[..., Store], str, Any, str]] = [
