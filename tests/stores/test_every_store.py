@@ -128,20 +128,6 @@ async def test_a_clock_that_differs_from_the_server_s_is_reported_once(
     await store.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a value that is over at the source deletes the one at the target")
-@pytest.mark.parametrize("kind", ["memory", "redis"])
-async def test_a_copy_replaces_nothing_by_what_is_over(kind: str, tmp_path: Path) -> None:
-    """A name whose value is over at its source keeps the value that it has at the target."""
-    store = STORES[kind](clock := Clock(), tmp_path)
-    at_a, at_b = namespace(session("a")), namespace(session("b"))
-    await store.write(at_a, "k", b"1", expires_at=START + 10)
-    await store.write(at_b, "k", b"3")
-    clock.now += 10
-    await store.copy(at_a, at_b)
-    assert await store.read(at_b, "k") == b"3"
-    await store.close()
-
-
 # --- outages -------------------------------------------------------------------------------------
 
 

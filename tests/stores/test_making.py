@@ -117,7 +117,6 @@ REDIS_URLS = (
 MISSPELT = [(url, "freshnes", "did you mean 'freshness'") for url in ("redis://host", "postgresql://host/db")]
 
 
-@pytest.mark.xfail(strict=True, reason="they fail with the first connection, or without their cause")
 @pytest.mark.parametrize(
     ("url", "name", "remedy"), [*MISSPELT, *((url, PASSWORD, "a query parameter that neither") for url in REDIS_URLS)]
 )

@@ -250,6 +250,8 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
     ("error", "fault"),
     [
         (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), ("store_cannot_save", "(MISCONF)")),
+        (exceptions.MovedError("1234 127.0.0.1:7001"), ("store_error", "use redis+cluster://")),
+        (exceptions.ResponseError("BUSY Redis is busy running a script."), ("store_error", "SCRIPT KILL")),
         (exceptions.NoPermissionError("this user has no permissions"), ("store_forbidden", "check the user")),
         (exceptions.ResponseError("WRONGTYPE Operation against a key"), ("store_error", "ResponseError")),
         (ssl.SSLError(1, "wrong"), ("store_unreachable", "TLS: the server does not speak it")),

@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
-from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
+from .._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 
@@ -292,6 +293,9 @@ def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         return url, {}
     address, _, query = url.partition("?")
     rest = [part for part in query.split("&") if part.partition("=")[0] not in names]
+    for part in rest:  # it is not shown: it may be of a password
+        if near := get_close_matches(part.partition("=")[0], names, n=1, cutoff=0.8):
+            raise ConfigurationError(f"store= has an unknown query parameter in its URL; did you mean '{near[0]}'?")
     given = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in names]
     return f"{address}?{'&'.join(rest)}".rstrip("?"), dict(given)
 

@@ -371,7 +371,8 @@ class MemoryStore:
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         data, now = self._changeable(target)
-        data.put(target, self._data[namespace.audience].items(namespace.owner), now)
+        items = self._data[namespace.audience].items(namespace.owner).items()
+        data.put(target, {key: (value, ends) for key, (value, ends) in items if now < ends}, now)
 
     def _changeable(self, namespace: Namespace) -> tuple[_SessionData, float]:
         """Return the data that a namespace is part of, and the time; raise `DataGone` where its session has ended."""

@@ -340,7 +340,8 @@ class RedisStore:
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         fields = await self._run("HGETALL", [self._keys("session", namespace.owner)])
-        values = [name[1:] for name in fields if name[:1] == b":"]
+        now, named = await self._data_time(), [name[1:] for name in fields if name[:1] == b":"]
+        values = [name for name in named if now < float(fields.get(b"=" + name, math.inf))]
         items = [word for name in values for word in (name, fields[b":" + name], fields.get(b"=" + name, b""))]
         await self._change(data.WRITE, target, "", *items)
 

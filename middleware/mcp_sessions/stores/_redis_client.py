@@ -27,6 +27,9 @@ NOT_A_URL: Final = (
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'; a database is a "
     "number, and a cluster has only one; in a password, write ':', '/' and '@' as %3A, %2F and %40"
 )
+UNKNOWN_PARAMETER: Final = (
+    "store= is a Redis URL with a query parameter that neither this store nor its driver knows; correct or remove it"
+)
 NO_UNIX_SOCKETS: Final = "store='unix://...': this system has no Unix sockets; use 'redis://HOST:PORT'"
 _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _GOODBYE: Final = 5.0  # seconds for closing connections
@@ -46,6 +49,8 @@ _FAULTS: Final[Mapping[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), _CLUSTER_DOWN),
     "TimeoutError": ("store_timeout", "no answer in time"),
     "BusyLoadingError": ("store_loading", "it is reading its files, after a restart"),
+    "MovedError": ("store_error", "this is a cluster: use redis+cluster:// or rediss+cluster:// in the URL"),
+    "BUSY": ("store_error", "it runs a script that does not end (BUSY); stop that with SCRIPT KILL"),
     "ReadOnlyError": ("store_readonly", "this server is a replica"),
     "OutOfMemoryError": ("store_out_of_memory", "its memory is full (maxmemory)"),
     "MISCONF": ("store_cannot_save", "it cannot write to its disk (MISCONF)"),
@@ -106,8 +111,9 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Stan
         return kind(url, epoch, options, timeout=timeout, connections=connections)
     except ConfigurationError:
         raise
-    except (ValueError, TypeError, AttributeError):  # their texts may quote the URL
-        raise ConfigurationError(NOT_A_URL) from None
+    except (ValueError, TypeError, AttributeError) as error:  # their texts may quote the URL
+        is_unknown = isinstance(error, TypeError) and isinstance(url, str)
+        raise ConfigurationError(UNKNOWN_PARAMETER if is_unknown else NOT_A_URL) from None
 
 
 class StandaloneClient:
@@ -139,6 +145,8 @@ class StandaloneClient:
         self._redis.set_retry(retry)
         kwargs = self._redis.connection_pool.connection_kwargs
         self._set_connect_hook(kwargs)
+        if self._own:  # an unknown parameter would else fail with the first connection
+            self._redis.connection_pool.connection_class(**kwargs)
         path, host, port = kwargs.get("path"), kwargs.get("host", "localhost"), kwargs.get("port", 6379)
         check_place([path or host], [port], kwargs.get("db", 0), is_file=bool(path))
         return f"Redis at {path or f'{host}:{port}'}, database {kwargs.get('db', 0)}"
