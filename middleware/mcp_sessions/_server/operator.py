@@ -257,7 +257,8 @@ def _is_whole(principal: Principal) -> bool:
 async def only_elsewhere(sessions: Sessions) -> bool:
     """Whether the store has recorded sessions, but none in the audience of an operator, who may mean another."""
     store, audience = sessions._store, sessions._audience  # noqa: SLF001  # which have no other use outside
-    usage = await store.usage() if hasattr(store, "usage") else None
+    ask = getattr(store, "_usage", None)  # of a `TimeoutStore`; a store in memory does not say
+    usage = None if ask is None else await ask()
     return usage is not None and usage.sessions > 0 and await store.count(audience=audience) == 0
 
 

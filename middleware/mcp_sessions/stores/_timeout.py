@@ -188,7 +188,7 @@ class TimeoutStore:
         self._note(fault)
         raise fault from None
 
-    async def usage(self) -> StoreUsage | None:
+    async def _usage(self) -> StoreUsage | None:
         """Return what fills the store, or None if it does not say so."""
         usage = getattr(self._store, "usage", None)
         return None if usage is None else await self._within(self._background, usage)
