@@ -197,3 +197,33 @@ async def test_tool_that_rules_name_or_need_not_may_run_others(kind: str, requir
         answer = await RealClient(app).send("tools/call", {"name": "call_tool", "arguments": arguments})
         is_guarded = kind == REGEX and require not in ("never", {"resources/read": True})
         assert ("error" in answer.json and answer.error["code"] == -31044) is is_guarded
+
+
+@pytest.mark.xfail(strict=True, reason="only tools of known transforms are seen")
+@pytest.mark.parametrize("require", [BY_TOOL, lambda request: request.target == "check_out"])
+async def test_tool_behind_proxy_that_may_run_others_is_warned_of(
+    require: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy shows the names of tools only."""
+    proxy = import_module("fastmcp.server").create_proxy(transformed(REGEX, always_visible=["check_out"]))
+    async with lifespan(app_of(FASTMCP, mcp=proxy, require=require)):
+        pass
+    assert "the tool 'call_tool' may do what tools/call does" in caplog.text
+
+
+@pytest.mark.parametrize("require", ["always", {"tools/call": ["check_out", "call_tool"]}, {"prompts/get": True}])
+async def test_tool_behind_proxy_that_evades_nothing_is_not_warned_of(
+    require: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = import_module("fastmcp.server").create_proxy(transformed(REGEX, always_visible=["check_out"]))
+    async with lifespan(app_of(FASTMCP, mcp=proxy, require=require)):
+        pass
+    assert "may do what" not in caplog.text
+
+
+@pytest.mark.xfail(strict=True, reason="only tools of known transforms are seen")
+async def test_name_without_namespace_refuses_to_start() -> None:
+    outer = server_class(FASTMCP)("outer")
+    outer.mount(shop(FASTMCP), namespace="shop")
+    said = await started(app_of(FASTMCP, mcp=outer, require={"tools/call": ["hi"]}))
+    assert "Did you mean 'shop_hi'?" in said["message"]

@@ -13,11 +13,25 @@ from uuid import uuid4
 import anyio
 import pytest
 from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, Incoming, by, call, http, user_of
+from clients import (
+    DISCOVER,
+    INITIALIZE,
+    SECRET,
+    SESSION_KEY,
+    Answer,
+    Client,
+    Clock,
+    Header,
+    Incoming,
+    by,
+    call,
+    http,
+    user_of,
+)
 from every_store import STORES
 from failing import Failing
 from starlette.authentication import SimpleUser, UnauthenticatedUser
-from starlette.types import Scope, Send
+from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
 from mcp_sessions import (
@@ -25,6 +39,7 @@ from mcp_sessions import (
     CreateRefused,
     KeyRing,
     Principal,
+    RequestRefused,
     Session,
     SessionCreated,
     SessionEvent,
@@ -606,3 +621,37 @@ async def test_client_is_told_why_its_session_is_missing(caplog: pytest.LogCaptu
     client = of_token({"client_id": "app"}, **{"transport.cookie": False})
     await client.tool("asks")
     assert "it is authenticated as an OAuth client and not as a user; see the warning" in caplog.messages[-1]
+
+
+@pytest.mark.xfail(strict=True, reason="the caller is read after the application ran")
+@pytest.mark.parametrize("by", ["scope", "state"])
+@pytest.mark.parametrize("method", ["initialize", DISCOVER])
+async def test_user_that_server_puts_on_scope_owns_no_session(by: str, method: str) -> None:
+    """The caller is who it was before the server ran: its next request comes without that user again."""
+    server, facts = Server(), list[SessionEvent]()
+
+    async def authenticating(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["user"] = SimpleUser("ann")
+        scope.setdefault("state", {})["user"] = "ann"
+        await server(scope, receive, send)
+
+    read = {} if by == "scope" else {"principal": lambda scope: scope.get("state", {}).get("user")}
+    client = Client(sessions(authenticating, listen=facts.append, **read), modern=method == DISCOVER)
+    answer = await client.send(method, INITIALIZE if method == "initialize" else None)
+    held = answer.cookie if client.modern else (b"mcp-session-id", answer.headers[b"mcp-session-id"])
+    assert (await client.send("tools/call", {"name": "count"}, held)).status == 200
+    assert not [fact for fact in facts if isinstance(fact, RequestRefused)]
+
+
+@pytest.mark.xfail(strict=True, reason="the caller is read after the application ran")
+async def test_user_that_server_puts_on_scope_is_still_unseen() -> None:
+    """Nobody sees whose credentials the request carries, whatever the server makes of them."""
+    server = Server()
+
+    async def authenticating(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["user"] = SimpleUser("ann")
+        await server(scope, receive, send)
+
+    client = Client(sessions(authenticating), modern=False)
+    answer = await client.send("initialize", INITIALIZE, (b"authorization", b"Bearer x"))
+    assert b"mcp-session-id" not in answer.headers
