@@ -71,6 +71,9 @@ MUTANTS: Final = {
     "principal-claims": Mutant(
         PRINCIPALS, "    raise _unusable(name, value)\n", "    return str(value)\n", CALLER_TESTS
     ),
+    "principal-once": Mutant(
+        REQUEST, "    request.read_caller()  # a session may begin with the answer\n", "", CALLER_TESTS
+    ),
     "async-function": Mutant(
         "_session/functions.py", "if is_generator or (", "if False and (", "server/test_functions.py"
     ),
@@ -275,6 +278,15 @@ MUTANTS: Final = {
         "return DISPATCHES % (name, method, name)",
         "return None",
         "integration/test_named_rules.py",
+    ),
+    "policy-dispatch-name": Mutant(
+        "_server/rule_checks.py",
+        "            _log.warning(MAY_DISPATCH",
+        "            _log.debug(MAY_DISPATCH",
+        "integration/test_named_rules.py",
+    ),
+    "policy-namespace": Mutant(
+        "_server/rule_checks.py", 'if one.endswith(f"_{name}"):  #', "if False:  #", "integration/test_named_rules.py"
     ),
     "legacy-unproven": Mutant(
         "_dialects/transport.py",

@@ -199,7 +199,6 @@ async def test_tool_that_rules_name_or_need_not_may_run_others(kind: str, requir
         assert ("error" in answer.json and answer.error["code"] == -31044) is is_guarded
 
 
-@pytest.mark.xfail(strict=True, reason="only tools of known transforms are seen")
 @pytest.mark.parametrize("require", [BY_TOOL, lambda request: request.target == "check_out"])
 async def test_tool_behind_proxy_that_may_run_others_is_warned_of(
     require: Any, caplog: pytest.LogCaptureFixture
@@ -221,7 +220,6 @@ async def test_tool_behind_proxy_that_evades_nothing_is_not_warned_of(
     assert "may do what" not in caplog.text
 
 
-@pytest.mark.xfail(strict=True, reason="only tools of known transforms are seen")
 async def test_name_without_namespace_refuses_to_start() -> None:
     outer = server_class(FASTMCP)("outer")
     outer.mount(shop(FASTMCP), namespace="shop")

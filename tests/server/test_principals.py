@@ -623,7 +623,6 @@ async def test_client_is_told_why_its_session_is_missing(caplog: pytest.LogCaptu
     assert "it is authenticated as an OAuth client and not as a user; see the warning" in caplog.messages[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the caller is read after the application ran")
 @pytest.mark.parametrize("by", ["scope", "state"])
 @pytest.mark.parametrize("method", ["initialize", DISCOVER])
 async def test_user_that_server_puts_on_scope_owns_no_session(by: str, method: str) -> None:
@@ -643,7 +642,6 @@ async def test_user_that_server_puts_on_scope_owns_no_session(by: str, method: s
     assert not [fact for fact in facts if isinstance(fact, RequestRefused)]
 
 
-@pytest.mark.xfail(strict=True, reason="the caller is read after the application ran")
 async def test_user_that_server_puts_on_scope_is_still_unseen() -> None:
     """Nobody sees whose credentials the request carries, whatever the server makes of them."""
     server = Server()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -41,7 +41,7 @@ from ..telemetry._core import attributes_of
 from .active import ActiveSession
 from .credentials import NoCredential
 from .logs import caller_of, warns_of_client
-from .principal import from_scope
+from .principal import from_scope, is_unseen
 
 if TYPE_CHECKING:
     from .._errors import Refusal
@@ -53,6 +53,14 @@ _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 _UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 # ASGI extensions by which a body would leave without passing here
 ZERO_COPY_EXTENSIONS: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+
+
+class Caller(NamedTuple):
+    """Who sent a request, read before the wrapped server may put a user of its own on the scope."""
+
+    principal: Principal | None
+    is_unseen: bool  # it has credentials, but nothing shows whose they are
+    error: Exception | None  # of `principal=`, in place of both
 
 
 class Request(RedactedRepr, msgspec.Struct, eq=False):
@@ -81,6 +89,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
     notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
     telemetry: RequestTelemetry | None = None  # what records the message, if anything does
+    caller: Caller | None = None  # once it is read
 
     @property
     def current_message(self) -> Message:
@@ -110,7 +119,26 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def principal(self) -> Principal | None:
         """The authenticated caller."""
-        return self.runtime.principal(self.scope)
+        if self.caller is None:
+            return self.runtime.principal(self.scope)
+        if self.caller.error is not None:
+            raise self.caller.error
+        return self.caller.principal
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether the request has credentials, but nothing shows whose they are."""
+        if self.caller is None:
+            return is_unseen(self.runtime.principal, self.scope, self.headers.by_name)
+        return self.caller.is_unseen
+
+    def read_caller(self) -> None:
+        """Read who the caller is, once, since the wrapped server may change the scope."""
+        if self.caller is None:
+            try:
+                self.caller = Caller(self.principal, self.is_unseen, None)
+            except Exception as error:  # noqa: BLE001  # it counts when the answer does
+                self.caller = Caller(None, False, error.with_traceback(None))
 
     @property
     def user(self) -> Principal | None:
@@ -124,12 +152,9 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         What the function itself raises counts when its answer does: the wrapped server may refuse such a caller.
         """
         if self.runtime.principal is not from_scope:
-            try:
-                self.runtime.principal(self.scope)
-            except ConfigurationError:
-                raise
-            except Exception:  # noqa: BLE001, S110  # see above
-                pass
+            self.read_caller()
+            if self.caller is not None and isinstance(self.caller.error, ConfigurationError):
+                raise self.caller.error
 
     @property
     def is_secure(self) -> bool:

@@ -38,7 +38,6 @@ from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
 from .context import Request, params_of
 from .lifecycle import LEASE, SUPERSEDED
 from .logs import log_extra, warn_once, warns_of_client
-from .principal import is_unseen
 from .resumption import refusal_for_status
 from .sessions import RECHECK_AFTER
 
@@ -234,7 +233,7 @@ def new_session(
         Refusal: Nothing shows who the caller is.
     """
     runtime = request.runtime
-    if is_unseen(runtime.principal, request.scope, request.headers.by_name):
+    if request.is_unseen:
         warn_once(UNSEEN_PRINCIPAL, UNSEEN_PRINCIPAL)
         raise refusal("principal_unseen")
     now, principal = runtime.clock(), request.principal

@@ -31,7 +31,6 @@ from .context import Request, record_correlation
 from .current import MISSING_SESSION_KEY, MissingSession
 from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide, is_required_by
 from .event_ids import signing_send
-from .principal import is_unseen
 from .response import Response, Rewrite, close_session
 from .resumption import StreamRequest
 from .runtime import Runtime
@@ -256,6 +255,7 @@ def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialec
     session = request.session if own is not None else None
     if message.method not in HANDSHAKES:
         return () if own is None or session is None else own.changes(request, session)
+    request.read_caller()  # a session may begin with the answer
     request.is_reached = any(reaches(request) for reaches in dialects.reaches)
     changes: list[Rewrite] = [dialects.advertise]
     for dialect in reversed(dialects.all):
@@ -269,7 +269,7 @@ def _missing_session(request: Request, message: Message | None, dialects: Dialec
     runtime, headers, absent = request.runtime, request.headers, request.absent
     if request.session is not None:
         return MissingSession(runtime, headers, message, absent, "list")
-    if is_unseen(runtime.principal, request.scope, headers.by_name):
+    if request.is_unseen:
         return MissingSession(runtime, headers, message, absent, "unseen")
     absences = () if dialects is None else dialects.absence
     return MissingSession(

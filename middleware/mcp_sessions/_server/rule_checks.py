@@ -30,6 +30,10 @@ DISPATCHES: Final = (
     "the tool %r does what %s does, for a name in its arguments, so clients could use it to evade require=. Require a "
     'session for this tool, too, as in require={"tools/call": [%r, ...]}, or for all tools: "tools/call": True'
 )
+MAY_DISPATCH: Final = (
+    "the tool %r may do what %s does, for a name in its arguments, as tools of its name do in FastMCP. If so, clients "
+    'could use it to evade require=: require a session for this tool, too, as in require={"tools/call": [%r, ...]}'
+)
 DISPATCHERS: Final[Mapping[str, tuple[str, str]]] = {
     "BaseSearchTransform": ("_call_tool_name", "tools/call"),
     "CodeMode": ("execute_tool_name", "tools/call"),
@@ -39,6 +43,13 @@ DISPATCHERS: Final[Mapping[str, tuple[str, str]]] = {
     "PromptToolMiddleware": ("get_prompt", "prompts/get"),
 }
 """FastMCP's transforms and middleware: the tool of each, or the attribute that names it, and what it does by name."""
+_NAMES: Final[Mapping[str, str]] = {
+    "call_tool": "tools/call",
+    "execute": "tools/call",
+    "read_resource": "resources/read",
+    "get_prompt": "prompts/get",
+}
+"""The usual names of such tools, by which one is known behind a proxy, and what they do by name."""
 LISTING: Final = 5.0  # seconds that a server may take to list what it has
 _SDK_1: Final = {
     "tools": "ListToolsRequest",
@@ -121,6 +132,9 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
     folded = {_letters(one): one for one in known}
     if (same := folded.get(_letters(name))) is not None:
         return same
+    for one in sorted(folded.values()):
+        if one.endswith(f"_{name}"):  # as a server that is mounted with a namespace lists it
+            return one
     near = get_close_matches(name, folded.values(), n=1, cutoff=_NEAR)
     return next((one for one in near if re.sub(r"\d", "", one) != re.sub(r"\d", "", name)), None)
 
@@ -143,7 +157,18 @@ async def _dispatches(server: Any, policy: Policy, *, is_function: bool) -> str 
         for name in names if is_guarded else ():
             if not policy.requires("tools/call", lambda name=name: name, False):  # type: ignore[misc]
                 return DISPATCHES % (name, method, name)
+    await _warn_of_names(server, policy, is_function=is_function)
     return None
+
+
+async def _warn_of_names(server: Any, policy: Policy, *, is_function: bool) -> None:
+    """Log which tools may evade the rules, as far as their names say so."""
+    for name in sorted(await _listed(server, "tools") or ()):
+        method = next((does for tool, does in _NAMES.items() if name == tool or name.endswith(f"_{tool}")), None)
+        if method is None or policy.requires("tools/call", lambda name=name: name, False):  # type: ignore[misc]
+            continue
+        if is_function or policy.requires(method, lambda: None, False):
+            _log.warning(MAY_DISPATCH, name, method, name)
 
 
 def _dispatchers(fastmcp: object) -> Iterator[tuple[str, str]]:
