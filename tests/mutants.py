@@ -53,7 +53,7 @@ OWN_ANSWERS = "server/test_own_answers.py"
 OBSERVERS = "server/test_observers.py"
 ENDED_CALLS, LATE = "server/test_ended_calls.py", "server/test_late_answers.py"
 CONTRACT, RESUMPTION = "stores/test_contract.py", "server/test_resumption.py"
-ACTIVE, INNER = "_server/active.py", "integration/test_inner_requests.py"
+SESSION, INNER = "_session/session.py", "integration/test_inner_requests.py"
 OPTIONS = "server/test_options.py"
 EVENT_IDS, EVENTS, SSE_TESTS = "_tokens/event_ids.py", "server/test_event_ids.py", "protocol/test_sse.py"
 MEMORY_TESTS = "stores/test_memory.py stores/test_contract.py"
@@ -157,9 +157,9 @@ MUTANTS: Final = {
         "_tokens/keyfile.py", "if location is None:", "if location is None or above:", PLACEHOLDER_TESTS
     ),
     # inner requests
-    "inner-over": Mutant(ACTIVE, "if self.closed or self.answered:", "if False:", INNER),
-    "inner-answered": Mutant(ACTIVE, "if self.closed or self.answered:", "if self.closed:", INNER),
-    "inner-caller": Mutant(ACTIVE, "return caller is None or caller == self.principal", "return True", INNER),
+    "inner-over": Mutant(SESSION, "if self._state._closed or self._answered:", "if False:", INNER),
+    "inner-answered": Mutant(SESSION, "if self._state._closed or self._answered:", "if self._state._closed:", INNER),
+    "inner-caller": Mutant(SESSION, "return caller is None or caller == self._principal", "return True", INNER),
     # messages
     "nesting": Mutant(RPC, "if size > max_nesting and ", "if False and ", f"{RPC_TESTS} server/test_limits.py"),
     "nesting-limit": Mutant(JSON, "initial=depth)) > limit:", "initial=depth)) > limit + 1:", RPC_TESTS),
@@ -390,8 +390,8 @@ MUTANTS: Final = {
     "idle-expiry": Mutant(SESSIONS, "if not now < ends_at:", "if not now < ends_at + 1:", LIVE),
     "store-away": Mutant(
         SESSIONS,
-        "if not fail_open:\n            error.ref",
-        "if False:\n            error.ref",
+        "if not fail_open:\n            error.ref = claims.ref\n            raise\n        _log",
+        "if False:\n            error.ref = claims.ref\n            raise\n        _log",
         LIVE,
     ),
     "foreign-client": Mutant(
@@ -422,7 +422,12 @@ MUTANTS: Final = {
         OBSERVERS,
     ),
     "log-handler": Mutant("_server/logs.py", "_log.handle = _handle  # type: ignore[method-assign]", "", OBSERVERS),
-    "lost-registration": Mutant(MINTING, "        await _take_back(new, record)\n", "", "server/test_leftovers.py"),
+    "lost-registration": Mutant(
+        MINTING,
+        "        await _take_back(runtime, record, may_begin_later=new._is_offered)\n",
+        "",
+        "server/test_leftovers.py",
+    ),
     "begin-pauses": Mutant(MINTING, "pause = min(2 * pause, _MAX_PAUSE)", "pause = _PAUSE", "server/test_leftovers.py"),
     "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
     "call-elsewhere": Mutant(

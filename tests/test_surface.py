@@ -88,7 +88,7 @@ STAND_INS = {
     "headers": [],
     "scope": {"headers": []},
     "kind": REQUEST,
-    "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a")),
+    "_claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
     Answers CallFinished CallStarted Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession Facts

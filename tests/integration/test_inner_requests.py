@@ -136,7 +136,8 @@ async def _in(context: contextvars.Context, app: Any, path: str) -> Any:
     return await context.run(asyncio.create_task, ask(app, path))
 
 
-async def test_a_pipelined_request_has_not_the_session_before_it() -> None:
+@pytest.mark.parametrize("outcome", ["result", "error"])
+async def test_a_pipelined_request_has_not_the_session_before_it(outcome: str) -> None:
     """Uvicorn starts it in the context of the request before, which may still have work to do after its answer."""
     app, over = FastAPI(), anyio.Event()
     app.include_router(inner.router)
@@ -145,6 +146,8 @@ async def test_a_pipelined_request_has_not_the_session_before_it() -> None:
     async def endpoint(message: dict[str, Any], session: Optional, tasks: BackgroundTasks) -> dict[str, Any]:
         if message["method"] == "tools/call":
             tasks.add_task(over.wait)
+        if message["method"] == "tools/call" and outcome == "error":  # which stores no state, and closes none
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -1, "message": named(session)}}
         return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": named(session)}}
 
     wrapped = MCPSessionMiddleware(app, keys=SECRET, admission="own")

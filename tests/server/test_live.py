@@ -230,10 +230,10 @@ async def test_the_request_that_ends_it_outlives_it(by_header: bool) -> None:
         session.state["n"] = 1
         with pytest.raises(StoreUnavailable):
             await session.end()
-        before = session._active.ended_by_own_request  # type: ignore[attr-defined]
+        before = session._ended_by_own_request
         store.failing.clear()
         await session.end()
-        return [before, session._active.ended_by_own_request]  # type: ignore[attr-defined]
+        return [before, session._ended_by_own_request]
 
     client = Client(sessions(Server(leave=leave), store=store), modern=False)
     header = [await client.initialize()] if by_header else []

@@ -34,7 +34,7 @@ class InQuery(Dialect):
         return () if session is None else (SaveState(session=session),)
 
     async def begin(self, request: Request) -> dict[str, Any]:
-        return {"query": (await self.create(request, "query")).token}
+        return {"query": (await self.create(request, "query")).id}
 
 
 async def begun(app: Any) -> Client:

@@ -220,8 +220,8 @@ async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, 
         return found
 
     for user, method in itertools.product(([], [by("bob")]), ("POST", "GET", "DELETE", "PUT")):
-        forged = await answers(minted.token[:-4] + "AAAA", method, *user)
-        assert await answers(minted.token, method, *user) == forged, (user, method)
+        forged = await answers(minted.id[:-4] + "AAAA", method, *user)
+        assert await answers(minted.id, method, *user) == forged, (user, method)
 
 
 # --- sessions of a principal ---

@@ -14,15 +14,14 @@ import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sources import Made, claims
+from sources import NoServer, claims, session_of
 
-from mcp_sessions import DataError, DataGone, DataNotJSON, current_session
+from mcp_sessions import DataError, DataGone, DataNotJSON, State, current_session
 from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from mcp_sessions._session import claims as module
-from mcp_sessions._session.claims import TYP, Principal, after_ms, floor_ms, looks_like_session_id, utc
+from mcp_sessions._session.claims import TYP, Claims, Principal, after_ms, floor_ms, looks_like_session_id, utc
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
-from mcp_sessions._session.session import EndedSession, Session
-from mcp_sessions._session.state import RequestState, UnreadableState
+from mcp_sessions._session.session import EndedSession
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.testing import session_for_test
 
@@ -32,36 +31,36 @@ ID = "eyJ0eXAi.a-credential.that-must-not-show"
 def test_a_session_says_what_the_application_may_know() -> None:
     """No text about it holds its id. One that has ended has none: it may have ended long after its id was last seen."""
     alice = Principal(client_id="app", issuer="https://idp", subject="alice")
-    session = Session(Made(ID, principal=alice))
+    session = session_of(ID, principal=alice)
     assert (session.id, session.ref, session.principal) == (ID, "ses_abc", alice)
     assert session.state == {}
     assert (session.created_at, session.expires_at) == (datetime(1970, 1, 1, tzinfo=timezone.utc), utc(60))
     assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
     assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
-    assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=Made(ID).data()), "id")
+    assert not hasattr(EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=session.data), "id")
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_session_is_never_copied_or_stored(duplicate: Any) -> None:
     """It belongs to one request: a copy in a cache or a queue would be a stored credential."""
     with pytest.raises(TypeError, match=r"^a Session holds a credential .* to one request; keep session.ref instead$"):
-        duplicate(Session(Made(ID)))
+        duplicate(session_of(ID))
 
 
 async def test_ending_it_twice_ends_it_once_and_an_end_that_failed_can_be_tried_again() -> None:
-    class Failing(Made):
-        async def end(self, reason: str) -> None:
-            await super().end(reason)
+    class Failing(NoServer):
+        async def end_session(self, claims: Claims, reason: str) -> None:
+            await super().end_session(claims, reason)
             if len(self.ended) == 1:
                 raise OSError
 
-    made = Failing(ID)
-    session = Session(made)
+    server = Failing()
+    session = session_of(ID, server)
     with pytest.raises(OSError):  # noqa: PT011  # made above
         await session.end("logout")
     for _ in range(2):
         await session.end()
-    assert made.ended == ["logout", "ended"]
+    assert server.ended == ["logout", "ended"]
 
 
 FACTS: list[SessionEvent] = [
@@ -89,22 +88,22 @@ def check(payload: bytes, limit: int = 40) -> None:
         raise StateTooLarge(len(payload), limit)
 
 
-def state_of(payload: bytes | None = None) -> RequestState:
-    return RequestState(payload, check=check)
+def state_of(stored: bytes | None = None) -> State:
+    return State(stored, check=check)
 
 
 def test_state_is_sent_back_where_it_was_changed() -> None:
     """It is a mapping of what the client carried; no state is an empty one."""
     assert state_of() == state_of(b"{}") == {}
     for payload in (b'{"a":1,"b":[2]}', b"{}"):
-        assert state_of(payload).finalize() is None
+        assert state_of(payload)._changed() is None
     state = state_of(b'{"a":1,"b":[2],"c":3}')
     assert (state["a"], len(state), list(state), dict(state)) == (1, 3, ["a", "b", "c"], {"a": 1, "b": [2], "c": 3})
     assert len(state.section("cart")) == 0
     state["a"] = 9
     state["b"].append(3)
     del state["c"]
-    assert state.finalize() == b'{"a":9,"b":[2,3]}'
+    assert state._changed() == b'{"a":9,"b":[2,3]}'
 
 
 def test_too_much_is_refused_where_it_is_written() -> None:
@@ -118,7 +117,7 @@ def test_too_much_is_refused_where_it_is_written() -> None:
     assert (raised.value.size, raised.value.limit, state["a"]) == (48, 40, [1])
     state["a"].extend(range(40))
     with pytest.raises(StateTooLarge):
-        state.finalize()
+        state._changed()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_after_the_response_left_state_is_closed() -> None:
     """A late write raises instead of being lost; reading goes on."""
     state = state_of(b'{"a":1}')
     assert repr(state) == "<State open>"
-    state.finalize()
+    state._close()
     assert repr(state) == "<State closed>"
     text = r"^the response was sent; session state can be changed only while the request is handled$"
     with pytest.raises(StateClosed, match=text):
@@ -153,7 +152,8 @@ def test_after_the_response_left_state_is_closed() -> None:
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
-    state = UnreadableState("store_timeout")
+    state = state_of()
+    state._fault = "store_timeout"
     looks: list[Callable[[], object]] = [
         *(lambda: state.get("k"), lambda: len(state)),
         *(lambda: state.section("s").update(k=1), lambda: state.update(k=1)),
@@ -162,7 +162,7 @@ def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
         with pytest.raises(StoreUnavailable) as caught:
             look()
         assert caught.value.reason == "store_timeout"
-    assert state.finalize() is None
+    assert state._changed() is None
 
 
 def test_two_libraries_do_not_meet_in_their_sections() -> None:
@@ -176,7 +176,7 @@ def test_two_libraries_do_not_meet_in_their_sections() -> None:
     for missing in (lambda: theme["n"], lambda: theme.__delitem__("n")):
         with pytest.raises(KeyError):
             missing()
-    assert state.finalize() == b'{"cart":{"n":1},"theme":{}}'
+    assert state._changed() == b'{"cart":{"n":1},"theme":{}}'
     with pytest.raises(StateNotJSON, match="a plain value under 'cart'"):
         state_of(b'{"cart":3}').section("cart")["n"] = 1
 

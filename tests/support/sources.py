@@ -1,11 +1,11 @@
-"""An open session that no token was minted for, to test sessions without one."""
+"""Claims and sessions that no token was minted for, to test sessions without a server."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from clients import START
 
-from mcp_sessions import Claims, Data, Principal, State
+from mcp_sessions import Claims, Data, Principal, Session, State
 from mcp_sessions._session.claims import AUDIENCE, SESSION
 from mcp_sessions.stores import MemoryStore, Namespace
 
@@ -24,26 +24,27 @@ def claims_of(ref: str, issued_at: int = 0) -> Claims:
 
 
 @dataclass
-class Made:
-    """What a session is a view of; `ended` notes why it was ended."""
+class NoServer:
+    """What a session asks of its middleware; `ended` notes why it was ended."""
 
-    token: str
-    claims: Claims = field(default_factory=lambda: claims_of("ses_abc"))
-    ends_at: int = 60
-    principal: Principal | None = None
     stated: bytes | None = None
     ended: list[str] = field(default_factory=list)
-    state: State = field(default_factory=lambda: State(None, check=len))
 
-    def data(self) -> Data:
+    def data(self, ref: str, expires_at: int, subject: str | None, loop: Any) -> Data:
         """An empty place in a store of its own."""
-        return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
+        return Data(MemoryStore(), Namespace(ref, 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
-    def is_handling(self, scope: object) -> bool:
-        return True
+    def principal(self, scope: object) -> None:
+        return None
 
-    async def capabilities(self) -> bytes | None:
+    async def client_capabilities(self, claims: Claims) -> bytes | None:
         return self.stated
 
-    async def end(self, reason: str) -> None:
+    async def end_session(self, claims: Claims, reason: str) -> None:
         self.ended.append(reason)
+
+
+def session_of(token: str, server: NoServer | None = None, principal: Principal | None = None) -> Session:
+    """A session with a token of one's choice, which expires a minute after 1970 began."""
+    held = State(None, check=len)
+    return Session(server or NoServer(), claims_of("ses_abc"), principal, 60, held, token)

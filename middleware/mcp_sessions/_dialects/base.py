@@ -19,7 +19,6 @@ from .._errors import Refusal
 from .._protocol.headers import Header, RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.strict_json import join
-from .._server.active import ActiveSession
 from .._server.changes import Advertise
 from .._server.context import Request
 from .._server.credentials import NoCredential
@@ -27,6 +26,7 @@ from .._server.minting import mint_for
 from .._server.response import Rewrite
 from .._server.sessions import open_session
 from .._session.claims import Kind, RedactedRepr
+from .._session.session import Session
 
 Method = Callable[[Request], Awaitable[dict[str, Any]]]
 """Answers a request: returns the members of its result, or raises the `Refusal` that is answered."""
@@ -134,7 +134,7 @@ class Dialect:
         """Return why a client of this dialect sent nothing that identifies a session; None for other clients."""
         return None
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession | None:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session | None:
         """Return the live session of a token, or None if the request goes on without one.
 
         Raises:
@@ -150,15 +150,15 @@ class Dialect:
     async def prepare(self, request: Request) -> None:
         """Change what the wrapped server gets: take the credential out of the body, or send it a notification first."""
 
-    async def create(self, request: Request, kind: Kind, **options: Any) -> ActiveSession:
-        """Create a session for the caller of a request, whose `token` its client then sends; see `minting.mint_for`.
+    async def create(self, request: Request, kind: Kind, **options: Any) -> Session:
+        """Create a session for the caller of a request, whose `id` its client then sends; see `minting.mint_for`.
 
         Raises:
             Refusal: The caller gets no session.
         """
         return await mint_for(request, self, kind, **options)
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Return what the answer needs: with the session that this dialect opened, or None on a handshake."""
         return ()
 

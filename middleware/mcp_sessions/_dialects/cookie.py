@@ -21,13 +21,13 @@ from .._protocol.headers import Header, RequestHeaders, runtime_without_cookies
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import DISCOVER
 from .._server import minting
-from .._server.active import ActiveSession
 from .._server.changes import SaveState
 from .._server.context import Request
 from .._server.credentials import WRAP
 from .._server.response import Response, Rewrite
 from .._server.sessions import open_session
 from .._session.claims import COOKIE
+from .._session.session import Session
 from .base import Credential, Dialect, NoCredential
 
 HEADER: Final = b"cookie"
@@ -97,14 +97,14 @@ class Cookie(Dialect):
             return None
         return _NONE if runtime_without_cookies(headers) is None else _NO_JAR
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, and create it at its first use."""
         session = await open_session(request, credential.id, COOKIE, is_offered=True, fail_open=fail_open)
-        if request.attaches and not session.has_begun:
-            await minting.activate(session, request.scope)
+        if request.attaches and not session._has_begun:
+            await minting.activate(request.runtime, session, request.scope)
         return session
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Store the state of a session that was attached; offer one with the answer to `server/discover`."""
         if session is not None:
             return (SaveState(session=session),) if request.attaches else ()
@@ -127,11 +127,11 @@ class Cookie(Dialect):
             request.record_refused(reason, None if message is None else message.label)
             return None
         with suppress(StoreUnavailable):
-            await runtime.store.register_at_epoch(offered.claims)
-        return self._header(request, runtime.tokens.mint(offered.ring, offered.claims))
+            await runtime.store.register_at_epoch(offered._claims)
+        return self._header(request, runtime.tokens.mint(offered._ring, offered._claims))
 
-    async def renewed(self, request: Request) -> Header | None:
-        """Return the cookie for the answer to `server/discover`, or None if its client keeps what it has."""
+    async def renew(self, request: Request) -> Header | None:
+        """Offer a session with the answer to `server/discover`; None if its client keeps the cookie that it has."""
         value = request.credentials.get(self.name)
         if value == SHARED_JAR and not self._shared:
             return None
@@ -164,7 +164,7 @@ class Offer(Rewrite, kw_only=True):
         """Add the cookie to the headers once the success is seen; the text stays."""
         if self.defers_start and response.is_answer(text):
             self.defers_start = False
-            header = await self.cookie.renewed(response.ctx)
+            header = await self.cookie.renew(response.ctx)
             response.extra_headers += () if header is None else (header,)
         return None
 

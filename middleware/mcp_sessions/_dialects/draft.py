@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
@@ -20,11 +21,13 @@ from .._protocol.metadata import declares_sessions, instant, parse_metadata
 from .._protocol.methods import CREATE, DELETE, EXTENSIONS
 from .._refusals import refusal
 from .._server import minting
-from .._server.active import ActiveSession
 from .._server.changes import SaveState
 from .._server.context import Request, carried_session, params_of
 from .._server.response import Response, Rewrite
+from .._server.runtime import Runtime
+from .._server.sessions import encode_metadata
 from .._session.claims import SESSION
+from .._session.session import Session
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
 from .base import Answers, Credential, Dialect, NoCredential
@@ -87,22 +90,23 @@ class Draft(Dialect):
         """Take the session out of `_meta`."""
         request.outgoing = rewrite.without_session(request.current_message)
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Repeat the session in the answer."""
         return () if session is None else (Echo(session=session),)
 
     async def answer_create(self, request: Request) -> dict[str, Any]:
         """Create a session for the caller."""
         made = await self.create(request, SESSION, params=minting.hook_params(request))
-        return {"session": Raw(made.encode_metadata())}
+        return {"session": close_and_encode(request.runtime, made)}
 
     async def answer_fork(self, request: Request) -> dict[str, Any]:
         """Create a session from the one that the request carries, and repeat that one."""
-        parent = carried_session(request)
-        if parent.claims.kind != SESSION:
+        runtime, parent = request.runtime, carried_session(request)
+        if parent.kind != SESSION:
             raise refusal("session_missing")
         made = await minting.fork(request, self, parent)
-        return {"session": Raw(made.encode_metadata()), "_meta": {SESSION_KEY: Raw(parent.encode_metadata())}}
+        shown = close_and_encode(runtime, made)
+        return {"session": shown, "_meta": {SESSION_KEY: close_and_encode(runtime, parent)}}
 
 
 class Echo(SaveState, kw_only=True):
@@ -110,7 +114,14 @@ class Echo(SaveState, kw_only=True):
 
     async def save(self, text: bytes, response: Response) -> bytes | None:
         """Return the answer with the session; hints for caches become private and stale."""
-        return rewrite.echo(text, response.request_id, self.session.encode_metadata)
+        write = partial(close_and_encode, response.ctx.runtime, self.session)
+        return rewrite.echo(text, response.request_id, write)
+
+
+def close_and_encode(runtime: Runtime, session: Session) -> Raw:
+    """Close the state of a session, since its client gets it now, and return the session's metadata."""
+    session._state._close()
+    return Raw(encode_metadata(runtime, session))
 
 
 async def delete(request: Request) -> dict[str, Any]:
@@ -129,15 +140,15 @@ async def list_sessions(request: Request) -> dict[str, Any]:
     for subject in runtime.ring(now).subjects(principal):
         records += await runtime.store.list_sessions(subject=subject, audience=audience, after=after, limit=PAGE + 1)
     records.sort(key=lambda record: record.position)
-    own = None if carried is None else carried.claims.ref
+    own = None if carried is None else carried.ref
     # One that would be refused as idle stays on record until the sweeper looks for such, so a page may hold fewer.
     alive = [record for record in records[:PAGE] if now < idle_at(record.seen_at, runtime.idle_timeout)]
     page: dict[str, Any] = {"sessions": [_to_json(record, own) for record in alive]}
     if len(records) > PAGE:
         created_at, ref = records[PAGE - 1].position
         page["nextCursor"] = base64url(f"{round(created_at * 1000)} {ref}".encode())
-    if carried is not None and carried.carries_state:  # only a session that `_meta` named is repeated there
-        page["_meta"] = {SESSION_KEY: Raw(carried.encode_metadata())}
+    if carried is not None and carried._carries_state:  # only a session that `_meta` named is repeated there
+        page["_meta"] = {SESSION_KEY: close_and_encode(runtime, carried)}
     return page
 
 

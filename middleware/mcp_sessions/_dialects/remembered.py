@@ -20,16 +20,16 @@ from .._errors import StoreUnavailable
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import REQUEST
 from .._protocol.methods import SESSIONLESS
-from .._server.active import ActiveSession
 from .._server.answers import admits
 from .._server.changes import SaveState
 from .._server.context import Request
 from .._server.minting import mint_for
 from .._server.response import Rewrite
 from .._server.runtime import Runtime
-from .._server.sessions import RECHECK_AFTER, checked_status
+from .._server.sessions import checked_status, load_stored, make_session
 from .._session.claims import PRINCIPAL, Claims, RedactedRepr, ref_of
 from .._session.data import Namespace
+from .._session.session import Session
 from ..stores._base import LIVE, idle_at, is_touch_due
 from .base import Credential, Dialect, NoCredential
 
@@ -79,7 +79,7 @@ class PerUser(Dialect):
             return Credential(self, kind=PRINCIPAL)
         return None if request.principal is None else _CLIENT
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession | None:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session | None:
         """Load the session, or create one; None if the server does not admit the caller, or lists are stable."""
         principal = request.user
         if principal is None or not request.attaches:
@@ -92,8 +92,8 @@ class PerUser(Dialect):
             if claims is None:
                 return None
             ends_at = min(claims.expires_at, int(now + self._idle))
-            session = ActiveSession("", claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER)
-            await session.load_state(fail_open=fail_open)
+            session = make_session(runtime, claims, principal, ring, now=now, ends_at=ends_at)
+            await load_stored(runtime, session, fail_open=fail_open)
         except StoreUnavailable as error:
             if not fail_open:
                 raise
@@ -101,7 +101,7 @@ class PerUser(Dialect):
             return None
         return session
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Store the session's state."""
         return () if session is None else (SaveState(session=session),)
 
@@ -116,7 +116,7 @@ class PerUser(Dialect):
             if claims is not None or not await admits(request):
                 return claims
             try:
-                return (await mint_for(request, self, PRINCIPAL, publish=partial(self._publish, runtime))).claims
+                return (await mint_for(request, self, PRINCIPAL, publish=partial(self._publish, runtime)))._claims
             except StoreUnavailable:
                 if (claims := await self._find(runtime, subjects, fail_open=fail_open)) is None:
                     raise
@@ -154,12 +154,12 @@ class PerUser(Dialect):
         runtime.principals.put(subject, kept)
         return True
 
-    async def _publish(self, runtime: Runtime, new: ActiveSession) -> None:
+    async def _publish(self, runtime: Runtime, new: Session) -> None:
         """Put a new session in the place of one that has ended, if there was any."""
-        subject = new.claims.subject or ""
+        subject = new._claims.subject or ""
         place, current = (
-            _namespace_of(runtime, subject, new.claims.expires_at),
-            _encode(_Current(new.claims, runtime.clock())),
+            _namespace_of(runtime, subject, new._claims.expires_at),
+            _encode(_Current(new._claims, runtime.clock())),
         )
         for _ in range(_ATTEMPTS):  # what has expired may be dropped after it was read
             kept = await runtime.store.read(place, _KEY)

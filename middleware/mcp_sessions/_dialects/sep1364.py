@@ -22,14 +22,14 @@ from .._protocol.methods import CREATE, DELETE, INITIALIZE, INITIALIZED, PING, S
 from .._protocol.strict_json import NULL, join, last_members, string
 from .._refusals import refusal
 from .._server import minting
-from .._server.active import ActiveSession
 from .._server.answers import end_upstream, notify
 from .._server.changes import SaveState
 from .._server.context import Request, carried_session
 from .._server.option_types import as_seconds
 from .._server.response import Response, Rewrite
-from .._server.sessions import open_session
+from .._server.sessions import open_session, store_capabilities
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
+from .._session.session import Session
 from .base import Answers, Credential, Dialect
 from .transport import cross
 
@@ -81,11 +81,11 @@ class _Field(Dialect):
         owns_header = in_field is not None and not stands_beside
         return Credential(self, named, kind, in_message=True, owns_header=owns_header, contradicted=contradicted)
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session; its owner learns that the header contradicts the field."""
         session = await open_session(request, credential.id, credential.kind, fail_open=fail_open)
         if credential.contradicted:
-            raise refusal("session_header_mismatch", ref=session.claims.ref)
+            raise refusal("session_header_mismatch", ref=session.ref)
         if credential.kind == TRANSPORT and request.runtime.transport.bridge:
             cross(request, session)
         return session
@@ -96,7 +96,7 @@ class _Field(Dialect):
             envelope = last_members(request.outgoing)
             request.outgoing = join({name: value for name, value in envelope.items() if name != FIELD_NAME})
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Store the session's state, and repeat the session in the field of the answer."""
         if session is None:
             return ()
@@ -168,11 +168,11 @@ class SEP1364Create(_Field):
             raise refusal("capabilities_missing")
         if request.sent_id is not None:
             session = carried_session(request)
-            await session.keep_capabilities(stated)
-            return {FIELD_NAME: session.token}
+            await store_capabilities(request.runtime, session, stated)
+            return {FIELD_NAME: session.id}
         kind = COEXISTING if request.server_id is not None else FIELD  # for as long as it lives
         request.client_capabilities = stated
-        return {FIELD_NAME: (await self.create(request, kind, params=minting.hook_params(request))).token}
+        return {FIELD_NAME: (await self.create(request, kind, params=minting.hook_params(request))).id}
 
 
 class SEP1364Initialize(_Field):
@@ -227,7 +227,7 @@ class SEP1364Initialize(_Field):
             self._unconfirmed.pop(transport, None)  # only now: a concurrent message must not overtake it
         await super().prepare(request)
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Repeat the session in the answer; that of `initialize` begins one if it names none."""
         if not self._begins(request):
             return super().changes(request, session)
@@ -251,18 +251,18 @@ class SEP1364Initialize(_Field):
 class NameInField(Rewrite, kw_only=True):
     """The session in the top-level field of the answer."""
 
-    session: ActiveSession
+    session: Session
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Return the answer with the session."""
-        return rewrite.with_field(text, response.request_id, self.session.token)
+        return rewrite.with_field(text, response.request_id, self.session.id)
 
 
 class BeginInField(Rewrite, kw_only=True):
     """The session that the answer to `initialize` begins or continues, in the field and in the headers."""
 
     dialect: SEP1364Initialize
-    session: ActiveSession | None  # that the message names
+    session: Session | None  # that the message names
     is_answered: bool = False
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
@@ -276,9 +276,9 @@ class BeginInField(Rewrite, kw_only=True):
             return response.ctx.refusal_body(refused)
         finally:
             self.defers_start = False
-        return rewrite.with_field(text, response.request_id, session.token)
+        return rewrite.with_field(text, response.request_id, session.id)
 
-    async def _begin(self, answer: bytes, response: Response) -> ActiveSession:
+    async def _begin(self, answer: bytes, response: Response) -> Session:
         """Continue the session that is named, or create one, and store what its client can do."""
         request, own = response.ctx, response.session_id  # the server's id, or what is named in its place
         message, session = request.current_message, self.session or response.new_session
@@ -286,14 +286,14 @@ class BeginInField(Rewrite, kw_only=True):
         if session is None:
             session = await self._create(request, own)
         elif self.session is not None and stated is not None:
-            await session.keep_capabilities(stated)
+            await store_capabilities(request.runtime, session, stated)
         if own is not None and agrees_on_version(message, answer):
             self.dialect.confirm_later(own)
-        if own is None and session.claims.kind == TRANSPORT:
-            response.name(session.token)
+        if own is None and session.kind == TRANSPORT:
+            response.name(session.id)
         return session
 
-    async def _create(self, request: Request, own: str | None) -> ActiveSession:
+    async def _create(self, request: Request, own: str | None) -> Session:
         transport = request.runtime.transport
         names_header = transport.header and request.runtime.keys_persistent
         kind: Kind = COEXISTING if own is not None else TRANSPORT if names_header else FIELD

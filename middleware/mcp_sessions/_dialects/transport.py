@@ -27,7 +27,6 @@ from .._protocol.metadata import declares_sessions
 from .._protocol.methods import INITIALIZE
 from .._protocol.strict_json import join
 from .._refusals import refusal
-from .._server.active import ActiveSession
 from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope
 from .._server.body import replay
 from .._server.changes import SaveState
@@ -37,6 +36,7 @@ from .._server.minting import mint_for
 from .._server.response import Response, Rewrite
 from .._server.sessions import open_session
 from .._session.claims import TRANSPORT, RedactedRepr, looks_like_session_id
+from .._session.session import Session
 from .._tokens import seal
 from .base import Credential, Dialect, NoCredential
 
@@ -70,7 +70,6 @@ class Crossing(RedactedRepr):
     client_id: str = ""  # our id, a credential
     server_id: str = ""  # the server's, once it is known
     begins: bool = False  # an `initialize` that may begin a session of the server
-    session: ActiveSession | None = None  # ours, once it is created for the server's
     is_orphaned: bool = False  # ours was refused, so no client can use the server's
 
 
@@ -186,7 +185,7 @@ class Transport(Dialect):
             return _OFF
         return _SERVERS_OWN if SESSION_HEADER in headers.by_name else _NONE
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, or refuse with 404, which makes clients begin anew; beside another session, with 400."""
         try:
             session = await open_session(request, credential.id, TRANSPORT, fail_open=fail_open)
@@ -197,7 +196,7 @@ class Transport(Dialect):
             raise
         return session
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Store the session's state; name a new session with the answer to `initialize`."""
         if session is not None:
             return (SaveState(session=session),)
@@ -240,7 +239,7 @@ class Bridge(Transport):
         """Let the request cross the bridge."""
         return partial(call_upstream, request, app)
 
-    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> ActiveSession:
+    async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, by which the request reaches the server's."""
         session = await super().open(request, credential, fail_open=fail_open)
         cross(request, session)
@@ -251,7 +250,7 @@ class Bridge(Transport):
         if request.current_message.method == INITIALIZE:
             request.notes.setdefault(CROSSING, Crossing(begins=True))
 
-    def changes(self, request: Request, session: ActiveSession | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
         """Store the session's state; name a session with `initialize`, unless it continues one that it has."""
         message = request.message
         if session is None and message is not None and message.method == INITIALIZE:
@@ -279,7 +278,7 @@ class NameSession(Rewrite, kw_only=True):
             await self._name_bridged(crossing, response)
         elif self.transport.may_name(request):
             try:
-                response.name((await mint_for(request, self.transport, TRANSPORT)).token)
+                response.name((await mint_for(request, self.transport, TRANSPORT)).id)
             except Refusal as refused:
                 request.record_refused(refused, INITIALIZE)
         return None
@@ -294,18 +293,17 @@ class NameSession(Rewrite, kw_only=True):
             await response.refuse(refused)
         else:
             response.new_session = made
-            response.name(made.token)
+            response.name(made.id)
 
 
 # --- the bridge ---
 
 
-def cross(request: Request, session: ActiveSession) -> None:
+def cross(request: Request, session: Session) -> None:
     """Let a request reach the server's session that is sealed in one of ours."""
-    assert session.verified is not None
-    server_id = seal.open_upstream(session.verified.key, session.claims)
+    server_id = seal.open_upstream(session._key, session._claims)
     if server_id is not None:
-        request.notes[CROSSING] = Crossing(session.token, server_id)
+        request.notes[CROSSING] = Crossing(session.id, server_id)
         request.upstream_id = server_id
         request.admitting_statuses = frozenset()
 

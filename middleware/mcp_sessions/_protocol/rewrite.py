@@ -94,7 +94,7 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
-        session: Returns the JSON text of the session's metadata, and closes its state, for that answer only.
+        session: Called for that answer only; returns the JSON text of the session's metadata.
 
     Returns:
         The new message, or None where the response is not the success that answers the request.

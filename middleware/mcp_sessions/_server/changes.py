@@ -7,9 +7,10 @@ from typing import ClassVar, Final
 
 from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
-from .active import ActiveSession
+from .._session.session import Session
 from .logs import log_extra
 from .response import Response, Rewrite
+from .sessions import store_state
 
 INTERNAL_ERROR: Final = -32603
 _log: Final = logging.getLogger("mcp_sessions")
@@ -38,7 +39,7 @@ class SaveState(Rewrite, kw_only=True):
     """The state of the session, stored before the answer leaves; an error takes its place if that fails."""
 
     is_repeatable: ClassVar[bool] = True
-    session: ActiveSession
+    session: Session
 
     async def on_text(self, text: bytes, response: Response) -> bytes | None:
         """Store the state with the answer; hints for caches become private and stale."""
@@ -50,12 +51,12 @@ class SaveState(Rewrite, kw_only=True):
     async def save(self, text: bytes, response: Response) -> bytes | None:
         """Store the state if this message is the answer, and return what takes the place of the message."""
         if response.is_answer(text):
-            await self.session.save()
+            await store_state(response.ctx.runtime, self.session)
         return rewrite.private(text, response.request_id)
 
     def _withhold(self, error: StateError | DataError | StoreUnavailable, response: Response) -> bytes:
         """Return the error that takes the place of an answer whose state was not stored."""
-        ref = self.session.claims.ref
+        ref = self.session.ref
         refusal = SessionEnded() if isinstance(error, DataGone) else error
         if isinstance(refusal, Refusal):
             refusal.ref, refusal.executed = ref, True

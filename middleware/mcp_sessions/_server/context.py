@@ -38,7 +38,6 @@ from .._session.claims import Claims, Principal, RedactedRepr
 from .._session.events import RequestRefused
 from .._session.session import Session
 from ..telemetry._core import attributes_of
-from .active import ActiveSession
 from .credentials import NoCredential
 from .logs import caller_of, warns_of_client
 from .principal import from_scope, is_unseen
@@ -82,7 +81,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     is_reached: bool = False  # on a handshake: a dialect says that its client creates sessions in that way
     client_capabilities: bytes | None = None  # a JSON object, to be stored with a session that is created
     attaches: bool = False  # the application sees the session
-    session: ActiveSession | None = None  # once it is open
+    session: Session | None = None  # once it is open
     beside: tuple[Claims, ...] = ()  # sessions that it carries besides
     outgoing: bytes = b""  # the body as the application gets it
     upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
@@ -247,7 +246,7 @@ def record_correlation(request: Request, session: Session | None) -> None:
         session.correlation = correlation
 
 
-def carried_session(request: Request) -> ActiveSession:
+def carried_session(request: Request) -> Session:
     """Return the session that a request carries, whose method needs one."""
     assert request.session is not None
     return request.session

@@ -85,7 +85,7 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
 def signer_for(ctx: Request, scope: Scope, start: ASGIMessage, request: StreamRequest | None = None) -> EventSigner:
     """Return what signs the event ids of a response for the session of its request, and else for its caller."""
     named = [*session_header_values(start), None]
-    session = None if ctx.session is None else ctx.session.claims
+    session = None if ctx.session is None else ctx.session._claims
     claims = session if request is None else request.claims
     return EventSigner(ctx.runtime, scope, claims, ctx.server_id or named[0], request)
 

@@ -31,15 +31,26 @@ from .._refusals import refusal
 from .._session.claims import Claims, Kind, floor_ms
 from .._session.events import SessionCreated
 from .._session.functions import finish
+from .._session.session import Session
+from .._session.state import State
 from .._tokens import seal
 from ..stores._base import LIVE, Record
 from ..telemetry._core import hook
-from .active import STATE_KEY, ActiveSession, check_capabilities, end_of
 from .context import Request, params_of
 from .lifecycle import LEASE, SUPERSEDED
 from .logs import log_extra, warn_once, warns_of_client
 from .resumption import refusal_for_status
-from .sessions import RECHECK_AFTER
+from .runtime import Runtime
+from .sessions import (
+    STATE_KEY,
+    check_capabilities,
+    end_of,
+    make_session,
+    set_stored,
+    store_capabilities,
+    store_state,
+    write_state,
+)
 
 UNSEEN_PRINCIPAL: Final = (
     "no session for a request with an Authorization header, since this middleware does not see who the caller is. Pass "
@@ -60,7 +71,7 @@ class Traits(Protocol):
     lifetime: float | None
 
 
-Publish = Callable[[ActiveSession], Awaitable[None]]
+Publish = Callable[[Session], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -73,7 +84,7 @@ async def mint_for(
     lifetime: float | None = None,
     server_id: str | None = None,
     publish: Publish | None = None,
-) -> ActiveSession:
+) -> Session:
     """Create a session for the caller of a request.
 
     Args:
@@ -95,21 +106,21 @@ async def mint_for(
     await runtime.store.open()
     session = new_session(request, traits, kind, lifetime=lifetime)
     if server_id is not None:
-        upstream = seal.seal_upstream(session.ring.signing, server_id, session.claims)
-        session.claims = msgspec.structs.replace(session.claims, upstream=upstream)
+        upstream = seal.seal_upstream(session._ring.signing, server_id, session._claims)
+        session._claims = msgspec.structs.replace(session._claims, upstream=upstream)
     with nullcontext() if request.telemetry is None else request.telemetry.current():
-        async with registered(session, has_token=traits.has_token):
+        async with registered(runtime, session, has_token=traits.has_token):
             if capabilities is not None:
-                await session.keep_capabilities(capabilities)
-            await _run_on_create(session, params or {}, request.scope)
+                await store_capabilities(runtime, session, capabilities)
+            await _run_on_create(runtime, session, params or {}, request.scope)
             if publish is not None:
                 await _publish(session, publish)
         if request.telemetry is not None:
-            request.telemetry.name_session(session.claims.ref)
+            request.telemetry.name_session(session.ref)
     return session
 
 
-async def _publish(session: ActiveSession, publish: Publish) -> None:
+async def _publish(session: Session, publish: Publish) -> None:
     try:
         await publish(session)
     except BaseException:  # `on_end` frees what `on_create` made for a session that nobody can find
@@ -123,93 +134,93 @@ def hook_params(request: Request) -> dict[str, Any]:
     return {} if request.runtime.on_create is None else params_of(request)
 
 
-async def activate(session: ActiveSession, scope: Scope) -> None:
+async def activate(runtime: Runtime, session: Session, scope: Scope) -> None:
     """Create a session that was offered: one request does so, and others of the session wait, on any worker.
 
     Raises what refuses a new session; the next use tries again.
     """
-    ref = session.claims.ref
+    ref = session.ref
     try:
-        async with session.runtime.principals.beginning(ref):
-            if (claim := await _claim(session)) is not None:
-                await _activate_claimed(session, claim, scope)
+        async with runtime.principals.beginning(ref):
+            if (claim := await _claim(runtime, session)) is not None:
+                await _activate_claimed(runtime, session, claim, scope)
     except DataTooLarge:
         raise refusal("data_full", ref=ref) from None
     except DataGone:
         raise SessionEnded(ref=ref) from None
 
 
-async def _activate_claimed(session: ActiveSession, claim: bytes, scope: Scope) -> None:
+async def _activate_claimed(runtime: Runtime, session: Session, claim: bytes, scope: Scope) -> None:
     try:
-        async with registered(session):
-            await _run_on_create(session, {}, scope)
-            if session.payload is None:
-                await session.keep(b"{}")
+        async with registered(runtime, session):
+            await _run_on_create(runtime, session, {}, scope)
+            if not session._has_begun:
+                await write_state(runtime, session, b"{}")
     except BaseException:
+        place = runtime.namespace_of(session._claims)
         with anyio.CancelScope(shield=True), suppress(StoreUnavailable, DataGone):
-            await session.runtime.store.compare_and_swap(session.namespace, STATE_KEY, claim, None)
+            await runtime.store.compare_and_swap(place, STATE_KEY, claim, None)
         raise
-    session.loaded_state = None  # which `on_create` has changed
+    session._state = State(session._state._stored, check=runtime.check_state)  # that of `on_create` is closed
 
 
-async def _claim(session: ActiveSession) -> bytes | None:
-    """Return what marks a session as this request's to begin, or None once another one has begun it."""
-    store, clock, pause = session.runtime.store, session.runtime.clock, _PAUSE
+async def _claim(runtime: Runtime, session: Session) -> bytes | None:
+    """Mark a session as this request's to begin, and return the mark; None if another request has begun it."""
+    store, clock, pause, place = runtime.store, runtime.clock, _PAUSE, runtime.namespace_of(session._claims)
     while True:
-        stored = await store.read(session.namespace, STATE_KEY)
-        session.take(stored)
-        if session.has_begun:
+        stored = await store.read(place, STATE_KEY)
+        set_stored(runtime, session, stored)
+        if session._has_begun:
             return None
         if stored is None or not clock() < int(stored) + LEASE:
             claim = b"%d" % clock()
-            if await store.compare_and_swap(session.namespace, STATE_KEY, stored, claim):
+            if await store.compare_and_swap(place, STATE_KEY, stored, claim):
                 return claim
         else:
             await _sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)  # `on_create` may hang there until its lease is over
 
 
-async def fork(request: Request, traits: Traits, parent: ActiveSession) -> ActiveSession:
+async def fork(request: Request, traits: Traits, parent: Session) -> Session:
     """Create a session for the caller of a live one, with a copy of its state and data; see `mint_for`.
 
     It ends alone, but expires no later than its parent: forking must not prolong what a stolen id is worth.
     """
-    runtime, origin, params = parent.runtime, parent.claims, params_of(request)
+    runtime, origin, params = request.runtime, parent._claims, params_of(request)
     session = new_session(request, traits, origin.kind, expires_at=origin.expires_at)
-    async with registered(session):
+    async with registered(runtime, session):
         session.state.update(parent.state)
         try:
-            await runtime.store.copy(parent.namespace, session.namespace)
+            await runtime.store.copy(runtime.namespace_of(origin), runtime.namespace_of(session._claims))
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=origin.ref) from None
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
         (status,) = await runtime.store.statuses((origin,))  # which no store answers from its memory
         if status is not LIVE:
             raise refusal_for_status(status, origin)
-        await _run_on_create(session, params, request.scope)
+        await _run_on_create(runtime, session, params, request.scope)
     if request.telemetry is not None:
-        request.telemetry.name_session(session.claims.ref)
+        request.telemetry.name_session(session.ref)
     return session
 
 
 @asynccontextmanager
-async def registered(session: ActiveSession, *, has_token: bool = True) -> AsyncIterator[None]:
+async def registered(runtime: Runtime, session: Session, *, has_token: bool = True) -> AsyncIterator[None]:
     """Let a new session be filled, and then announce it; if a step fails, everything stored so far is removed.
 
     Raises:
         Refusal: Its caller has too many.
     """
-    runtime = session.runtime
+    claims = session._claims
     if runtime.create_limit is not None:
-        runtime.create_limit.spend(session.claims.subject, now=runtime.clock())
-    start = runtime.telemetry.recorder().start(session.claims) if runtime.telemetry.is_recording() else None
+        runtime.create_limit.spend(claims.subject, now=runtime.clock())
+    start = runtime.telemetry.recorder().start(claims) if runtime.telemetry.is_recording() else None
     if start is not None:
-        session.claims = msgspec.structs.replace(session.claims, trace=start.trace)
-    claims = session.claims
-    if has_token and not session.token:  # one that was offered has its token
-        session.token = runtime.tokens.mint(session.ring, claims)
+        session._claims = claims = msgspec.structs.replace(claims, trace=start.trace)
+    if has_token and not session._token:  # one that was offered has its token
+        session._token = runtime.tokens.mint(session._ring, claims)
     try:
-        await _register(session)
+        await _register(runtime, session)
         try:
             yield
         except BaseException:
@@ -226,7 +237,7 @@ async def registered(session: ActiveSession, *, has_token: bool = True) -> Async
 
 def new_session(
     request: Request, traits: Traits, kind: Kind, *, lifetime: float | None = None, expires_at: int | None = None
-) -> ActiveSession:
+) -> Session:
     """Return a new session for the caller of a request, which is not stored yet.
 
     Raises:
@@ -253,58 +264,57 @@ def new_session(
         client=_client_of(request),
         boot=None if traits.carries_state else runtime.boot(),  # its state may be in this process
     )
-    ends_at = end_of(claims, runtime, int(now))
-    return ActiveSession(
-        *("", claims, ring, runtime, principal, None, ends_at, now + RECHECK_AFTER), carries_state=traits.carries_state
-    )
+    session = make_session(runtime, claims, principal, ring, now=now, ends_at=end_of(claims, runtime, int(now)))
+    session._carries_state = traits.carries_state
+    return session
 
 
 def _client_of(request: Request) -> str | None:
     client = None if request.message is None else client_of(request.message)
     if client is None and request.session is not None:  # a session of `initialize` knows it from there
-        client = request.session.claims.client
+        client = request.session.client
     return client
 
 
-async def _register(new: ActiveSession) -> None:
+async def _register(runtime: Runtime, new: Session) -> None:
     """Note a new session in the store. An untracked one begins without its answer, and may then be refused later."""
-    store, limits, principal = new.runtime.store, new.runtime.limits, new.principal
-    if not new.runtime.tracked:
+    store, limits, principal = runtime.store, runtime.limits, new.principal
+    if not runtime.tracked:
         with suppress(StoreUnavailable):
-            await store.register_at_epoch(new.claims)
+            await store.register_at_epoch(new._claims)
         return
-    hashes = None if principal is None else new.ring.signing.component_hashes(principal)
+    hashes = None if principal is None else new._ring.signing.component_hashes(principal)
     max_sessions = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
-    seen_at = floor_ms(new.runtime.clock())  # it may be offered long before
-    record = replace(Record.of(new.claims, hashes), seen_at=seen_at)
+    seen_at = floor_ms(runtime.clock())  # it may be offered long before
+    record = replace(Record.of(new._claims, hashes), seen_at=seen_at)
     try:
         await store.register(record, max_sessions=max_sessions)
     except StoreFull:
         raise
     except (StoreUnavailable, anyio.get_cancelled_exc_class()):  # nobody knows whether the store has it
-        await _take_back(new, record)
+        await _take_back(runtime, record, may_begin_later=new._is_offered)
         raise
 
 
-async def _take_back(new: ActiveSession, record: Record) -> None:
-    """Leave no record of a session that does not begin. An offered one may begin later, so it is not ended."""
-    if not new.is_offered:
-        new.runtime.terminator.withdraw(record)
+async def _take_back(runtime: Runtime, record: Record, *, may_begin_later: bool) -> None:
+    """Leave no record of a session that was not created. An offered one may be created later, so it is not ended."""
+    if not may_begin_later:
+        runtime.terminator.withdraw(record)
         return
     with anyio.CancelScope(shield=True), suppress(StoreUnavailable):
-        await new.runtime.store.purge(record.ref)
+        await runtime.store.purge(record.ref)
 
 
-async def _run_on_create(new: ActiveSession, params: dict[str, Any], scope: Scope) -> None:
-    """Let the application fill a new session; where its client carries no state, that is kept."""
-    on_create, ref = new.runtime.on_create, new.claims.ref
+async def _run_on_create(runtime: Runtime, new: Session, params: dict[str, Any], scope: Scope) -> None:
+    """Let the application fill a new session, and store its state if its client carries none."""
+    on_create, ref = runtime.on_create, new.ref
     if on_create is None:
         return
     try:
         with hook(ref):
-            await finish(on_create(new.session, params, scope))
-        if not new.carries_state:
-            await new.save()
+            await finish(on_create(new, params, scope))
+        if not new._carries_state:
+            await store_state(runtime, new)
     except Refusal:
         raise
     except Exception as error:

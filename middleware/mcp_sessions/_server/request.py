@@ -24,7 +24,6 @@ from .._refusals import refusal as refusal_for
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
 from ..telemetry._core import call_observer
-from .active import ActiveSession
 from .answers import NULL_ID, preflight, respond, send_refusal, send_refusal_without_id
 from .body import replay
 from .context import Request, record_correlation
@@ -83,12 +82,12 @@ def concerns_session(dialects: Dialects, rules: Rules, message: Message) -> bool
     return is_required_by(rules.policy, message) or any(concerns(message) for concerns in dialects.concerns)
 
 
-async def open_sessions(request: Request, plan: Plan) -> ActiveSession | None:
+async def open_sessions(request: Request, plan: Plan) -> Session | None:
     """Open what identifies the request's session, and then check what stands beside it, which only its owner learns."""
     opened = [
         await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
     ]
-    request.beside = tuple(session.claims for session in opened[1:] if session is not None)
+    request.beside = tuple(session._claims for session in opened[1:] if session is not None)
     return opened[0]
 
 
@@ -135,7 +134,7 @@ async def reply(request: Request, message: Message, answers: Answers) -> None:
         refused = refusal.with_traceback(None)
     if refused is not None:
         if request.session is not None and refused.ref is None:
-            refused.ref = request.session.claims.ref
+            refused.ref = request.session.ref
         await send_refusal(request, refused)
         return
     members = {"resultType": "complete", **result} if request.headers.is_modern else result
@@ -155,12 +154,12 @@ async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Di
     else:
         response = response_for(request, message, plan, dialects)
         if request.session is not None and request.attaches:
-            attached = request.session.session
-            request.session.answered = message.kind is not REQUEST
+            attached = request.session
+            attached._answered = message.kind is not REQUEST
             if (listen := request.runtime.telemetry.listen) is not None:
                 call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
         if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
-            ref = None if request.session is None else request.session.claims.ref
+            ref = None if request.session is None else request.session.ref
             request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
         await prepare_message(request, message, attached, dialects)
     shown = shown_variable.set(_expose_session(request, message, attached, dialects))
@@ -170,7 +169,7 @@ async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Di
         set_scope_session(request.scope, None)  # what handles the error has no session
         if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
             raise
-        error.ref = error.ref or (None if request.session is None else request.session.claims.ref)
+        error.ref = error.ref or (None if request.session is None else request.session.ref)
         await response.refuse(error)
     finally:
         shown_variable.reset(shown)
@@ -243,9 +242,9 @@ def response_for(request: Request, message: Message, plan: Plan, dialects: Diale
         caller_scope=caller_scope,
     )
     if session is not None:
-        response.request = StreamRequest(session.claims, message.id, message.label, request.server_id, session=session)
+        response.request = StreamRequest(session._claims, message.id, message.label, request.server_id, session=session)
         response.request.beside = request.beside
-        response.recheck_at = session.recheck_at
+        response.recheck_at = session._recheck_at
     return response
 
 
@@ -281,7 +280,7 @@ def _missing_session(request: Request, message: Message | None, dialects: Dialec
 def _recorded(request: Request, message: Message, plan: Plan, refused: Refusal | None) -> Iterator[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
     is_forwarded = refused is None and plan.answers is None
-    claims = None if request.session is None else request.session.claims
+    claims = None if request.session is None else request.session._claims
     if refused is not None:
         claims = refused_claims(request, refused, *(credential.id for credential in plan.credentials))
     server_id = request.server_id if claims is None and request.upstream_id is None else None

@@ -25,8 +25,8 @@ from .early_end import EndableResponse
 from .event_ids import EventSigner, can_sign, of_any_length, refuse_compressed, signer_for
 
 if TYPE_CHECKING:
+    from .._session.session import Session
     from ..telemetry._outcome import RequestTelemetry
-    from .active import ActiveSession
     from .resumption import StreamRequest
 
 MAX_OBSERVED_BYTES: Final = 1 << 20  # of one message that telemetry reads: an error has no more
@@ -56,7 +56,7 @@ class Response(EndableResponse, eq=False):
     body: JSONBody | EventBody | OpaqueBody | None = None  # chosen at the start
     extra_headers: tuple[Header, ...] = ()  # what names a new session
     session_id: str | None = None  # that the headers name
-    new_session: ActiveSession | None = None  # that the headers name, if it was created with the answer
+    new_session: Session | None = None  # that the headers name, if it was created with the answer
 
     async def send(self, event: ASGIMessage) -> None:
         """Take one event of the application."""
@@ -170,7 +170,7 @@ class Response(EndableResponse, eq=False):
         await self.pass_on(*pending)
 
 
-def close_session(response: Response | None, session: ActiveSession | None) -> None:
+def close_session(response: Response | None, session: Session | None) -> None:
     """Close a session after its response, unless the answer can still come in a resumed stream."""
     body = None
     if response is not None:
@@ -179,7 +179,7 @@ def close_session(response: Response | None, session: ActiveSession | None) -> N
     if isinstance(body, EventBody) and response is not None and response.request is not None:
         body.close(response.request)
     elif session is not None:
-        session.close()
+        session._state._close()
 
 
 class OpaqueBody(RedactedRepr, msgspec.Struct, eq=False):
@@ -301,4 +301,4 @@ class EventBody(RedactedRepr, msgspec.Struct, eq=False):
             request.rewrites = tuple(change for change in self.response.rewrites if change.is_repeatable)
             self.response.ctx.runtime.calls.keep(request, request.session, self.response.last_text)
         elif request.session is not None:
-            request.session.close()
+            request.session._state._close()

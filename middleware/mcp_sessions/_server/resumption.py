@@ -26,6 +26,7 @@ from anyio.lowlevel import checkpoint
 from .._errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import Claims, RedactedRepr
+from .._session.session import Session
 from ..stores._base import LIVE, SessionStatus, Store
 from .background import start
 
@@ -159,15 +160,6 @@ def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound
 # --- resumption ---
 
 
-class ResumableSession(Protocol):
-    """The session of a call, whose state stays open until the answer has left."""
-
-    ended_by_own_request: bool
-    answered: bool
-
-    def close(self) -> None: ...
-
-
 class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
@@ -177,7 +169,7 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     server_id: str | None = None  # of the wrapped server's transport session that it came by
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
     checks: int = 0  # how often the store had been asked about calls before this one began
-    session: ResumableSession | None = None  # that it is in, while its answer may still come
+    session: Session | None = None  # that it is in, while its answer may still come
     rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
     beside: tuple[Claims, ...] = ()  # sessions that it carried besides
     call: bytes = b""  # by which its event ids name it, once one has left
@@ -190,12 +182,12 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     @property
     def ended_its_session(self) -> bool:
         """Whether it has itself ended the session that it is in, and goes on all the same."""
-        return self.session is not None and self.session.ended_by_own_request
+        return self.session is not None and self.session._ended_by_own_request
 
     def mark_answered(self) -> None:
         """Note that the application has sent its last word: what begins from now on is no part of the request."""
         if self.session is not None:
-            self.session.answered = True
+            self.session._answered = True
 
     def is_answered_by(self, last: bytes) -> bool:
         """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
@@ -210,7 +202,7 @@ class ResumableCalls:
     def __init__(self, *, max_calls: int = MAX_CALLS) -> None:
         self._max_calls = max_calls
         self._by_name = WeakValueDictionary[bytes, StreamRequest]()
-        self._calls: OrderedDict[StreamRequest, ResumableSession] = OrderedDict()
+        self._calls: OrderedDict[StreamRequest, Session] = OrderedDict()
 
     def name(self, request: StreamRequest) -> bytes:
         """Return the name by which event ids lead to a request; any other process takes it for unknown."""
@@ -222,12 +214,12 @@ class ResumableCalls:
     def find(self, call: bytes) -> StreamRequest | None:
         return self._by_name.get(call)
 
-    def keep(self, request: StreamRequest, session: ResumableSession, last: bytes) -> None:
+    def keep(self, request: StreamRequest, session: Session, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
         self._calls[request] = session
         if request.is_answered_by(last):
-            session.close()
+            session._state._close()
         if len(self._calls) > self._max_calls:
             oldest, its_session = self._calls.popitem(last=False)
-            its_session.close()
+            its_session._state._close()
             oldest.session, oldest.rewrites = None, ()

@@ -17,9 +17,11 @@ import anyio
 from starlette.types import ASGIApp
 
 from .. import stores
+from .._errors import StateTooLarge
 from .._protocol.labels import correlation_sources
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
+from .._tokens import seal
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
     from .background import Background
 
+# Where the store has what the client of a session states that it can do; `session.data` has no such name.
+CAPABILITIES_KEY: Final = "\0client_capabilities"
 _PROCESS: Final = secrets.token_bytes(16)
 
 
@@ -171,6 +175,24 @@ class Runtime:
         It is the same for all middlewares that were given the same store.
         """
         return None if self._memory is None else f"{self._memory}{os.getpid():08x}"
+
+    def check_state(self, payload: bytes) -> None:
+        """Check that the JSON of a state is small enough to be sealed, or raise `StateTooLarge`."""
+        size, limit = seal.sealed_size(len(payload)), self.limits.state_bytes
+        if size > limit:
+            raise StateTooLarge(size, limit)
+
+    async def client_capabilities(self, claims: Claims) -> bytes | None:
+        """Return what the client of a session states that it can do, a JSON object, or None."""
+        return await self.store.read(self.namespace_of(claims), CAPABILITIES_KEY)
+
+    async def end_session(self, claims: Claims, reason: str) -> None:
+        """End a session on every worker, or raise `StoreUnavailable`."""
+        await self.terminator.end(claims, reason)
+
+    def namespace_of(self, claims: Claims) -> Namespace:
+        """Return the place of a session in the store."""
+        return self.namespace(claims.ref, claims.expires_at, claims.subject)
 
     def namespace(self, ref: str, expires_at: int, subject: str | None = None) -> Namespace:
         """Return a session's place in the store."""

@@ -1,4 +1,4 @@
-"""Opening the sessions that a request names; `active` writes them back and ends them, `minting` makes new ones.
+"""Sessions between a request and the store: opened, read and written back. `minting` creates new ones.
 
 A session of the draft comes from its token and the state that its client carries; the store is asked for its status
 alone. For header and cookie sessions, whose clients carry none, the store holds the state, too.
@@ -8,29 +8,44 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from .._errors import (
+    DataGone,
+    DataTooLarge,
+    PrincipalDataTooLarge,
     Refusal,
+    SessionEnded,
     SessionExpired,
     SessionNotFound,
     StateUnreadable,
     StoreUnavailable,
 )
-from .._session.claims import Claims, Kind
+from .._protocol import metadata
+from .._refusals import refusal
+from .._session.claims import Claims, Kind, Principal
+from .._session.session import Session
+from .._session.state import State
 from .._tokens import seal
+from .._tokens.keys import KeyRing
 from ..stores._base import LIVE, SessionStatus
-from .active import ActiveSession, end_of
+from ..stores._threads import running_loop
 from .context import Request
-from .logs import log_extra
+from .logs import log_extra, warn_once
 from .resumption import refusal_for_status
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
+from .runtime import CAPABILITIES_KEY, Runtime
 
 RECHECK_AFTER: Final = 1.0  # seconds; for an answer later than this, the store is asked again
+# Where the store has the state of a session whose client carries none; `session.data` has no such name.
+STATE_KEY: Final = ""
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
+BEGUN_ELSEWHERE: Final = (
+    'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
+    "without session support in one process. Name a store that lasts and that all workers share, as in "
+    'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
+)
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -44,7 +59,7 @@ async def open_session(
     carries_state: bool = False,
     is_offered: bool = False,
     fail_open: bool = False,
-) -> ActiveSession:
+) -> Session:
     """Return the live session of a token; with `fail_open` also if the store does not answer.
 
     Args:
@@ -64,7 +79,7 @@ async def open_session(
     runtime, principal = request.runtime, request.principal
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), token, now=now, principal=principal, kind=kind)
-    claims, payload, last_seen = verified.claims, None, int(verified.claims.issued_at)
+    claims, carried, last_seen = verified.claims, None, int(verified.claims.issued_at)
     status = await checked_status(claims, runtime, is_offered=is_offered, fail_open=fail_open)
     if status is not LIVE:
         raise refusal_for_status(status, claims)
@@ -74,20 +89,40 @@ async def open_session(
         except StateUnreadable as error:
             error.ref = claims.ref
             raise
-        payload, last_seen = opened.payload, opened.last_seen
+        carried, last_seen = opened.payload, opened.last_seen
     if runtime.tracked or not carries_state:  # the record has when it was seen, if anything does
         last_seen = int(now)
-    ends_at, recheck_at = end_of(claims, runtime, last_seen), now + RECHECK_AFTER
+    ends_at = end_of(claims, runtime, last_seen)
     if not now < ends_at:
         raise SessionExpired(ref=claims.ref)
-    session = ActiveSession(
-        *(token, claims, verified.ring, runtime, principal, payload, ends_at, recheck_at, verified),
-        carries_state=carries_state,
-        is_offered=is_offered,
-    )
+    session = make_session(runtime, claims, principal, verified.ring, now=now, ends_at=ends_at, state=carried)
+    session._token, session._key = token, verified.key
+    session._carries_state, session._is_offered = carries_state, is_offered
     if not carries_state:
-        await session.load_state(fail_open=fail_open)
+        await load_stored(runtime, session, fail_open=fail_open)
     return session
+
+
+def make_session(
+    runtime: Runtime,
+    claims: Claims,
+    principal: Principal | None,
+    ring: KeyRing,
+    *,
+    now: float,
+    ends_at: int,
+    state: bytes | None = None,
+) -> Session:
+    """Return a session of a request, given the state that its client carries. Call it on the event loop."""
+    recheck_at, loop = now + RECHECK_AFTER, running_loop()
+    held = State(state, check=runtime.check_state)
+    return Session(runtime, claims, principal, ends_at, held, _ring=ring, _recheck_at=recheck_at, _loop=loop)
+
+
+def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
+    """Return the earlier of absolute and idle expiry, Unix seconds."""
+    idle, end = runtime.idle_timeout, claims.expires_at
+    return end if idle is None else min(last_seen + idle, end)
 
 
 async def checked_status(
@@ -118,3 +153,92 @@ def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Clai
             if claims.ref == refused.ref:  # a thief must not be recorded under the name of the owner's client
                 return msgspec.structs.replace(claims, client=None) if refused.reason == "token_principal" else claims
     return None
+
+
+# --- what the store has of a session ---
+
+
+async def load_stored(runtime: Runtime, session: Session, *, fail_open: bool) -> None:
+    """Read the state of a session whose client carries none; with `fail_open` the request goes on without it."""
+    claims = session._claims
+    if claims.boot != runtime.boot():
+        warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
+        raise SessionNotFound("begun_in_another_process", ref=claims.ref)
+    try:
+        stored = await runtime.store.read(runtime.namespace_of(claims), STATE_KEY)
+    except StoreUnavailable as error:
+        if not fail_open:
+            error.ref = claims.ref
+            raise
+        session._state._fault = error.reason
+        text = "session %s continues without its state: store unavailable (%s)"
+        _log.warning(text, claims.ref, error.reason, extra=log_extra(claims.ref))
+    else:
+        set_stored(runtime, session, stored)
+
+
+def set_stored(runtime: Runtime, session: Session, stored: bytes | None) -> None:
+    """Give a session the state that the store has, after the trace of an offered session, which its token lacks."""
+    if session._is_offered and stored is not None:
+        trace, brace, rest = stored.partition(b"{")
+        stored = brace + rest or None  # else another request is about to begin the session
+        if stored is not None and trace:
+            session._claims = msgspec.structs.replace(session._claims, trace=trace.decode("ascii"))
+    session._state = State(stored, check=runtime.check_state)
+
+
+async def store_state(runtime: Runtime, session: Session) -> None:
+    """Close the state of a session whose client carries none, and store it if it changed."""
+    session._state._close()
+    changed = session._state._changed()
+    if changed is not None and not session._ended_by_own_request:  # an ended session has nothing to keep
+        await write_state(runtime, session, changed)
+
+
+async def write_state(runtime: Runtime, session: Session, state: bytes) -> None:
+    """Store a state, a JSON object, where `load_stored` reads it."""
+    trace = session._claims.trace if session._is_offered else None
+    value = (trace or "").encode("ascii") + state
+    await runtime.store.write(runtime.namespace_of(session._claims), STATE_KEY, value)
+    session._state._stored = state
+
+
+async def store_capabilities(runtime: Runtime, session: Session, value: bytes) -> None:
+    """Store what the client states that it can do, a JSON object, in place of what it stated before."""
+    claims = session._claims
+    check_capabilities(value, claims.ref)
+    try:
+        await runtime.store.write(runtime.namespace_of(claims), CAPABILITIES_KEY, value)
+    except PrincipalDataTooLarge:
+        raise refusal("data_full", ref=claims.ref) from None
+    except DataTooLarge:
+        raise refusal("capabilities_too_large", ref=claims.ref) from None
+    except DataGone:
+        raise SessionEnded(ref=claims.ref) from None
+
+
+def check_capabilities(value: bytes, ref: str | None = None) -> None:
+    """Check that the capabilities of a client may be kept for a session, or refuse with `capabilities_too_large`."""
+    if not len(value) <= MAX_CAPABILITIES_BYTES:
+        raise refusal("capabilities_too_large", ref=ref)
+
+
+# --- what its client gets ---
+
+
+def encode_metadata(runtime: Runtime, session: Session) -> bytes:
+    """Return the JSON of the metadata of a session as it stands now, with its state if that changed.
+
+    Raises:
+        StateNotJSON: A nested value of the state has no JSON form.
+        StateTooLarge: A nested value of the state grew past the limit.
+    """
+    claims, state = session._claims, session._state
+    changed = state._changed()
+    carries_last_seen = runtime.idle_timeout is not None and not runtime.tracked
+    if changed is None and not carries_last_seen:
+        return metadata.metadata(session._token, session._ends_at)
+    now = int(runtime.clock())
+    payload = (state._stored or b"{}") if changed is None else changed
+    sealed = seal.seal(session._ring.signing, payload, claims, last_seen=now)
+    return metadata.metadata(session._token, end_of(claims, runtime, now), sealed)

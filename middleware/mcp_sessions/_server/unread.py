@@ -17,9 +17,9 @@ from .._dialects.base import Credential, Dialect, Dialects
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol.headers import LAST_EVENT_ID
 from .._session.claims import Claims
+from .._session.session import Session
 from .._tokens.event_ids import EventId
 from ..stores._base import LIVE
-from .active import ActiveSession
 from .answers import (
     may_delete,
     record_unparsed_refusal,
@@ -74,7 +74,7 @@ async def _answer(request: Request, dialects: Dialects) -> None:
         await refuse_unread(request, refused)
         return
     assert credential is not None
-    claims = _verified_claims(request, credential) if session is None else session.claims
+    claims = _verified_claims(request, credential) if session is None else session._claims
     is_recording = runtime.telemetry.is_recording()
     naming: AbstractContextManager[None] = nullcontext()
     if claims is not None and is_recording:
@@ -83,9 +83,9 @@ async def _answer(request: Request, dialects: Dialects) -> None:
         with naming:
             await _delete(request, session)
     elif session is not None and resumes:
-        await _resume(request, session.claims, dialects)
+        await _resume(request, session._claims, dialects)
     elif session is not None and request.upstream_id is not None:
-        await _listen(request, StreamRequest(session.claims, None, "GET", request.upstream_id))
+        await _listen(request, StreamRequest(session._claims, None, "GET", request.upstream_id))
     else:
         await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
@@ -103,9 +103,9 @@ def _verified_claims(request: Request, credential: Credential) -> Claims | None:
         return None
 
 
-async def _delete(request: Request, session: ActiveSession) -> None:
+async def _delete(request: Request, session: Session) -> None:
     # When the wrapped server is asked, it may end its calls itself, before the middleware ends them with an error.
-    with request.runtime.streams.ending(session.claims.ref):
+    with request.runtime.streams.ending(session.ref):
         # If the wrapped server no longer has its own session, it has nothing to end.
         if not await may_delete(request, frozenset() if request.upstream_id is None else frozenset({_GONE})):
             return

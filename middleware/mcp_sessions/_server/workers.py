@@ -32,7 +32,7 @@ _SETTINGS: Final[Mapping[tuple[object, str], str]] = {
 
 def workers() -> int:
     """Return how many worker processes there are, by the settings of the server below us on the stack."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
+    frame: FrameType | None = sys._getframe()  # `inspect.stack` reads the source of every frame
     while frame is not None:
         if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
             settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]

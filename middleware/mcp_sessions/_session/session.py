@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,29 +16,31 @@ from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
+from .._errors import StoreUnavailable
 from .claims import Claims, Correlation, Kind, Principal, RedactedRepr, utc
 from .data import Data
 from .state import State
 
 
-class OpenSession(Protocol):
-    """The open session of one request, which the server holds, as far as `Session` reads it."""
-
-    token: str
-    claims: Claims
-    principal: Principal | None
-    ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
+class SessionRuntime(Protocol):
+    """The middleware that a session is in, as far as `Session` asks it."""
 
     @property
-    def state(self) -> State: ...
+    def principal(self) -> Callable[[MutableMapping[str, Any]], Principal | None]:
+        """Return the caller of a request, given its ASGI scope."""
+        ...
 
-    def data(self) -> Data: ...
+    def data(self, ref: str, expires_at: int, subject: str | None, loop: Any) -> Data:
+        """Return the data of a session; threads wait for this event loop."""
+        ...
 
-    def is_handling(self, scope: MutableMapping[str, Any]) -> bool: ...
+    def client_capabilities(self, claims: Claims) -> Awaitable[bytes | None]:
+        """Return what the client of a session states that it can do, a JSON object, or None."""
+        ...
 
-    def capabilities(self) -> Awaitable[bytes | None]: ...
-
-    def end(self, reason: str) -> Awaitable[None]: ...
+    def end_session(self, claims: Claims, reason: str) -> Awaitable[None]:
+        """End a session, or raise `StoreUnavailable`."""
+        ...
 
 
 class Session(RedactedRepr, msgspec.Struct, eq=False):
@@ -48,63 +51,78 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
             None. Clients can send any name: never base access to data on it.
     """
 
-    _active: OpenSession
-    _ended: bool = False
-    _data: Data | None = None
+    # Members with an underscore are for the middleware. None refers back to the session: that would be a cycle.
+    _runtime: SessionRuntime
+    _claims: Claims  # verified
+    _principal: Principal | None  # the caller
+    _ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
+    _state: State
+    _token: str = ""  # the session id as the client holds it; empty until it is minted, and if the store remembers it
     correlation: Correlation | None = None
+    _data: Data | None = None  # once it is asked for
+    _loop: Any = None  # the event loop, for which threads of the application wait
+    _ring: Any = None  # the `KeyRing` that was valid when the request came
+    _key: Any = None  # the `Key` that verified the token; None for a new session
+    _recheck_at: float = 0  # when the store has to be asked again, as the session may have ended by then, Unix seconds
+    _carries_state: bool = False  # its client carries the state; the store has it otherwise
+    _is_offered: bool = False  # it was offered to a client, and is created at its first use
+    _ended: bool = False  # the store has confirmed the end
+    _ended_by_own_request: bool = False  # so the request goes on when its session ends
+    _answered: bool = False  # the application has sent the end of its response, or no response is expected
 
     @property
     def ref(self) -> str:
         """The session's public name: safe in logs and traces, worthless as a credential."""
-        return self._active.claims.ref
+        return self._claims.ref
 
     @property
     def kind(self) -> Kind:
         """What names it: `"session"` (the draft), `"transport"` (the header), `"cookie"`, `"field"` or `"beside"`
         (SEP-1364). Nothing names a `"principal"` one, which all conversations of its principal share.
         """
-        return self._active.claims.kind
+        return self._claims.kind
 
     @property
     def principal(self) -> Principal | None:
         """The principal that the session belongs to, or None for an anonymous one."""
-        return self._active.principal
+        return self._principal
 
     @property
     def client(self) -> str | None:
         """The name and version that the client reported when the session was created, or None."""
-        return self._active.claims.client
+        return self._claims.client
 
     @property
     def traceparent(self) -> str | None:
         """The W3C trace context of the session's start, for links from your own spans, or None."""
-        return self._active.claims.trace
+        return self._claims.trace
 
     @property
     def id(self) -> str:
         """The session id: a credential. Never log, trace or display it. Empty if its `kind` is `"principal"`."""
-        return self._active.token
+        return self._token
 
     @property
     def created_at(self) -> datetime:
         """When it was created, UTC."""
-        return utc(self._active.claims.issued_at)
+        return utc(self._claims.issued_at)
 
     @property
     def expires_at(self) -> datetime:
         """When it expires, UTC."""
-        return utc(self._active.ends_at)
+        return utc(self._ends_at)
 
     @property
     def state(self) -> State:
         """Data that the client carries; changes are written back with the response."""
-        return self._active.state
+        return self._state
 
     @property
     def data(self) -> Data:
         """Data that the server keeps, shared by all requests of the session on every worker; no change is lost."""
         if self._data is None:
-            self._data = self._active.data()
+            claims = self._claims
+            self._data = self._runtime.data(claims.ref, claims.expires_at, claims.subject, self._loop)
         return self._data
 
     async def client_capabilities(self) -> dict[str, Any] | None:
@@ -113,8 +131,8 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        kept = await self._active.capabilities()
-        return None if kept is None else msgspec.json.decode(kept, type=dict[str, Any])
+        stated = await self._runtime.client_capabilities(self._claims)
+        return None if stated is None else msgspec.json.decode(stated, type=dict[str, Any])
 
     async def end(self, reason: str = "ended") -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
@@ -130,9 +148,34 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         Raises:
             StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
-        if not self._ended:
-            await self._active.end(reason)
-            self._ended = True
+        if self._ended:
+            return
+        self._ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
+        try:
+            await self._runtime.end_session(self._claims, reason)
+        except StoreUnavailable:
+            self._ended_by_own_request = False
+            raise
+        self._ended = True
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether an offered session was used before; only then the store has a state for it, if an empty one."""
+        state = self._state
+        return not self._is_offered or state._stored is not None or state._fault is not None
+
+    def _is_handling(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether a request that its handlers make counts as a part of theirs.
+
+        Contexts leak: servers may start another user's request in the context of the one before it on a connection, and
+        tasks outlive the request that they come from. So this ends with the response, and at another caller.
+        """
+        if self._state._closed or self._answered:
+            return False
+        caller = None
+        with suppress(Exception):  # where `principal=` reads what a server puts on the scope, a handler's has none
+            caller = self._runtime.principal(scope)
+        return caller is None or caller == self._principal
 
     def __repr__(self) -> str:
         return f"<Session {self.ref}>"
@@ -197,7 +240,7 @@ def shown_around(scope: MutableMapping[str, Any]) -> Mapping[str, Any]:
     outer = framework_scope()
     shown = outer if outer is not None and "mcp_session" in outer else shown_variable.get()
     session: Session | None = shown.get("mcp_session")
-    is_inner = session is None or session._active.is_handling(scope)  # noqa: SLF001  # no part of the public class
+    is_inner = session is None or session._is_handling(scope)
     return shown if is_inner else {}
 
 

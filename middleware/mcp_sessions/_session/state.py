@@ -1,9 +1,9 @@
-"""`session.state`: decoded when it is first read, and compared with what came when the response leaves."""
+"""`session.state`: decoded when it is first read, and compared with what was stored when the response leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
@@ -20,21 +20,24 @@ class State(MutableMapping[str, Any]):
     not be lost belongs in `session.data`.
     """
 
-    __slots__ = ("_check", "_closed", "_received", "_values")
+    __slots__ = ("_check", "_closed", "_fault", "_stored", "_values")
 
-    def __init__(self, payload: bytes | None, *, check: Callable[[bytes], object]) -> None:
+    def __init__(self, stored: bytes | None, *, check: Callable[[bytes], object]) -> None:
         """Args:
-        payload: The JSON object that the request carried, or None.
-        check: Called with the JSON that would be kept; raises `StateTooLarge`.
+        stored: The JSON object that the client carried or that the store has, or None if there is none.
+        check: Called with the JSON that would be stored; raises `StateTooLarge`.
         """
-        self._received = payload
-        self._values: dict[str, Any] | None = None  # until it is read
+        self._stored = stored
+        self._fault: str | None = None  # why the store did not answer, so that nothing can be read
+        self._values: dict[str, Any] | None = None  # until they are read
         self._closed = False
         self._check = check
 
     def _load(self) -> dict[str, Any]:
+        if self._fault is not None:
+            raise StoreUnavailable(self._fault)
         if self._values is None:
-            self._values = _read(b"{}" if self._received is None else self._received)
+            self._values = _read(b"{}" if self._stored is None else self._stored)
         return self._values
 
     def __getitem__(self, key: str) -> Any:
@@ -69,42 +72,26 @@ class State(MutableMapping[str, Any]):
         """
         return Section(self, name)
 
+    # --- for the middleware ---
 
-class RequestState(State):
-    """The state of one request, as the middleware uses it: read once, and saved where it has changed."""
+    def _changed(self) -> bytes | None:
+        """Return the JSON object to store in place of the present one, or None if nothing changed.
 
-    __slots__ = ()
-
-    def finalize(self) -> bytes | None:
-        """Refuse further writes and return the JSON object to seal, or None where nothing changed.
-
-        A nested value that has no JSON form, or grew past the limit, raises `StateNotJSON` or `StateTooLarge`.
+        Raises:
+            StateNotJSON: A nested value has no JSON form.
+            StateTooLarge: A nested value grew past the limit.
         """
-        self.close()
         if self._values is None:
             return None
         payload = encode_state(self._values)
-        if payload == (self._received or b"{}"):
+        if payload == (self._stored or b"{}"):
             return None
         self._check(payload)
         return payload
 
-    def close(self) -> None:
-        """Refuse further writes: the response has left, or never will."""
+    def _close(self) -> None:
+        """Refuse further changes: the response has left, or never will."""
         self._closed = True
-
-
-class UnreadableState(RequestState):
-    """A state in a store that does not answer: reading or writing it raises `StoreUnavailable`."""
-
-    __slots__ = ("_reason",)
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(None, check=len)
-        self._reason = reason
-
-    def _load(self) -> NoReturn:
-        raise StoreUnavailable(self._reason)
 
 
 class Section(MutableMapping[str, Any]):

@@ -65,40 +65,36 @@ def session_for_test(
     now = int(time.time())
     of: dict[str, Any] = {"issuer": AUDIENCE, "audience": AUDIENCE, "jti": secrets.token_urlsafe(16), "client": "test"}
     claims = Claims(kind=SESSION, issued_at=now, expires_at=now + lifetime, **of)
-    session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
+    held = State(encode_state(dict(state or {})), check=len)
+    token = f"{claims.jti}-of-a-test"
+    session = Session(_NoServer(), claims, principal, claims.expires_at, held, token)
     for key, value in (data or {}).items():
         _step(partial(session.data.set, key, value))
-    token = shown_variable.set({"mcp_session": session})
+    shown = shown_variable.set({"mcp_session": session})
     try:
         yield session
     finally:
-        shown_variable.reset(token)
+        shown_variable.reset(shown)
 
 
-class _Opened(RedactedRepr):
-    """What a session is made of, as the server's own `OpenSession` is."""
+class _NoServer(RedactedRepr):
+    """Stands in for the middleware: a `SessionRuntime` with a store in memory."""
 
-    def __init__(self, claims: Claims, principal: Principal | None, state: State) -> None:
-        self.token = f"{claims.jti}-of-a-test"
-        self.claims = claims
-        self.principal = principal
-        self.ends_at = claims.expires_at
-        self.state = state
+    def __init__(self) -> None:
         self._store = MemoryStore()
 
-    def data(self) -> Data:
-        place = Namespace(self.claims.ref, self.claims.expires_at, max_bytes=1 << 20)
+    def data(self, ref: str, expires_at: int, _subject: str | None, _loop: Any) -> Data:
+        place = Namespace(ref, expires_at, max_bytes=1 << 20)
         return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16, blocking=_call_off_loop)
 
-    def is_handling(self, _scope: object) -> bool:
-        """A test handles one request, with all that comes of it."""
-        return True
+    def principal(self, _scope: object) -> None:
+        """No other caller: a test handles one request, with all that comes of it."""
 
-    async def capabilities(self) -> None:
+    async def client_capabilities(self, _claims: Claims) -> None:
         """No client has stated any."""
 
-    async def end(self, reason: str) -> None:
-        await self._store.revoke(Record.of(self.claims), reason=reason, lease=0)
+    async def end_session(self, claims: Claims, reason: str) -> None:
+        await self._store.revoke(Record.of(claims), reason=reason, lease=0)
 
 
 def _call_off_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
