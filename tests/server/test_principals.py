@@ -44,6 +44,7 @@ from mcp_sessions import (
     SessionCreated,
     SessionEvent,
     SessionUsed,
+    TransportSessions,
 )
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._refusals import REFUSALS
@@ -653,3 +654,14 @@ async def test_user_that_server_puts_on_scope_is_still_unseen() -> None:
     client = Client(sessions(authenticating), modern=False)
     answer = await client.send("initialize", INITIALIZE, (b"authorization", b"Bearer x"))
     assert b"mcp-session-id" not in answer.headers
+
+
+@pytest.mark.xfail(strict=True, reason="only what asks for a session says why there is none")
+async def test_refusal_of_page_of_another_site_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    options = {"transport": TransportSessions(principal=True), "principal": user_of, "require": "always"}
+    client = Client(sessions(Server(), **options), modern=False)
+    foreign = (b"origin", b"https://evil.example"), (b"host", b"localhost")
+    assert (await client.send("tools/call", {"name": "whoami"}, by("ann"), *foreign)).error["code"] == -31044
+    assert "a page of another site sent the request" in caplog.text
+    assert "X-Forwarded-Proto" in caplog.text
