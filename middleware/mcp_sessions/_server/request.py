@@ -27,7 +27,7 @@ from ..telemetry._core import call_observer
 from .answers import NULL_ID, preflight, respond, send_refusal, send_refusal_without_id
 from .body import replay
 from .context import Request, record_correlation
-from .current import MISSING_SESSION_KEY, MissingSession
+from .current import MISSING_SESSION_KEY, MissingSession, explain
 from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide, is_required_by
 from .event_ids import signing_send
 from .response import Response, Rewrite, close_session
@@ -70,7 +70,7 @@ async def handle_post(request: Request, dialects: Dialects, rules: Rules) -> Non
     is_recording = request.runtime.telemetry.is_recording()
     with _recorded(request, message, plan, refused) if is_recording else nullcontext():
         if refused is not None:
-            await refuse(request, plan, refused)
+            await refuse(request, plan, refused, dialects)
         elif plan.answers is not None:
             await reply(request, message, plan.answers)
         else:
@@ -116,9 +116,11 @@ async def handle_unparsed(
         await forward(request)
 
 
-async def refuse(request: Request, plan: Plan, refusal: Refusal) -> None:
+async def refuse(request: Request, plan: Plan, refusal: Refusal, dialects: Dialects) -> None:
     """Answer a message with the error that its session, or the lack of one, deserves."""
     if await preflight(request, request.admitting_statuses):
+        if refusal.code == SessionRequired.code and not request.is_own_page:  # which neither of them sees
+            explain({MISSING_SESSION_KEY: _missing_session(request, request.message, dialects)})
         own = plan.credentials[0].dialect if plan.credentials else None
         await send_refusal(request, refusal, None if own is None else await own.refuse(request, refusal))
 
