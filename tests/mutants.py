@@ -151,8 +151,13 @@ MUTANTS: Final = {
     "key-published": Mutant(PLACEHOLDERS, "known in lowered for", "known == '' for", PLACEHOLDER_TESTS),
     "key-words": Mutant(PLACEHOLDERS, "steps=(0,)) < _MIN_REST:", "steps=(0,)) < 0:", PLACEHOLDER_TESTS),
     "key-sequence": Mutant(
-        PLACEHOLDERS, "steps=(-1, 0, 1)) < _MIN_UNORDERED", "steps=()) < _MIN_UNORDERED", PLACEHOLDER_TESTS
+        PLACEHOLDERS, "_without_runs(text, steps=(-1, 0, 1))", "_without_runs(text, steps=())", PLACEHOLDER_TESTS
     ),
+    "key-encoded": Mutant(PLACEHOLDERS, "    if _is_simple(_decoded(text)):", "    if False:", PLACEHOLDER_TESTS),
+    "key-appearance": Mutant(
+        PLACEHOLDERS, 'normalize("NFKC", text) if category(one) != "Cf"', "text", PLACEHOLDER_TESTS
+    ),
+    "key-mark": Mutant(KEYS, '.strip("\\ufeff")', "", PLACEHOLDER_TESTS),
     "key-location": Mutant(
         "_tokens/keyfile.py", "if location is None:", "if location is None or above:", PLACEHOLDER_TESTS
     ),

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import os
+import random
 import re
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -219,12 +221,15 @@ UNRESOLVED: Final = (
     *("ENC[AES256_GCM,data:abcd1234abcdef,iv:xx,tag:yy]", 'os.environ["MCP_SESSIONS_KEYS_FOR_PRO"]'),
     *("MCP_SESSIONS_KEYS=file:/run/secrets/key1", "MCP_SESSIONS_KEYS=kT9xQ2mP7vLs4RbW8nYc1JdF6gHa3EuZo5i"),
     *("ｆｉｌｅ:/run/secrets/mcp-sessions-keyfile", "fi\u200ble:/run/secrets/mcp-sessions-keyfile"),
+    *("\u2060env:MCP_SESSIONS_KEYS_FOR_PRODUCTION_1", "ｅｎｖ:MCP_SESSIONS_KEYS_FOR_PRODUCTION_1"),
     *("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),
-    *("base64:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY",),
+    *(
+        "base64:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY",
+        "3031323334353637383961626364656630313233343536373839616263646566",
+    ),
 )
 
 
-@pytest.mark.xfail(strict=True, reason="such a value is taken for a secret")
 @pytest.mark.parametrize("text", UNRESOLVED)
 def test_a_reference_or_sequence_is_never_a_secret(text: str) -> None:
     message = refusal(key_source, text)
@@ -232,7 +237,6 @@ def test_a_reference_or_sequence_is_never_a_secret(text: str) -> None:
     assert text not in message
 
 
-@pytest.mark.xfail(strict=True, reason="a mark in a variable is a part of the key")
 @pytest.mark.parametrize("arrival", ["a variable", "a file", "a value", "second in a file", "a place"])
 def test_a_byte_order_mark_is_no_part_of_a_key(arrival: str, tmp_path: Path) -> None:
     """Wherever it is: an editor writes it, and a shell reads it with the rest."""
@@ -245,7 +249,6 @@ def test_a_byte_order_mark_is_no_part_of_a_key(arrival: str, tmp_path: Path) -> 
     assert kids(option, HELD=held) == repr(KeyRing([NEW, OLD] if arrival == "second in a file" else [OLD]))
 
 
-@pytest.mark.xfail(strict=True, reason="the error speaks of something else")
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
@@ -317,6 +320,17 @@ def test_random_secrets_are_accepted(seed: bytes) -> None:
     assert KeyRing(["a passphrase of several words that nobody knows"]).signing.algorithm == "HS256"
 
 
+PRINTED: Final = string.ascii_letters + string.digits + string.punctuation
+GENERATORS: Final[dict[str, Callable[[random.Random], str]]] = {
+    "base64": lambda chance: base64.b64encode(chance.randbytes(48)).decode(),
+    "base64url": lambda chance: base64.urlsafe_b64encode(chance.randbytes(32)).decode(),
+    "base85": lambda chance: base64.b85encode(chance.randbytes(32)).decode(),
+    "ascii85": lambda chance: base64.a85encode(chance.randbytes(32)).decode(),
+    "Django": lambda chance: "".join(chance.choices("abcdefghijklmnopqrstuvwxyz0123456789!@#$%^&*(-_=+)", k=50)),
+    "Laravel": lambda chance: f"base64:{base64.b64encode(chance.randbytes(32)).decode()}",
+    "punctuation": lambda chance: "".join(chance.choices(PRINTED, k=40)),
+    "of an inspector": lambda chance: "".join(chance.choices(PRINTED, k=16)),
+}
 OFTEN: Final = {  # what the rules of before took for templates and places, once in some hundreds
     "e&g8v83b$(3)z^q=r8&ul6q^t85kxf5xzbot^vn(0v5hw-sev#",
     "<_@yq(j#*g}((WA2g.+SZFtZ`)?|o:JU^}xkxtv>",
@@ -327,9 +341,16 @@ OFTEN: Final = {  # what the rules of before took for templates and places, once
 }
 
 
-@pytest.mark.xfail(strict=True, reason="some punctuation is taken for a template or a place")
 def test_keys_that_look_a_little_like_templates_are_accepted() -> None:
     assert [text for text in sorted(OFTEN) if form_of(text) is not None] == []
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(200_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("generate", GENERATORS.values(), ids=GENERATORS)
+def test_no_random_key_has_the_form_of_a_placeholder(generate: Callable[[random.Random], str], count: int) -> None:
+    """The rules of before refused one in some hundreds."""
+    chance = random.Random(20)
+    assert [text for text in (generate(chance) for _ in range(count)) if form_of(text) is not None] == []
 
 
 def test_what_the_pages_show_is_no_usable_secret() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from .._errors import ConfigurationError
 from .._files import read_private, require_posix
-from .keys import REMEDY, KeyRing
+from .keys import REMEDY, KeyRing, bare
 
 Keys = None | str | bytes | Sequence[str | bytes] | KeyRing
 KeySource = Callable[[float], KeyRing]
@@ -65,12 +65,14 @@ _LOCATION: Final = re.compile(r"(env|file)\s*:(.*)", re.IGNORECASE | re.DOTALL)
 
 def _parts(item: str | bytes, place: str, above: tuple[str, ...] = ()) -> Iterator[_Part]:
     """Yield the parts of an item; one that names a variable leads to what that holds, which may name others in turn."""
-    location = _LOCATION.fullmatch(item.strip()) if isinstance(item, str) else None
+    location = _LOCATION.fullmatch(bare(item)) if isinstance(item, str) else None
     if location is None:
         yield place, [item]
         return
     kind, name = location[1].lower(), location[2].strip()
     place = f'keys="{kind}:{name}"'
+    if not name:
+        raise ConfigurationError(f"{place} names no {'file' if kind == 'file' else 'variable'}; {REMEDY}")
     if kind == "file":
         require_posix(place, 'use keys="env:NAME"')
         yield place, Path(name)
@@ -105,7 +107,7 @@ def _split(text: str) -> list[str | bytes]:
 
 
 def _lines(text: str) -> list[str | bytes]:
-    lines = (line.strip() for line in text.splitlines())
+    lines = (bare(line) for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 

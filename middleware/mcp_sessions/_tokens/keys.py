@@ -222,7 +222,7 @@ def _key(place: str, secret: str | bytes) -> Key:
     if not isinstance(secret, (str, bytes)):
         raise ConfigurationError(f"{place} is neither str nor bytes; {REMEDY}")
     try:
-        material = secret.strip().encode("utf-8") if isinstance(secret, str) else secret
+        material = bare(secret).encode("utf-8") if isinstance(secret, str) else secret
     except UnicodeEncodeError:
         raise ConfigurationError(f"{place} is not text that UTF-8 can hold; {REMEDY}") from None
     if b"-----BEGIN" in material or b"-----END" in material:
@@ -231,6 +231,11 @@ def _key(place: str, secret: str | bytes) -> Key:
     signing = _derive("HS256", material, "signing")
     kid = base64url(_derive("HS256", material, "kid")[:6])
     return _full_key(kid, "HS256", material, signing=signing, verifying=signing)
+
+
+def bare(text: str) -> str:
+    """Return a text without white space and byte order marks around it, which editors and shells add."""
+    return text.strip().strip("\ufeff").strip()
 
 
 def _check_secret(place: str, secret: bytes) -> None:

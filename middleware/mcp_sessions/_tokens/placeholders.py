@@ -1,49 +1,63 @@
 """Texts that only stand for a secret: anyone could write them, and so sign with them.
 
 A table of forms, a list of published keys, and a count of what is left of a text without common words and sequences.
-No form matches a random secret, in bytes, hexadecimal digits or base64, more often than once in a million.
+A form is that of a whole text, or has a name, a word or a space that random characters rarely make: each of the usual
+generators (hexadecimal digits, base64, base85, letters, digits and punctuation) meets one less than once in a million.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
+from unicodedata import category, normalize
 
 PLACE: Final = "the name or the place of a secret"
 PUBLISHED: Final = "a published key, which everyone knows"
 
-_ONE_CASE: Final = r"(?:[a-z][a-z _-]{5,}|[A-Z][A-Z _-]{5,})"
+_NAME: Final = r"(?:[A-Z][A-Z0-9_]{7,}|[a-z][a-z0-9_.-]{7,})"  # within other text
+_WHOLE: Final = r"(?:[A-Z_][A-Z0-9_. -]*|[a-z_.][a-z0-9_. -]*|[A-Za-z][\w.,-]*(?: [\w.,-]+)+)"  # all there is
 _FORMS: Final[Mapping[str, tuple[str, ...]]] = {
-    PLACE: (
-        r"(?i)^\W*(env|file)\s*:",
-        r"(?i)^\W*[a-z][a-z0-9+.-]*://",
-        r"(?i)^\W*(arn|op|vault|ssm|sops|ref|secretsmanager):|^@Microsoft\.KeyVault|^!(vault|ref|sub)\b",
-        r"^\W*/(run|etc|var|home|root|opt|mnt|srv|usr|tmp|app|data|vault|secrets?)/|^(~|\.\.?)/",
-        r"^[A-Z][A-Z0-9]*(_[A-Z0-9]+){2,}$",  # of a variable
-    ),
-    "a template that nothing has filled in": (
-        r"\$\{\w+([:?+=-][^}]*)?\}|^\$\{.*\}$|^\$[A-Za-z_]\w*$",
-        r"\$\(\w+( [^)]*)?\)|^\$\(.*\)$|^`.*`$",
-        r"\{\{.*\}\}|\{%.*%\}|<%.*%>|\(\([\w./-]{3,}\)\)|#\{\w+\}|%\(\w+\)s",
-        rf"^<.*>$|<{_ONE_CASE}>",
-        r"^%[^%]*%$|%[A-Z_]{4,}%|^__\w+__$|^@+[\w.-]+@+$|^\[.*\]$|^\{[^\"']*\}$",
-    ),
-    "a placeholder": (
-        r"(?i)change[\W_]*(me|it|this|that|the|your|in|before|for)|(?<![a-z])chang(e|ed|ing)(?![a-z])",
-        r"(?i)replace[\W_]*(me|it|this|that|the|your|with|by|in)|(?<![a-z])(replace|insert|modify)(?![a-z])",
-        r"(?i)(?<![a-z])(put|enter|paste|fill|set|use|type|generate|add|provide)[\W_]+(in[\W_]+)?(an?|the|your|here)[\W_]",
-        r"(?i)(?<![a-z])your[\W_]*([a-z0-9]+[\W_]*){0,5}(secret|keys?|token|password|value)(?![a-z])",
-        r"(?i)placeholder|insecure|do[\W_]*not[\W_]*use|not[\W_]*so[\W_]*secret|to[\W_]*be[\W_]*(modified|replaced|set)",
-        r"(?i)x{6,}|(?<![a-z0-9])x{4,}(?![a-z0-9])|(?<![a-z])(todo|fixme|redacted)(?![a-z])",
-    ),
     PUBLISHED: (
         r"a-(valid-)?string-secret",  # jwt.io, as are "your-256-bit-secret" and so on
         r"(?i)keyboard\s*cat",  # Express
         r"(?i)some[\W_]*random[\W_]*(string|key|secret|value)",  # Laravel
         r"^={8,}",  # Spring
         r"(?i)^(0x)?000102030405060708090a0b",  # test vectors
+    ),
+    "a placeholder": (
+        r"(?i)change[\W_]*(me|it|this|that|the|your|in|before|for)|(?<![a-z])chang(e|ed|ing)(?![a-z])",
+        r"(?i)replace[\W_]*(me|it|this|that|the|your|with|by|in)|(?<![a-z])(replace|insert|modify)(?![a-z])",
+        r"(?i)(?<![a-z])(put|enter|paste|fill|set|use|type|generate|provide)[ _-](in[ _-])?(an?|the|your|here)[ _-]",
+        r"(?i)(?<![a-z])your[\W_]*([a-z0-9]+[\W_]*){0,5}(secret|keys?|token|password|value)(?![a-z])",
+        r"(?i)placeholder|insecure|do[\W_]*not[\W_]*use|not[\W_]*so[\W_]*secret|to[\W_]*be[\W_]*(modified|replaced|set)",
+        r"(?i)x{6,}|(?-i:^([Tt]odo|TODO|[Ff]ixme|FIXME)[\W_])|(?<![a-z])redacted(?![a-z])",
+    ),
+    "a template that nothing has filled in": (
+        rf"\$\{{{_NAME}([:?+=-][^}}]*)?\}}|^\$\{{.* .*\}}$",
+        r"^\$\{([A-Z][A-Z0-9_]{3,}|[a-z][a-z0-9_.]{3,})([:?+=-].*)?\}$|^\$([A-Z_][A-Z0-9_]*|[a-z]+(_[a-z0-9]+)*)$",
+        r"\$\{(file|env|ssm|self|opt|param|secrets?|vault)[:(.]|^\$\{\{\s",
+        r"\$\([a-z]{2,} [^)]*\)|^\$\(.* .*\)$|^\$\([\w./-]+\)$|^`[a-z]+ .*`$",
+        rf"\{{\{{[-~]?\s|\{{\{{\.?{_NAME}\}}\}}|^\{{\{{.*[\s.].*\}}\}}$|\{{%[-+]?\s|<%[=-]?\s|<%=?{_NAME}%>",
+        rf"^\(\([\w./-]{{3,}}\)\)$|#\{{{_NAME}\}}|^%\(\w+\)s$",
+        rf"^<+{_WHOLE}>+$|<[a-z][a-z _-]{{9,}}>|<[A-Z][A-Z _-]{{9,}}>",
+        rf"^%+{_WHOLE}%+$|%[A-Z_]{{10,}}%|^__\w+__$|__[A-Z][A-Z0-9_]{{7,}}__|^@+{_WHOLE}@+$",
+        rf"^\[+{_WHOLE}\]+$|^\{{+{_WHOLE}\}}+$",
+    ),
+    "a line that sets a variable": (
+        r"^(export |set )?[A-Z][A-Z0-9]{2,}(_[A-Z0-9]{3,}){2,}\s*=|^(export |set )?[A-Z_]+\s*=\s*[\"']?(env|file)\s*:",
+    ),
+    PLACE: (
+        r"(?i)^\W*(env|file)\s*:",
+        r"^\W?(?!base64)[a-z][a-z0-9+]{2,}://|^\W?(op|s3|gs)://",
+        r"^\W?(arn|ssm|ref|sops|vault|gcp|gsm|aws|azure|keyring|k8s-secret|secretsmanager|keyvault|doppler):",
+        r"^@Microsoft\.KeyVault|^!(vault|ref|sub|Ref|Sub|GetAtt)\b|^ENC\[[A-Z0-9_]+,|^projects/[\w-]+/secrets/",
+        r"^(os\.)?(environ|getenv)\W|^process\.env\.|^(ENV|Deno\.env|System)\W(fetch|getenv|get)?\W|^env\.[A-Z_]{4}",
+        r"^\W*/(run|etc|var|home|root|opt|mnt|srv|usr|tmp|app|data|vault|secrets?)/|^(~|\.\.?)/[a-z0-9_./-]*$",
+        r"^[A-Z][A-Z0-9]*(_[A-Z0-9]+){2,}$",  # of a variable
     ),
 }
 _PATTERNS: Final = [(what, re.compile(form, re.DOTALL)) for what, forms in _FORMS.items() for form in forms]
@@ -91,6 +105,8 @@ def placeholder(secret: bytes) -> str | None:
         text = secret.decode("utf-8").strip()
     except UnicodeDecodeError:
         return None
+    if _is_simple(_decoded(text)):
+        return "an encoded sequence that anyone would try"
     if (form := form_of(text)) is not None or not text.isprintable():
         return form
     if _without_runs(_SEPARATORS.sub("", _WORDS.sub("", text)), steps=(0,)) < _MIN_REST:
@@ -100,6 +116,8 @@ def placeholder(secret: bytes) -> str | None:
 
 def form_of(text: str) -> str | None:
     """Return what a text is, by the forms of placeholders and the keys that are published, or None."""
+    # As it looks: without letters of full width, and without characters that take no room.
+    text = "".join(one for one in normalize("NFKC", text) if category(one) != "Cf").strip()
     if is_published(text):
         return PUBLISHED
     return next((what for what, pattern in _PATTERNS if pattern.search(text)), None)
@@ -109,6 +127,22 @@ def is_published(text: str) -> bool:
     """Return True if a text holds a key that was published."""
     lowered = text.lower()
     return any(known in lowered for known in _PUBLISHED)
+
+
+def _decoded(text: str) -> bytes:
+    """Return the bytes that a text of hexadecimal digits or base64 stands for; empty if it is neither."""
+    encoded = text.removeprefix("base64:").rstrip("=").replace("-", "+").replace("_", "/")
+    with suppress(ValueError):
+        return bytes.fromhex(text)
+    with suppress(ValueError):
+        return b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    return b""
+
+
+def _is_simple(raw: bytes) -> bool:
+    """Return True if bytes, of which there are some, repeat themselves or are mostly a sequence."""
+    repeats = raw in (raw + raw)[1:-1]
+    return raw != b"" and (repeats or _without_runs(raw.decode("latin-1"), steps=(-1, 0, 1)) < _MIN_UNORDERED)
 
 
 def _without_runs(text: str, *, steps: tuple[int, ...]) -> int:
