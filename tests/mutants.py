@@ -409,7 +409,7 @@ MUTANTS: Final = {
         "telemetry/test_sessions.py",
     ),
     "recheck": Mutant(
-        EARLY_END, "return self.recheck_at <= self.ctx.runtime.clock()", "return False", f"{ANSWER_TESTS} {LIVE}"
+        RESPONSE, "is_late = self.recheck_at <= runtime.clock()", "is_late = False", f"{ANSWER_TESTS} {LIVE}"
     ),
     "recheck-after": Mutant(
         SESSIONS, "RECHECK_AFTER: Final = 1.0", "RECHECK_AFTER: Final = 2.0", f"{ANSWER_TESTS} {LIVE}"
@@ -439,13 +439,11 @@ MUTANTS: Final = {
         RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS
     ),
     "call-expiry": Mutant(RESUMPTION_FILE, "claims if not now < claim.expires_at]", "claims if False]", ENDED_CALLS),
-    "call-of-server": Mutant(EARLY_END, "await self.ctx.runtime.streams.decided(request)", "pass", ENDED_CALLS),
+    "call-of-server": Mutant(EARLY_END, "await self.request.runtime.streams.decided(call)", "pass", ENDED_CALLS),
     "call-of-two": Mutant(
         *(RESUMPTION_FILE, "return (self.claims, *self.beside)", "return (self.claims,)"), ENDED_CALLS
     ),
-    "call-executed": Mutant(
-        EARLY_END, "refusal.executed = request is not None and request.id is not None", "pass", LATE
-    ),
+    "call-executed": Mutant(EARLY_END, "refusal.executed = call is not None and call.id is not None", "pass", LATE),
     "late-answer": Mutant(
         EARLY_END,
         "if pair[0] is not LIVE)",

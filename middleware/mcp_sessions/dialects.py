@@ -7,7 +7,7 @@
 from ._dialects.base import Answers, Credential, Dialect, NoCredential, Request
 from ._dialects.sep1364 import SEP1364Create, SEP1364Initialize
 from ._server.changes import SaveState
-from ._server.response import Rewrite as Change
+from ._server.response import Change
 
 __all__ = [
     "Answers",

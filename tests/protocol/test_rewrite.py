@@ -1,5 +1,6 @@
 """The writer: what it adds is there, what it was not asked to touch keeps its bytes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +16,16 @@ SESSION = b'{"sessionId":"header.claims.signature"}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":%b}'
 
 
+def rewritten(
+    change: Callable[..., bytes | None], message: bytes, *arguments: Any, request_id: bytes = b"1"
+) -> bytes | None:
+    """Return what takes the place of a message of the server, or None if it stays."""
+    answer = rewrite.answer(message, request_id)
+    return None if answer is None else change(answer, *arguments)
+
+
 def echo(response: bytes, request_id: bytes = b"1", session: bytes = SESSION) -> bytes | None:
-    return rewrite.echo(response, request_id, lambda: session)
+    return rewritten(rewrite.echo, response, lambda: session, request_id=request_id)
 
 
 def unread() -> bytes:
@@ -36,7 +45,7 @@ def unread() -> bytes:
 )
 def test_an_answer_in_a_session_is_kept_from_caches(answer: bytes, expected: bytes | None) -> None:
     """Where it says that it may be cached, since caches do not know sessions."""
-    assert rewrite.private(answer, b"1") == expected
+    assert rewritten(rewrite.private, answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,15 +72,15 @@ def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) 
 )
 def test_a_result_that_cannot_be_read_is_left_alone(result: bytes) -> None:
     """The session is not even asked for."""
-    assert rewrite.echo(ANSWER % result, b"1", unread) is None
+    assert rewritten(rewrite.echo, ANSWER % result, unread) is None
 
 
 def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
     """Rather no echo than a result that lost what the server wrote; capabilities are treated alike."""
-    assert rewrite.advertise(ANSWER % b'{"capabilities":{"\\ud800":1}}', b"1", b"{}") is None
+    assert rewritten(rewrite.advertise, ANSWER % b'{"capabilities":{"\\ud800":1}}', b"{}") is None
     response = ANSWER % b'{"_meta":{"\\ud800":1}}'
-    assert rewrite.echo(response, b"1", unread) is None
-    assert b'"_meta":{"\\ud800":1}' in (rewrite.advertise(response, b"1", b"{}") or b"")
+    assert rewritten(rewrite.echo, response, unread) is None
+    assert b'"_meta":{"\\ud800":1}' in (rewritten(rewrite.advertise, response, b"{}") or b"")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +114,7 @@ def test_an_answer_is_a_result_with_the_id_of_the_request(message: bytes) -> Non
     """A response is that, or an error with the id. What is no answer is left alone, and the session not asked for."""
     assert rewrite.is_answer(message, b"1") is (message in ANSWERS)
     assert rewrite.is_response(message, b"1") is (message not in OTHERS)
-    assert message in ANSWERS or rewrite.echo(message, b"1", unread) is None
+    assert message in ANSWERS or rewritten(rewrite.echo, message, unread) is None
 
 
 @pytest.mark.parametrize(
@@ -120,11 +129,11 @@ def test_an_answer_is_a_result_with_the_id_of_the_request(message: bytes) -> Non
 def test_sessions_join_the_capabilities_that_are_there(capabilities: bytes, advertised: bytes) -> None:
     """They are made where there are none; a dialect may say more of sessions."""
     result = b'{"protocolVersion":"x","capabilities":%b,"ttlMs":1}'
-    changed = rewrite.advertise(ANSWER % (result % capabilities), b"1", b'{"r":1}')
+    changed = rewritten(rewrite.advertise, ANSWER % (result % capabilities), b'{"r":1}')
     assert changed == ANSWER % (result % advertised)
     made = b'{"capabilities":{"sessions":{"required":true},"experimental":{"sessions":{}}}}'
-    assert rewrite.advertise(ANSWER % b"{}", b"1", b"{}", b'{"required":true}') == ANSWER % made
-    assert rewrite.advertise(ANSWER % b"[]", b"1", b"{}") is None
+    assert rewritten(rewrite.advertise, ANSWER % b"{}", b"{}", b'{"required":true}') == ANSWER % made
+    assert rewritten(rewrite.advertise, ANSWER % b"[]", b"{}") is None
 
 
 def test_an_error_in_words_that_have_no_utf8_form_is_written_all_the_same() -> None:

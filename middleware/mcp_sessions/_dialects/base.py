@@ -23,7 +23,7 @@ from .._server.changes import Advertise
 from .._server.context import Request
 from .._server.credentials import NoCredential
 from .._server.minting import mint_for
-from .._server.response import Rewrite
+from .._server.response import Change
 from .._server.sessions import open_session
 from .._session.claims import Kind, RedactedRepr
 from .._session.session import Session
@@ -158,7 +158,7 @@ class Dialect:
         """
         return await mint_for(request, self, kind, **options)
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Return what the answer needs: with the session that this dialect opened, or None on a handshake."""
         return ()
 

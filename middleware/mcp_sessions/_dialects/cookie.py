@@ -20,11 +20,12 @@ from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol.headers import Header, RequestHeaders, runtime_without_cookies
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import DISCOVER
+from .._protocol.rewrite import Answer
 from .._server import minting
 from .._server.changes import SaveState
 from .._server.context import Request
 from .._server.credentials import WRAP
-from .._server.response import Response, Rewrite
+from .._server.response import Change, Response
 from .._server.sessions import open_session
 from .._session.claims import COOKIE
 from .._session.session import Session
@@ -104,7 +105,7 @@ class Cookie(Dialect):
             await minting.activate(request.runtime, session, request.scope)
         return session
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the state of a session that was attached; offer one with the answer to `server/discover`."""
         if session is not None:
             return (SaveState(session=session),) if request.attaches else ()
@@ -155,16 +156,16 @@ class Cookie(Dialect):
         return set_cookie(self._cookie, value, path=request.client_path, secure=request.is_secure)
 
 
-class Offer(Rewrite, kw_only=True):
+class Offer(Change, kw_only=True):
     """The cookie that a successful answer to `server/discover` sets."""
 
     cookie: Cookie
 
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+    async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
         """Add the cookie to the headers once the success is seen; the text stays."""
-        if self.defers_start and response.is_answer(text):
+        if self.defers_start:
             self.defers_start = False
-            header = await self.cookie.renew(response.ctx)
+            header = await self.cookie.renew(response.request)
             response.extra_headers += () if header is None else (header,)
         return None
 

@@ -19,11 +19,12 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import SESSION_KEY, Message
 from .._protocol.metadata import declares_sessions, instant, parse_metadata
 from .._protocol.methods import CREATE, DELETE, EXTENSIONS
+from .._protocol.rewrite import Answer
 from .._refusals import refusal
 from .._server import minting
 from .._server.changes import SaveState
 from .._server.context import Request, carried_session, params_of
-from .._server.response import Response, Rewrite
+from .._server.response import Change, Response
 from .._server.runtime import Runtime
 from .._server.sessions import encode_metadata
 from .._session.claims import SESSION
@@ -90,7 +91,7 @@ class Draft(Dialect):
         """Take the session out of `_meta`."""
         request.outgoing = rewrite.without_session(request.current_message)
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Repeat the session in the answer."""
         return () if session is None else (Echo(session=session),)
 
@@ -112,10 +113,10 @@ class Draft(Dialect):
 class Echo(SaveState, kw_only=True):
     """The session in `result._meta`, with its state if that has changed."""
 
-    async def save(self, text: bytes, response: Response) -> bytes | None:
+    async def save(self, answer: Answer, response: Response) -> bytes | None:
         """Return the answer with the session; hints for caches become private and stale."""
-        write = partial(close_and_encode, response.ctx.runtime, self.session)
-        return rewrite.echo(text, response.request_id, write)
+        write = partial(close_and_encode, response.request.runtime, self.session)
+        return rewrite.echo(answer, write)
 
 
 def close_and_encode(runtime: Runtime, session: Session) -> Raw:

@@ -24,7 +24,7 @@ from .._server.answers import admits
 from .._server.changes import SaveState
 from .._server.context import Request
 from .._server.minting import mint_for
-from .._server.response import Rewrite
+from .._server.response import Change
 from .._server.runtime import Runtime
 from .._server.sessions import checked_status, load_stored, make_session
 from .._session.claims import PRINCIPAL, Claims, RedactedRepr, ref_of
@@ -101,7 +101,7 @@ class PerUser(Dialect):
             return None
         return session
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state."""
         return () if session is None else (SaveState(session=session),)
 

@@ -19,6 +19,7 @@ from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import REQUEST, RESPONSE, Message
 from .._protocol.metadata import declares_sessions, parse_metadata
 from .._protocol.methods import CREATE, DELETE, INITIALIZE, INITIALIZED, PING, SESSIONLESS
+from .._protocol.rewrite import Answer
 from .._protocol.strict_json import NULL, join, last_members, string
 from .._refusals import refusal
 from .._server import minting
@@ -26,7 +27,7 @@ from .._server.answers import end_upstream, notify
 from .._server.changes import SaveState
 from .._server.context import Request, carried_session
 from .._server.option_types import as_seconds
-from .._server.response import Response, Rewrite
+from .._server.response import Change, Response
 from .._server.sessions import open_session, store_capabilities
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
 from .._session.session import Session
@@ -96,7 +97,7 @@ class _Field(Dialect):
             envelope = last_members(request.outgoing)
             request.outgoing = join({name: value for name, value in envelope.items() if name != FIELD_NAME})
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state, and repeat the session in the field of the answer."""
         if session is None:
             return ()
@@ -227,7 +228,7 @@ class SEP1364Initialize(_Field):
             self._unconfirmed.pop(transport, None)  # only now: a concurrent message must not overtake it
         await super().prepare(request)
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Repeat the session in the answer; that of `initialize` begins one if it names none."""
         if not self._begins(request):
             return super().changes(request, session)
@@ -248,39 +249,39 @@ class SEP1364Initialize(_Field):
             self._unconfirmed.popitem(last=False)
 
 
-class NameInField(Rewrite, kw_only=True):
+class NameInField(Change, kw_only=True):
     """The session in the top-level field of the answer."""
 
     session: Session
 
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+    async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
         """Return the answer with the session."""
-        return rewrite.with_field(text, response.request_id, self.session.id)
+        return rewrite.with_field(answer, self.session.id)
 
 
-class BeginInField(Rewrite, kw_only=True):
+class BeginInField(Change, kw_only=True):
     """The session that the answer to `initialize` begins or continues, in the field and in the headers."""
 
     dialect: SEP1364Initialize
     session: Session | None  # that the message names
     is_answered: bool = False
 
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+    async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
         """Return the answer with the session, or with the refusal if there is none to be had."""
-        if self.is_answered or not response.is_answer(text):
+        if self.is_answered:
             return None
         self.is_answered = True
         try:
-            session = await self._begin(text, response)
+            session = await self._begin(answer, response)
         except Refusal as refused:
-            return response.ctx.refusal_body(refused)
+            return response.request.refusal_body(refused)
         finally:
             self.defers_start = False
-        return rewrite.with_field(text, response.request_id, session.id)
+        return rewrite.with_field(answer, session.id)
 
-    async def _begin(self, answer: bytes, response: Response) -> Session:
+    async def _begin(self, answer: Answer, response: Response) -> Session:
         """Continue the session that is named, or create one, and store what its client can do."""
-        request, own = response.ctx, response.session_id  # the server's id, or what is named in its place
+        request, own = response.request, response.session_id  # the server's id, or what is named in its place
         message, session = request.current_message, self.session or response.new_session
         stated = request.client_capabilities
         if session is None:
@@ -357,8 +358,8 @@ def _is_mirrored(request: Request, named: str, kind: Kind | None) -> bool:
     return request.headers.session_id is None if kind == COEXISTING else named == header
 
 
-def agrees_on_version(message: Message, answer: bytes) -> bool:
+def agrees_on_version(message: Message, answer: Answer) -> bool:
     """Return whether the successful answer to an `initialize` has the version that the client asked for."""
     asked = message.all_params.get("protocolVersion")
-    spoken = last_members(last_members(answer)["result"]).get("protocolVersion")
+    spoken = last_members(answer.envelope["result"]).get("protocolVersion")
     return asked is not None and spoken is not None and string(asked) == string(spoken)

@@ -25,6 +25,7 @@ from .._protocol.headers import SESSION_HEADER, VERSION, RequestHeaders, edit, r
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.metadata import declares_sessions
 from .._protocol.methods import INITIALIZE
+from .._protocol.rewrite import Answer
 from .._protocol.strict_json import join
 from .._refusals import refusal
 from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope
@@ -33,7 +34,7 @@ from .._server.changes import SaveState
 from .._server.context import Request, session_header_values
 from .._server.credentials import WRAP
 from .._server.minting import mint_for
-from .._server.response import Response, Rewrite
+from .._server.response import Change, Response
 from .._server.sessions import open_session
 from .._session.claims import TRANSPORT, RedactedRepr, looks_like_session_id
 from .._session.session import Session
@@ -196,7 +197,7 @@ class Transport(Dialect):
             raise
         return session
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state; name a new session with the answer to `initialize`."""
         if session is not None:
             return (SaveState(session=session),)
@@ -250,7 +251,7 @@ class Bridge(Transport):
         if request.current_message.method == INITIALIZE:
             request.notes.setdefault(CROSSING, Crossing(begins=True))
 
-    def changes(self, request: Request, session: Session | None) -> Sequence[Rewrite]:
+    def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state; name a session with `initialize`, unless it continues one that it has."""
         message = request.message
         if session is None and message is not None and message.method == INITIALIZE:
@@ -262,17 +263,17 @@ class Bridge(Transport):
         return self._names and super().may_name(request)
 
 
-class NameSession(Rewrite, kw_only=True):
+class NameSession(Change, kw_only=True):
     """A new session, named in the headers of the successful answer to `initialize`."""
 
     transport: Transport
 
-    async def on_text(self, text: bytes, response: Response) -> bytes | None:
+    async def on_answer(self, answer: Answer, response: Response) -> bytes | None:
         """Name the session once the success is seen, whose text stays; if there is none, the answer leaves without."""
-        if not self.defers_start or not response.is_answer(text):
+        if not self.defers_start:
             return None
         self.defers_start = False
-        request = response.ctx
+        request = response.request
         crossing: Crossing | None = request.notes.get(CROSSING)
         if crossing is not None and crossing.server_id:
             await self._name_bridged(crossing, response)
@@ -285,7 +286,7 @@ class NameSession(Rewrite, kw_only=True):
 
     async def _name_bridged(self, crossing: Crossing, response: Response) -> None:
         """Name our session, with the server's id sealed inside; if none can be created, refuse instead."""
-        request = response.ctx
+        request = response.request
         try:
             made = await mint_for(request, self.transport, TRANSPORT, server_id=crossing.server_id)
         except Refusal as refused:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from .._errors import Refusal
+from .._session.claims import RedactedRepr
 from .jsonrpc import RESPONSE, SESSION_KEY, Message
 from .strict_json import NULL, SPACE, Names, join, last_members, string
 
@@ -42,10 +43,22 @@ def is_response(text: bytes, request_id: bytes) -> bool:
     return _response(text, request_id) is not None
 
 
+class Answer(RedactedRepr, Struct, frozen=True, eq=False):
+    """The success that answers a request."""
+
+    text: bytes
+    envelope: Mapping[str, Any]  # its members, each as JSON
+
+
+def answer(text: bytes, request_id: bytes) -> Answer | None:
+    """Take a message apart if it is the success that answers a request; what cannot be read is not."""
+    envelope = _response(text, request_id)
+    return None if envelope is None or not _is_success(envelope) else Answer(text, envelope)
+
+
 def is_answer(text: bytes, request_id: bytes) -> bool:
     """Whether the text of a message is the success that answers a request; what cannot be read is not."""
-    response = _response(text, request_id)
-    return response is not None and _is_success(response)
+    return answer(text, request_id) is not None
 
 
 def _response(text: bytes, request_id: bytes) -> dict[str, Any] | None:
@@ -61,16 +74,13 @@ def _is_success(response: dict[str, Any]) -> bool:
     return "result" in response and response.get("error", NULL) == NULL  # some servers always write an error
 
 
-def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Take a success apart that answers a request, into its envelope and its result."""
-    envelope = _response(text, request_id)
-    if envelope is None or not _is_success(envelope):
-        return None
+def _result(answer: Answer) -> dict[str, Any] | None:
+    """Take the result of an answer apart; None if that cannot be read, or could be read otherwise."""
     try:
-        result = last_members(envelope["result"])
+        result = last_members(answer.envelope["result"])
     except Refusal:
         return None
-    return None if _ENVELOPE.has_case_variant(envelope) or _RESULT.has_case_variant(result) else (envelope, result)
+    return None if _ENVELOPE.has_case_variant(answer.envelope) or _RESULT.has_case_variant(result) else result
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
@@ -88,68 +98,60 @@ def _make_private(result: dict[str, Any]) -> bool:
     return has_hints
 
 
-def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
+def echo(answer: Answer, session: Callable[[], bytes]) -> bytes | None:
     """Return the answer with the session merged into `result._meta`; its cache hints become private and stale.
 
     Args:
-        response: A JSON-RPC message of the server.
-        request_id: JSON text of the request's id.
-        session: Called for that answer only; returns the JSON text of the session's metadata.
+        answer: The answer of the server.
+        session: Called at most once; returns the JSON text of the session's metadata.
 
     Returns:
-        The new message, or None where the response is not the success that answers the request.
+        The new message, or None if the result cannot be read in one way only.
     """
-    answer = _result(response, request_id)
-    if answer is None:
+    result = _result(answer)
+    if result is None:
         return None
-    envelope, result = answer
-    envelope["result"] = result
     _make_private(result)
     try:
         meta = _inner(result, "_meta")
     except Refusal:
         return None
     meta[SESSION_KEY] = Raw(session())
-    return join(envelope)
+    return join({**answer.envelope, "result": result})
 
 
-def private(response: bytes, request_id: bytes) -> bytes | None:
-    """Return the answer with its cache hints private and stale, or None where it has none; all else is as `echo`."""
-    found = _result(response, request_id)
-    if found is None or not _make_private(found[1]):
+def private(answer: Answer) -> bytes | None:
+    """Return the answer with its cache hints private and stale, or None if it has none; all else is as `echo`."""
+    result = _result(answer)
+    if result is None or not _make_private(result):
         return None
-    return join({**found[0], "result": found[1]})
+    return join({**answer.envelope, "result": result})
 
 
-def advertise(response: bytes, request_id: bytes, settings: bytes, capability: bytes = b"{}") -> bytes | None:
+def advertise(answer: Answer, settings: bytes, capability: bytes = b"{}") -> bytes | None:
     """Return the answer to `initialize` or `server/discover` with sessions among its capabilities, or None as `echo`.
 
     As JSON text, `capability` goes to `capabilities.sessions` and `settings` to `capabilities.experimental.sessions`.
     """
-    found = _result(response, request_id)
-    if found is None:
+    result = _result(answer)
+    if result is None:
         return None
-    envelope, result = found
-    envelope["result"] = result
     try:
         capabilities = _inner(result, "capabilities")
         capabilities["sessions"] = Raw(capability)
         _inner(capabilities, "experimental")["sessions"] = Raw(settings)
     except Refusal:
         return None
-    return join(envelope)
+    return join({**answer.envelope, "result": result})
 
 
-def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | None:
+def with_field(answer: Answer, session_id: str) -> bytes | None:
     """Return the answer with its session in the top-level `sessionId` of SEP-1364; else as `echo`."""
-    found = _result(response, request_id)
-    if found is None:
+    result = _result(answer)
+    if result is None:
         return None
-    envelope, result = found
-    if _make_private(result):
-        envelope["result"] = result
-    envelope["sessionId"] = session_id
-    return join(envelope)
+    changed = {"result": result} if _make_private(result) else {}
+    return join({**answer.envelope, **changed, "sessionId": session_id})
 
 
 def without_session(message: Message) -> bytes:

@@ -20,7 +20,7 @@ from .._refusals import refusal as refusal_for
 from .._session.claims import Claims, RedactedRepr
 from .._tokens.event_ids import MAX_EVENT_ID_BYTES, EventId, session_of
 from .context import Request, session_header_values
-from .resumption import StreamRequest
+from .resumption import Call
 
 if TYPE_CHECKING:
     from .._protocol.jsonrpc import Message
@@ -36,7 +36,7 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
     scope: Scope  # before the application changed it: it says who the caller is
     claims: Claims | None  # of the stream's session
     server_id: str | None  # of the wrapped server's transport session
-    request: StreamRequest | None = None
+    call: Call | None = None  # that the stream answers
     lines: IdLines = msgspec.field(default_factory=IdLines)
     has_signed: bool = False
 
@@ -56,20 +56,20 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
 
     def sign(self, value: bytes, last_text: bytes = b"") -> bytes | None:
         """Return the id that the client gets for the server's, or None if it would be too long for a header."""
-        runtime, request, claims = self.runtime, self.request, self.claims
+        runtime, call, claims = self.runtime, self.call, self.claims
         key = runtime.ring(runtime.clock()).signing
         if claims is None:
             event = EventId(value, key.subject(runtime.principal(self.scope)))
-        elif request is None:
+        elif call is None:
             event = EventId(value, claims.subject, session=session_of(claims))
         else:
             event = EventId(
                 value,
                 claims.subject,
                 session=session_of(claims),
-                call=runtime.calls.name(request),
-                request_id=request.id,
-                answered=request.is_answered_by(last_text),
+                call=runtime.calls.name(call),
+                request_id=call.id,
+                answered=call.is_answered_by(last_text),
             )
         signed = runtime.event_ids.sign(key, event, self.server_id)
         self.has_signed = self.has_signed or signed is not None
@@ -82,24 +82,24 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
         return signed
 
 
-def signer_for(ctx: Request, scope: Scope, start: ASGIMessage, request: StreamRequest | None = None) -> EventSigner:
+def signer_for(request: Request, scope: Scope, start: ASGIMessage, call: Call | None = None) -> EventSigner:
     """Return what signs the event ids of a response for the session of its request, and else for its caller."""
     named = [*session_header_values(start), None]
-    session = None if ctx.session is None else ctx.session._claims
-    claims = session if request is None else request.claims
-    return EventSigner(ctx.runtime, scope, claims, ctx.server_id or named[0], request)
+    session = None if request.session is None else request.session._claims
+    claims = session if call is None else call.claims
+    return EventSigner(request.runtime, scope, claims, request.server_id or named[0], call)
 
 
-def signing_send(ctx: Request) -> Send:
+def signing_send(request: Request) -> Send:
     """Return a `send` that passes a response on and signs only its event ids."""
-    scope, send_out, signer = dict(ctx.scope), ctx.send, None
+    scope, send_out, signer = dict(request.scope), request.send, None
 
     def send(event: ASGIMessage) -> Awaitable[None]:  # no coroutine of its own: most answers are not event streams
         nonlocal signer
         if event["type"] == "http.response.start":
             media_type, coding = content_type(event.get("headers", ()))
             if media_type == EVENTS and can_sign(coding):
-                signer = signer_for(ctx, scope, event)
+                signer = signer_for(request, scope, event)
                 event = of_any_length(event)
         elif signer is not None and event["type"] == "http.response.body":
             event = signer.signed(event)
@@ -121,14 +121,14 @@ def can_sign(coding: bytes | None) -> bool:
     return coding is None
 
 
-async def refuse_compressed(ctx: Request, message: Message | None, send: Send) -> None:
+async def refuse_compressed(request: Request, message: Message | None, send: Send) -> None:
     """Answer in place of an event stream that can neither carry its session nor end with it."""
     refusal = refusal_for("events_compressed")
-    if message is None or ctx.message is None:
-        ctx.record_refused(refusal, ctx.scope["method"])
+    if message is None or request.message is None:
+        request.record_refused(refusal, request.scope["method"])
         body = rewrite.error(None, refusal.code, refusal.client_message)
     else:
-        body = ctx.refusal_body(refusal)
+        body = request.refusal_body(refusal)
     length, no_store = (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")
     headers = [(b"content-type", JSON), length, no_store]
     await send({"type": "http.response.start", "status": refusal.http_status, "headers": headers})

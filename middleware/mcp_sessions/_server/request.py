@@ -19,6 +19,7 @@ from .._protocol import rewrite
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._protocol.lenient import may_evade
 from .._protocol.methods import CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS
+from .._protocol.outgoing import UNSENT
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.events import SessionUsed
@@ -30,8 +31,8 @@ from .context import Request, record_correlation
 from .current import MISSING_SESSION_KEY, MissingSession, explain
 from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide, is_required_by
 from .event_ids import signing_send
-from .response import Response, Rewrite, close_session
-from .resumption import StreamRequest
+from .response import Change, Response, close_session
+from .resumption import Call
 from .runtime import Runtime
 from .sessions import refused_claims
 
@@ -169,7 +170,12 @@ async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Di
         await call_app(request, response)
     except Exception as error:
         set_scope_session(request.scope, None)  # what handles the error has no session
-        if message is None or response is None or response.has_left or not isinstance(error, StoreUnavailable):
+        if (
+            message is None
+            or response is None
+            or response.outgoing.state not in UNSENT
+            or not isinstance(error, StoreUnavailable)
+        ):
             raise
         error.ref = error.ref or (None if request.session is None else request.session.ref)
         await response.refuse(error)
@@ -231,26 +237,26 @@ def response_for(request: Request, message: Message, plan: Plan, dialects: Diale
     """Return what changes or observes the response on its way out, or None if nothing does."""
     observer, session = request.telemetry, request.session
     changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
+    if not changes and observer is None:
+        return None
     caller_scope = dict(request.scope)
     if not changes:
-        if observer is None:
-            return None
         return Response(request, request.send, observer=observer, passes_body=True, caller_scope=caller_scope)
     request.demand_whole_answer()
     response = Response(
         *(request, request.send, message.id or b"", message),
-        rewrites=changes,
+        changes=changes,
         observer=observer,
         caller_scope=caller_scope,
     )
     if session is not None:
-        response.request = StreamRequest(session._claims, message.id, message.label, request.server_id, session=session)
-        response.request.beside = request.beside
+        response.call = Call(session._claims, message.id, message.label, request.server_id, session=session)
+        response.call.beside = request.beside
         response.recheck_at = session._recheck_at
     return response
 
 
-def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Rewrite]:
+def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Change]:
     """Return what the answer to a request needs, in this order; a handshake may begin a session of any dialect."""
     own = plan.credentials[0].dialect if plan.credentials and plan.action in _ECHOING else None
     session = request.session if own is not None else None
@@ -258,7 +264,7 @@ def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialec
         return () if own is None or session is None else own.changes(request, session)
     request.read_caller()  # a session may begin with the answer
     request.is_reached = any(reaches(request) for reaches in dialects.reaches)
-    changes: list[Rewrite] = [dialects.advertise]
+    changes: list[Change] = [dialects.advertise]
     for dialect in reversed(dialects.all):
         changes += dialect.changes(request, session if dialect is own else None)
     return changes

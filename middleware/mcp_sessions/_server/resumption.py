@@ -52,21 +52,21 @@ class Streams:
 
     def __init__(self, store: Store, clock: Callable[[], float], *, interval: float = INTERVAL) -> None:
         self._store, self._clock, self._interval = store, clock, interval
-        self._open: dict[str, dict[OpenResponse, StreamRequest]] = {}
+        self._open: dict[str, dict[OpenResponse, Call]] = {}
         self._ending: dict[str, list[anyio.Event]] = {}  # sessions that may be about to end
         self._checks = 0  # so far
         self._polling = False
 
-    def add(self, request: StreamRequest, response: OpenResponse) -> None:
-        request.checks = self._checks
-        for claims in request.all_claims:
-            self._open.setdefault(claims.ref, {})[response] = request
+    def add(self, call: Call, response: OpenResponse) -> None:
+        call.checks = self._checks
+        for claims in call.all_claims:
+            self._open.setdefault(claims.ref, {})[response] = call
         if not self._polling:
             self._polling = True
             start(self._poll)
 
-    def remove(self, request: StreamRequest, response: OpenResponse) -> None:
-        for claims in request.all_claims:
+    def remove(self, call: Call, response: OpenResponse) -> None:
+        for claims in call.all_claims:
             of_session = self._open.get(claims.ref, {})
             of_session.pop(response, None)
             if not of_session:
@@ -83,8 +83,8 @@ class Streams:
 
     def _terminate(self, ref: str, refusal: Refusal) -> bool:
         ended = [one for one in self._open.get(ref, {}).items() if not one[1].ended_its_session]
-        for response, request in ended:
-            self.remove(request, response)
+        for response, call in ended:
+            self.remove(call, response)
             response.terminate(copy(refusal))  # each notes in its own what its client learns
         return bool(ended)
 
@@ -101,14 +101,14 @@ class Streams:
             if not self._ending[ref]:
                 del self._ending[ref]
 
-    def is_being_ended(self, request: StreamRequest) -> bool:
-        """Return whether a session of a request may be about to end."""
-        return any(claims.ref in self._ending for claims in request.all_claims)
+    def is_being_ended(self, call: Call) -> bool:
+        """Return whether a session of a call may be about to end."""
+        return bool(self._ending) and any(claims.ref in self._ending for claims in call.all_claims)
 
-    async def decided(self, request: StreamRequest) -> None:
-        """Wait while it is open whether a session of a request ends."""
+    async def decided(self, call: Call) -> None:
+        """Wait while it is open whether a session of a call ends."""
         with anyio.move_on_after(MAX_ENDING):  # a server may let a DELETE wait for what waits here
-            for claims in request.all_claims:
+            for claims in call.all_claims:
                 while undecided := self._ending.get(claims.ref):
                     await undecided[-1].wait()
 
@@ -116,9 +116,9 @@ class Streams:
         """Settle a request that its client has cancelled, in a message that names this session or none."""
         # A client may use several sessions in one transport session; where neither is named, it could be any client's.
         refs = [ref or ""] if server_id is None else [*self._open]
-        for request in (request for each in refs for request in self._open.get(each, {}).values()):
-            if request.id and request.server_id == server_id and rewrite.same_id(request.id, request_id):
-                request.answered = True
+        for call in (call for each in refs for call in self._open.get(each, {}).values()):
+            if call.id and call.server_id == server_id and rewrite.same_id(call.id, request_id):
+                call.answered = True
 
     async def _poll(self) -> None:
         try:
@@ -131,7 +131,7 @@ class Streams:
     async def _check_once(self) -> None:
         checks, self._checks = self._checks, self._checks + 1
         under_way = [(ref, [*of_session.values()]) for ref, of_session in self._open.items()]
-        asked_about = [(ref, one[0]) for ref, one in under_way if any(request.checks < checks for request in one)]
+        asked_about = [(ref, one[0]) for ref, one in under_way if any(call.checks < checks for call in one)]
         claims = [next(claims for claims in one.all_claims if claims.ref == ref) for ref, one in asked_about]
         now = self._clock()
         for expired in [claim for claim in claims if not now < claim.expires_at]:
@@ -160,8 +160,8 @@ def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound
 # --- resumption ---
 
 
-class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
-    """The request that a stream answers. Kept long after it, so it holds no more than it must."""
+class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
+    """A request that is under way, or a stream. Kept long after it, so it holds no more than it must."""
 
     claims: Claims  # the session that it named
     id: bytes | None  # as JSON; None for a GET, which nothing answers
@@ -170,9 +170,9 @@ class StreamRequest(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     answered: bool = False  # it was answered or cancelled: its client expects nothing more
     checks: int = 0  # how often the store had been asked about calls before this one began
     session: Session | None = None  # that it is in, while its answer may still come
-    rewrites: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Rewrite` of `response`
+    changes: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Change` of `response`
     beside: tuple[Claims, ...] = ()  # sessions that it carried besides
-    call: bytes = b""  # by which its event ids name it, once one has left
+    name: bytes = b""  # by which its event ids name it, once one has left
 
     @property
     def all_claims(self) -> tuple[Claims, ...]:
@@ -201,25 +201,25 @@ class ResumableCalls:
 
     def __init__(self, *, max_calls: int = MAX_CALLS) -> None:
         self._max_calls = max_calls
-        self._by_name = WeakValueDictionary[bytes, StreamRequest]()
-        self._calls: OrderedDict[StreamRequest, Session] = OrderedDict()
+        self._by_name = WeakValueDictionary[bytes, Call]()
+        self._calls: OrderedDict[Call, Session] = OrderedDict()
 
-    def name(self, request: StreamRequest) -> bytes:
-        """Return the name by which event ids lead to a request; any other process takes it for unknown."""
-        if not request.call:
-            request.call = token_bytes(9)
-        self._by_name[request.call] = request
-        return request.call
+    def name(self, call: Call) -> bytes:
+        """Return the name by which event ids lead to a call; any other process takes it for unknown."""
+        if not call.name:
+            call.name = token_bytes(9)
+        self._by_name[call.name] = call
+        return call.name
 
-    def find(self, call: bytes) -> StreamRequest | None:
-        return self._by_name.get(call)
+    def find(self, name: bytes) -> Call | None:
+        return self._by_name.get(name)
 
-    def keep(self, request: StreamRequest, session: Session, last: bytes) -> None:
+    def keep(self, call: Call, session: Session, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
-        self._calls[request] = session
-        if request.is_answered_by(last):
+        self._calls[call] = session
+        if call.is_answered_by(last):
             session._state._close()
         if len(self._calls) > self._max_calls:
             oldest, its_session = self._calls.popitem(last=False)
             its_session._state._close()
-            oldest.session, oldest.rewrites = None, ()
+            oldest.session, oldest.changes = None, ()

@@ -33,7 +33,7 @@ from .current import without_session
 from .decide import find_credentials
 from .event_ids import signing_send
 from .response import Response, close_session
-from .resumption import StreamRequest, refusal_for_status
+from .resumption import Call, refusal_for_status
 from .sessions import RECHECK_AFTER, refused_claims
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -85,7 +85,7 @@ async def _answer(request: Request, dialects: Dialects) -> None:
     elif session is not None and resumes:
         await _resume(request, session._claims, dialects)
     elif session is not None and request.upstream_id is not None:
-        await _listen(request, StreamRequest(session._claims, None, "GET", request.upstream_id))
+        await _listen(request, Call(session._claims, None, "GET", request.upstream_id))
     else:
         await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
@@ -139,8 +139,8 @@ async def _resume(request: Request, named: Claims | None, dialects: Dialects) ->
     if claims is not None:
         call = runtime.calls.find(event.call)
         if call is None:  # another process runs the call, or has run it
-            rewrites = (MakePrivate(),)
-            call = StreamRequest(claims, event.request_id, "GET", request.server_id, rewrites=rewrites, call=event.call)
+            changes = (MakePrivate(),)
+            call = Call(claims, event.request_id, "GET", request.server_id, changes=changes, name=event.call)
         call.answered = call.answered or event.answered
     if not event.value:  # the middleware ended the stream
         await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))
@@ -188,7 +188,7 @@ def _sent_ref(request: Request, dialect: Dialect) -> str | None:
     return None if claims is None else claims.ref
 
 
-async def _listen(request: Request, call: StreamRequest) -> None:
+async def _listen(request: Request, call: Call) -> None:
     """Serve the stream of a call for as long as its session is live. The call itself may have ended."""
     try:
         if call.answered or not call.ended_its_session:  # a call that ends its own session gets its answer once
@@ -205,9 +205,7 @@ async def _listen(request: Request, call: StreamRequest) -> None:
         return
     request.demand_whole_answer()
     recheck_at = request.runtime.clock() + RECHECK_AFTER
-    response = Response(
-        request, request.send, call.id or b"", request=call, recheck_at=recheck_at, rewrites=call.rewrites
-    )
+    response = Response(request, request.send, call.id or b"", call=call, recheck_at=recheck_at, changes=call.changes)
     response.enlist()
     try:
         await _pass(request, response.send)
