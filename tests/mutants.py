@@ -443,6 +443,7 @@ MUTANTS: Final = {
     "call-of-two": Mutant(
         *(RESUMPTION_FILE, "return (self.claims, *self.beside)", "return (self.claims,)"), ENDED_CALLS
     ),
+    "call-away": Mutant("_server/unread.py", "elif call.id is not None:", "elif False:", RESUMPTION),
     "call-executed": Mutant(EARLY_END, "refusal.executed = call is not None and call.id is not None", "pass", LATE),
     "late-answer": Mutant(
         EARLY_END,

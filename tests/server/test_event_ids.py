@@ -88,7 +88,7 @@ async def test_ended_session_is_not_resumed_on_another_worker() -> None:
     session = await client.create()
     first, _ = ids(await client.tool("work", session=session))
     await client.delete(session)
-    assert (await workers.resume(first)).status == 404
+    assert (await workers.resume(first)).error["data"]["executed"]
     assert workers.reasons == ["ended"]
     assert workers.shop.resumed_from == []
 
@@ -128,7 +128,7 @@ async def test_sign_out_by_subject_ends_streams_on_other_workers() -> None:
     workers.clock.now += 1
     operator = Sessions(store=store, keys=SECRET, clock=workers.clock)
     await operator.end_all(Principal(subject="ann"))
-    assert (await workers.resume(first, by("ann"))).status == 404
+    assert (await workers.resume(first, by("ann"))).error["data"] == {"reason": "ended", "executed": True}
 
 
 async def test_expired_session_is_not_resumed_on_another_worker() -> None:
@@ -136,8 +136,27 @@ async def test_expired_session_is_not_resumed_on_another_worker() -> None:
     client = workers.client()
     first, _ = ids(await client.tool("work", session=await client.create()))
     workers.clock.now += 7 * DAY
-    assert (await workers.resume(first)).status == 404
+    assert (await workers.resume(first)).error["data"]["executed"]
     assert workers.reasons == ["expired"]
+
+
+async def test_expired_access_token_gets_the_servers_answer() -> None:
+    """A client with "Session not found" would throw its session away, and the log would report a theft."""
+    workers = Workers(principal=user_of)
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if user_of(scope) is None:
+            await reply(send, b"", status=401)
+        else:
+            await workers.shop(scope, receive, send)
+
+    for app in workers.apps:
+        app.app = guarded
+    client = workers.client()
+    session = await client.create(by("ann"))
+    for first, _ in [ids(await client.tool("work", by("ann"), session=one)) for one in (session, None)]:
+        assert [(await workers.resume(first)).status, *workers.reasons] == [401]
+        assert [(await workers.resume(first, by("bob"))).status, *workers.reasons] == [404, "event_foreign"]
 
 
 async def test_stream_without_session_resumes_for_its_caller_only() -> None:
@@ -321,7 +340,7 @@ async def test_stream_of_other_transport_session_is_refused() -> None:
     for headers in ([], [(b"mcp-session-id", other.headers[b"Mcp-Session-Id"])]):
         assert (await call(client.app, http("GET", headers=[*headers, (b"last-event-id", first)]))).status == 404
     assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["event_foreign"] * 2
-    assert server.seen == []
+    assert all(b'"ping"' in one.body for one in server.seen)  # which asks whether the caller is admitted
 
 
 async def test_compressed_stream_outside_of_sessions_passes(caplog: pytest.LogCaptureFixture) -> None:

@@ -69,16 +69,25 @@ class Broken:
     [({}, 0, "ended"), ({}, 7 * DAY, "expired"), ({"tracked": True, "idle_timeout": HOUR}, 2 * HOUR, "expired")],
     ids=["deleted", "expired", "idle"],
 )
-async def test_one_that_is_over_gets_nothing(options: dict[str, Any], later: int, reason: str) -> None:
-    """As a stream that the server does not have; the log is told of whose request it was."""
+async def test_one_that_is_over_answers_its_call(options: dict[str, Any], later: int, reason: str) -> None:
+    """By the id of the call, since clients take a status for a lost stream, and wait; as often as they ask."""
     broken = Broken(**options)
     session = await broken.happen()
     if not later:
         await broken.client.delete(session)
     broken.clock.now = START + later
-    answer = await broken.resume()
-    assert (answer.status, answer.json["id"]) == (404, None)
-    assert answer.error == {"code": -32043, "message": "Session not found"}
+    for _ in range(2):
+        broken.facts.clear()
+        answer = await broken.resume()
+        assert (answer.status, answer.headers[b"content-type"]) == (200, b"text/event-stream")
+        assert answer.headers[b"cache-control"] == b"no-store"
+        assert answer.events == [
+            {
+                "jsonrpc": "2.0",
+                "id": answer.events[0]["id"],
+                "error": {"code": -32043, "message": "Session not found", "data": {"reason": reason, "executed": True}},
+            }
+        ]
     assert not broken.server.resumed.is_set()
     assert broken.refusals == [(reason, "tools/call", broken.handler_s.ref)]
 

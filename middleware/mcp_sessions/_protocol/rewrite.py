@@ -228,6 +228,11 @@ def notification(method: str) -> bytes:
     return join({"jsonrpc": "2.0", "method": method})
 
 
+def request(request_id: bytes, method: str) -> bytes:
+    """Return a request without params."""
+    return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method})
+
+
 def ping(message: Message, request_id: bytes, method: str) -> bytes:
     """Return a question in the name of a message's sender: its envelope without the session, and no params."""
     meta = message.meta or {}

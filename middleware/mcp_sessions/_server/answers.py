@@ -21,7 +21,7 @@ from starlette.types import Message as ASGIMessage
 from .._errors import Refusal
 from .._protocol import rewrite
 from .._protocol.envelope import check_envelope
-from .._protocol.headers import METHOD, SESSION_HEADER, Header, edit
+from .._protocol.headers import EVENTS, METHOD, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST
 from .._protocol.methods import DISCOVER, PING
 from .._protocol.sse import EventStream
@@ -36,6 +36,7 @@ from .event_ids import signing_send
 from .sessions import refused_claims
 
 _JSON: Final = (b"content-type", b"application/json")
+_ACCEPTED: Final = (b"accept", b"application/json, text/event-stream")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential, and caches know no sessions
 _CLOSE: Final = (b"connection", b"close")
 _UNFINISHED: Final = frozenset({408, 413})
@@ -85,8 +86,20 @@ def record_unparsed_refusal(
 
 async def refuse_unread(request: Request, refusal: Refusal) -> None:
     """Answer a request that is refused before a message was read, because of its headers or its body."""
-    if request.scope["method"] != "DELETE" or await may_delete(request, request.admitting_statuses):
+    method = request.scope["method"]
+    if method == "DELETE":
+        is_admitted = await may_delete(request, request.admitting_statuses)
+    else:
+        is_admitted = method != "GET" or await may_listen(request)
+    if is_admitted:
         await send_refusal_without_id(request, refusal)
+
+
+async def send_event(request: Request, message: bytes) -> None:
+    """Answer a GET with an event stream that has one message, and ends."""
+    headers = [(b"content-type", EVENTS), _NO_STORE]
+    await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await request.send({"type": "http.response.body", "body": b"data: %b\n\n" % message})
 
 
 async def respond(
@@ -157,6 +170,26 @@ async def may_delete(request: Request, extra_statuses: frozenset[int]) -> bool:
     # It did, or it only lacks the method.
     allows = recorder.status in range(200, 300) or recorder.status == HTTPStatus.METHOD_NOT_ALLOWED
     if allows or recorder.status in extra_statuses:
+        return True
+    await recorder.relay(request)
+    return False
+
+
+async def may_listen(request: Request) -> bool:
+    """Whether the wrapped server's guards admit the caller of a GET; where not, the caller has been answered.
+
+    They are asked by a POST, since a GET would open a stream.
+    """
+    if not request.runtime.preflight:
+        return True
+    recorder = ResponseRecorder(b'"admission-%b"' % token_hex(8).encode())
+    body = rewrite.request(recorder.request_id, PING)
+    question = probe_scope(request.scope, body)
+    headers = edit(question["headers"], drop=(SESSION_HEADER, b"accept", b"content-type"), add=(_JSON, _ACCEPTED))
+    await probe_app(
+        request.app, {**question, "method": "POST", "headers": headers}, replay(body, request.receive), recorder
+    )
+    if recorder.speaks:
         return True
     await recorder.relay(request)
     return False

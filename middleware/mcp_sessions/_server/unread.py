@@ -15,6 +15,7 @@ from starlette.types import Send
 
 from .._dialects.base import Credential, Dialect, Dialects
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
+from .._protocol import rewrite
 from .._protocol.headers import LAST_EVENT_ID
 from .._session.claims import Claims
 from .._session.session import Session
@@ -22,13 +23,15 @@ from .._tokens.event_ids import EventId
 from ..stores._base import LIVE
 from .answers import (
     may_delete,
+    may_listen,
     record_unparsed_refusal,
     refuse_unread,
+    send_event,
     send_refusal_without_id,
     send_status,
 )
 from .changes import MakePrivate
-from .context import Request
+from .context import Request, error_data
 from .current import without_session
 from .decide import find_credentials
 from .event_ids import signing_send
@@ -154,7 +157,8 @@ async def _resume(request: Request, named: Claims | None, dialects: Dialects) ->
 
 async def _refuse_event(request: Request, refusal: SessionNotFound, claims: Claims | None) -> None:
     refusal.http_status = _GONE
-    await send_refusal_without_id(request, refusal, claims, "GET")
+    if await may_listen(request):
+        await send_refusal_without_id(request, refusal, claims, "GET")
 
 
 def _is_callers(request: Request, event: EventId) -> bool:
@@ -200,6 +204,8 @@ async def _listen(request: Request, call: Call) -> None:
         refusal.http_status = _GONE
         if call.answered:
             await send_status(request.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
+        elif call.id is not None:
+            await _refuse_call(request, call, call.id, refusal)
         else:
             await send_refusal_without_id(request, refusal, call.claims, call.label)
         return
@@ -212,6 +218,13 @@ async def _listen(request: Request, call: Call) -> None:
         await response.finish()
     finally:
         close_session(response, None)
+
+
+async def _refuse_call(request: Request, call: Call, request_id: bytes, refusal: SessionNotFound) -> None:
+    """Answer the call of a client that was away when its session ended, for clients take a status for a lost stream."""
+    refusal.executed = True
+    record_unparsed_refusal(request, refusal, call.claims, call.label)
+    await send_event(request, rewrite.error(request_id, refusal.code, refusal.client_message, error_data(refusal)))
 
 
 async def _pass(request: Request, send: Send) -> None:
