@@ -453,8 +453,8 @@ MUTANTS: Final = {
     ),
     "preflight": Mutant(
         "_server/answers.py",
-        "if not request.runtime.preflight:\n        return",
-        "if True:\n        return",
+        "    if not request.runtime.preflight:\n        return True\n    recorder = await",
+        "    if True:\n        return True\n    recorder = await",
         ANSWER_TESTS,
     ),
     "preflight-verdict": Mutant(

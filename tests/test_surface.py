@@ -91,8 +91,8 @@ STAND_INS = {
     "_claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
-    Answers CallFinished CallStarted Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession Facts
-    Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace NoCredential
+    Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession
+    Facts Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace NoCredential
     OptionType Options Outcome PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules Seal
     ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry Terminator
     Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello _Pending
