@@ -69,7 +69,11 @@ def is_unseen(read: ReadPrincipal, scope: Scope, headers: Container[bytes]) -> b
 
 def _user(scope: Scope) -> Any:
     user = scope.get("user")
+    if user is None:
+        return None
     is_authenticated = getattr(user, "is_authenticated", True)
+    if isinstance(is_authenticated, bool):
+        return user if is_authenticated else None
     if is_unfinished(is_authenticated) or callable(is_authenticated):  # true, whatever it would answer
         raise _unusable("user.is_authenticated", is_authenticated)
     return user if is_authenticated else None
