@@ -18,14 +18,14 @@ from starlette.types import Scope
 
 from .._protocol import rewrite
 from .._protocol.bodies import EventBody, JSONBody
-from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, content_type, independent_of_body
+from .._protocol.headers import EVENTS, JSON, SESSION_HEADER, Header, content_type, independent_of_body
 from .._protocol.outgoing import CUT, CUT_OFF, DONE, HINT, HOLD, OVER, UNSENT
 from .._protocol.rewrite import Answer
 from .._protocol.sse import Event, EventStream
 from .._session.claims import RedactedRepr
 from .context import session_header_values
 from .early_end import EndableResponse
-from .event_ids import can_sign, of_any_length, refuse_compressed, signer_for
+from .event_ids import EventSigner, can_sign, of_any_length, refuse_compressed, signer_for
 
 if TYPE_CHECKING:
     from .._session.session import Session
@@ -89,7 +89,7 @@ class Response(EndableResponse, eq=False):
             await refuse_compressed(self.request, self.message, self.send_out)
             return
         if media_type == EVENTS and self.signs_ids and can_sign(coding):
-            self.signer = signer_for(self.request, self.caller_scope or {}, start, self.call)
+            self.signer: EventSigner | None = signer_for(self.request, self.caller_scope or {}, start, self.call)
             start = of_any_length(start)
         self.body = self._body_for(media_type, coding)
         if self._holds_start:
@@ -100,8 +100,8 @@ class Response(EndableResponse, eq=False):
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | None:
         """Return what reads the body, be it to change it or to let telemetry read along, or what passes it by."""
         if media_type == EVENTS and (self.observer is not None or not self.passes_body):
-            self.is_stream = not self.passes_body
-            self.is_resumable = self.message is None  # a client that resumes a stream has an event id
+            self.is_stream: bool = not self.passes_body
+            self.is_resumable: bool = self.message is None  # a client that resumes a stream has an event id
             return EventBody(EventStream(self.request.runtime.limits.event_bytes))
         if self.passes_body:
             return JSONBody(MAX_OBSERVED_BYTES) if media_type == JSON and self.observer is not None else None
@@ -220,7 +220,7 @@ class Response(EndableResponse, eq=False):
     def name(self, session_id: str) -> None:
         """Name a new session in the headers, which were not sent yet."""
         self.session_id = session_id
-        self.extra_headers = ((SESSION_HEADER, session_id.encode("ascii")),)
+        self.extra_headers: tuple[Header, ...] = ((SESSION_HEADER, session_id.encode("ascii")),)
 
 
 def close_session(response: Response | None, session: Session | None) -> None:
