@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from json import dumps as json_text
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -291,16 +291,19 @@ class Dropping:
 
 
 @pytest.mark.parametrize("how", ["events", "JSON", "error", "nothing"])
-async def test_server_that_ends_its_calls_does_not_hide_the_error(how: str) -> None:
+@pytest.mark.parametrize(("method", "lists"), [("tools/call", "stable"), ("tools/list", "untouched")])
+async def test_server_that_ends_its_calls_does_not_hide_the_error(
+    how: str, method: str, lists: Literal["stable", "untouched"]
+) -> None:
     """The caller gets it, though the server has closed the stream before we have ended the session."""
     server, answer = Dropping(how, 200), Answer()
-    client, deleted = Client(sessions(server, bridge=True), modern=False), list[int]()
+    client, deleted = Client(sessions(server, bridge=True, lists=lists), modern=False), list[int]()
     header = await client.initialize()
 
     async def work() -> None:
-        body = json_text(client.message("tools/call", {"name": "work"})).encode()
+        body = json_text(client.message(method, {"name": "work"})).encode()
         with suppress(LookupError):
-            await client.app(http(headers=[*client.headers("tools/call"), header]), Incoming(*chunks(body)), answer)
+            await client.app(http(headers=[*client.headers(method), header]), Incoming(*chunks(body)), answer)
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:

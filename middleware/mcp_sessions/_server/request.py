@@ -237,10 +237,11 @@ def response_for(request: Request, message: Message, plan: Plan, dialects: Diale
     """Return what changes or observes the response on its way out, or None if nothing does."""
     observer, session = request.telemetry, request.session
     changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
-    if not changes and observer is None:
+    ends_with_session = session is not None and message.kind is REQUEST
+    if not changes and not ends_with_session and observer is None:
         return None
     caller_scope = dict(request.scope)
-    if not changes:
+    if not changes and not ends_with_session:
         return Response(request, request.send, observer=observer, passes_body=True, caller_scope=caller_scope)
     request.demand_whole_answer()
     response = Response(
