@@ -271,7 +271,7 @@ class Dropping:
             self.dropped.set()
             await anyio.wait_all_tasks_blocked()
             await reply(send, b"", status=self.status)
-        elif b"tools/call" not in body:
+        elif b"tools/" not in body:
             await reply(send, b'{"jsonrpc": "2.0", "id": 1, "result": {}}', named=b"server-1")
         else:
             await self._call(send)
