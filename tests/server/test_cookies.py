@@ -1,11 +1,12 @@
 """The cookie dialect: who gets one, what it is good for, how each odd one is answered, and when its session begins."""
 
+import json
 from http.cookies import SimpleCookie
 from typing import Any
 
 import anyio
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, read, reply, sessions
 from clients import DISCOVER, START, Answer, Client, Clock, Header
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
@@ -352,3 +353,22 @@ async def test_limits_count_what_is_used(limits: dict[str, int]) -> None:
     assert "error" in (await client.tool("whoami", cookies[1])).json
     assert "result" in (await client.tool("whoami", cookies[0])).json
     assert "result" in (await client.send("tools/list", None, cookies[1])).json
+
+
+async def test_server_that_names_a_session_of_its_own_gets_no_cookie_beside_it() -> None:
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        message = json.loads(await read(receive))
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        await reply(send, text.encode(), named=b"server-1")
+
+    answer = await Client(sessions(named)).send("server/discover")
+    assert answer.result["supportedVersions"] == ["2026-07-28"]
+    assert b"set-cookie" not in {name.lower() for name in answer.headers}
+
+
+async def test_session_of_cookie_is_not_forked() -> None:
+    client = Client(sessions(Server()))
+    cookie = (await client.send(DISCOVER)).cookie
+    await client.tool("whoami", cookie)
+    assert "result" not in (await client.send("sessions/fork", None, cookie)).json

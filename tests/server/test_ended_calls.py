@@ -420,3 +420,15 @@ async def test_server_that_refuses_to_delete_ends_its_calls_itself(how: str, sta
             await server.began.wait()
             assert (await call(client.app, http("DELETE", headers=[header]))).status == 403
     assert (answers[0].status, b"-32043" in answers[0].body) == (status, False)
+
+
+async def test_call_without_an_answer_stays_without_one_if_the_store_raises() -> None:
+    """Nobody knows whether its session has ended, and nothing was delivered that the log should name."""
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(STREAM)
+        await send({"type": "http.response.body", "body": b""})
+
+    client = Client(sessions(silent, store=Failing(), admission="own"), modern=False)
+    answer = await client.tool("work", session=await client.create())
+    assert (answer.status, answer.body) == (200, b"")

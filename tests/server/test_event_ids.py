@@ -382,3 +382,15 @@ async def test_compressed_stream_is_not_resumed() -> None:
     answer = await workers.resume(first)
     assert (answer.status, answer.error["code"], answer.json["id"]) == (500, -32603, None)
     assert workers.reasons == ["events_compressed"]
+
+
+async def test_notification_that_is_answered_by_events_has_ids_of_its_session() -> None:
+    """Its stream answers no request, and ends unanswered."""
+    workers = Workers()
+    client = workers.client()
+    session = await client.create()
+    answer = await client.send("notifications/progress", {"progressToken": 1, "progress": 1}, session=session, id=None)
+    first, *_ = ids(answer)
+    assert (await workers.resume(first)).status == 200
+    await client.delete(session)
+    assert [(await workers.resume(first)).status, *workers.reasons] == [404, "ended"]

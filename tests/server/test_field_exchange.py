@@ -12,6 +12,7 @@ from sep1364 import OWN, SERVES, Speaker, Stateful
 from starlette.types import Scope, Send
 
 from mcp_sessions import Principal, Session
+from mcp_sessions._dialects.sep1364 import MAX_WAITING
 from mcp_sessions._errors import DataGone
 from mcp_sessions._server import principal
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
@@ -265,3 +266,12 @@ def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first(monkeypatch: 
     pending.add("first")
     pending.add("second")
     assert [transport in pending for transport in ("first", "second")] == [False, True]
+
+
+def test_transport_sessions_that_never_come_back_are_forgotten() -> None:
+    """Those that began first, so that a process notes a bounded number of them."""
+    dialect = SEP1364Initialize()
+    for number in range(MAX_WAITING + 2):
+        dialect.confirm_later(f"server-{number}")
+    assert len(dialect._unconfirmed) == MAX_WAITING
+    assert next(iter(dialect._unconfirmed)) == "server-2"

@@ -158,3 +158,14 @@ async def test_request_leaves_no_reference_cycle(kind: str) -> None:
         gc.garbage.clear()
         gc.enable()
     assert ours == []
+
+
+async def test_registration_of_offered_session_without_answer_is_taken_back() -> None:
+    """Without an end, since its client may begin it later by the same cookie."""
+    lost = LostAnswer(MemoryStore(), is_late=False)
+    client = Client(sessions(Server(), store=lost, tracked=True))
+    cookie = (await client.send("server/discover")).cookie
+    assert (await client.tool("whoami", cookie)).status == 503
+    (record,) = lost.records
+    assert await lost.store.get(record.ref) is None
+    assert await lost.store.status(claims_of(record.ref, START)) is not SessionStatus.ENDED

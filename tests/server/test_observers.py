@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from streaming import Streaming
 
 from mcp_sessions import SessionDeleted, SessionEvent
+from mcp_sessions._server import logs
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.stores import MemoryStore
@@ -176,3 +177,25 @@ async def test_span_processor_that_raises_changes_no_answer(method: str, monkeyp
     assert (await client.tool("whoami", session=session)).result["content"].startswith("ses_")
     assert (await client.delete(session)).result["resultType"] == "complete"
     assert (await client.tool("whoami", session=session)).error["code"] == -32043
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_the_process_passes_observers_and_handlers(stop: type[BaseException]) -> None:
+    def stopping(*_: object) -> None:
+        raise stop
+
+    with pytest.raises(stop):
+        _core.call_observer("listen=", stopping)
+
+    class Stopping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise stop
+
+    handler = Stopping()
+    logger = logging.getLogger("mcp_sessions")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(stop):
+            logs._handle(logger.makeRecord("mcp_sessions", logging.ERROR, __file__, 1, "gone", (), None))
+    finally:
+        logger.removeHandler(handler)

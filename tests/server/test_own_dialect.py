@@ -9,6 +9,7 @@ from apps import Server, sessions
 from clients import Client, by, user_of
 
 from mcp_sessions import ConfigurationError
+from mcp_sessions._errors import SessionNotFound
 from mcp_sessions.dialects import Answers, Change, Credential, Dialect, NoCredential, Request, SaveState
 
 
@@ -72,3 +73,25 @@ async def test_missing_session_of_own_dialect_is_refused_if_required() -> None:
 def test_each_dialect_is_given_once_as_an_object(dialects: Any) -> None:
     with pytest.raises(ConfigurationError, match="must name each dialect once"):
         sessions(Server(), dialects=dialects)
+
+
+class Silent(Dialect):
+    """A dialect that changes nothing."""
+
+    name = "silent"
+
+
+async def test_what_a_dialect_leaves_out_changes_nothing() -> None:
+    """The middleware asks only for what a dialect has; a dialect that calls its base class gets as little."""
+    silent = Silent()
+    request: Any = None
+    message: Any = None
+    silent.extract(request)
+    await silent.before_discovery(request)
+    await silent.prepare(request)
+    assert silent.wrap(request, silent_app := Server()) is silent_app
+    assert [silent.reaches(request), silent.concerns(message), silent.requires(request, None)] == [False] * 3
+    assert [silent.answers(request), silent.find(request, ()), silent.absence(request, message)] == [None] * 3
+    assert silent.changes(request, None) == ()
+    assert await silent.refuse(request, SessionNotFound("event_unknown")) is None
+    assert (await Client(sessions(Server(), dialects=[silent]), modern=False).tool()).session is None

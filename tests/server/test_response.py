@@ -11,6 +11,7 @@ from apps import sessions
 from clients import DEADLINE, Answer, Client, Incoming, chunks, http
 from starlette.types import Message, Receive, Scope, Send
 
+from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._server import early_end as room
 
 JSON = (b"content-type", b"application/json")
@@ -207,3 +208,16 @@ class TestASessionThatEnds:
         answer = await call.run(method="initialize")
         assert [message["type"] for message in answer.messages] == ["http.response.start", "http.response.body"]
         assert (answer.error["code"], b"mcp-session-id" in answer.headers) == (-32043, False)
+
+
+async def test_response_is_refused_once() -> None:
+    """What is refused again, be it cut or complete, gets no second end."""
+
+    async def refuse(call: Any) -> None:
+        response = call.send.__self__
+        for reason in ("event_unknown", "event_foreign"):
+            await response.refuse(SessionNotFound(reason))
+
+    answer = await Call(start(JSON), refuse).run()
+    assert answer.error["code"] == -32043
+    assert [message["type"] for message in answer.messages] == ["http.response.start", "http.response.body"]

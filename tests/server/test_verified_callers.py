@@ -192,3 +192,14 @@ async def test_subclass_of_a_principal_is_refused() -> None:
     for call in ("end_all", "of"):
         with pytest.raises(ConfigurationError, match="into issuer"):
             await getattr(Sessions(store=MemoryStore(), keys=SECRET), call)(whose)
+
+
+def test_user_whose_identity_is_not_implemented_is_named_by_the_username() -> None:
+    """Starlette's `SimpleUser` has had no identity in some versions."""
+
+    class Older(SimpleUser):
+        @property
+        def identity(self) -> str:
+            raise NotImplementedError
+
+    assert from_scope({"user": Older("carol")}) == Principal(subject="carol")

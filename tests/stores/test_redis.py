@@ -225,6 +225,18 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         await store.purge(one.ref)
 
 
+async def test_user_without_the_right_to_ask_for_the_time_goes_by_its_own_clock(place: Place) -> None:
+    """Of earlier instructions; two workers whose clocks differ may then disagree."""
+    shown = (ROOT / "docs/stores.md").read_text("utf-8").partition("ACL SETUSER app")[2].partition("Without")[0]
+    rights = [right for right in re.findall(r"[+~][-+\w|:*{}]+", shown) if right != "+time"]
+    place.server.command("ACL", "SETUSER", "older", "on", f">{PASSWORD}", *rights)
+    async with opened(place.url.replace("://", f"://older:{PASSWORD}@"), prefix="mcp-sessions:") as store:
+        one = session(uuid4().hex)
+        await store.register_at_epoch(one)
+        assert await store.status(one) is LIVE
+        assert await revoke(store, one)
+
+
 # --- when it is out of reach ---------------------------------------------------------------------
 
 

@@ -94,9 +94,8 @@ class Cookie(Dialect):
 
     def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
         """Return why a client of the modern era sent no cookie."""
-        if not headers.is_modern:
-            return None
-        return _NONE if runtime_without_cookies(headers) is None else _NO_JAR
+        cause = _NONE if runtime_without_cookies(headers) is None else _NO_JAR
+        return cause if headers.is_modern else None
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, and create it at its first use."""

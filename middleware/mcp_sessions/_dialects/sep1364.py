@@ -7,6 +7,7 @@ one, and `terminate` ends it. What is null is absent.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -110,9 +111,9 @@ class _Field(Dialect):
         """Return whether a message names a session, or is a method of this dialect."""
         return agreed(field(message), self.id_in_params(message)) is not None
 
+    @abstractmethod
     def id_in_params(self, message: Message) -> str | None:
         """Return the session that a method of this dialect names in its params."""
-        return None
 
 
 class SEP1364Create(_Field):

@@ -89,9 +89,8 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield True, absent.cause, absent.remedy
 
     def _absence(self) -> NoCredential | None:
-        if self.message is None:
-            return None
-        found = (absence(self.headers, self.message) for absence in self.absences)
+        message = self.message
+        found = (absence(self.headers, message) for absence in self.absences if message is not None)
         return next(filter(None, found), None)
 
 
