@@ -1,15 +1,16 @@
 """SEP-1364 on the wire, sentence by sentence: both alternatives, their field, and the header that mirrors it."""
 
+import json
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from apps import Server, reply, sessions
+from apps import Server, read, reply, sessions
 from clients import Answer, Header
 from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
-from starlette.types import Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Principal, Session
 from mcp_sessions._dialects.sep1364 import MAX_WAITING
@@ -275,3 +276,18 @@ def test_transport_sessions_that_never_come_back_are_forgotten() -> None:
         dialect.confirm_later(f"server-{number}")
     assert len(dialect._unconfirmed) == MAX_WAITING
     assert next(iter(dialect._unconfirmed)) == "server-2"
+
+
+async def test_repeated_answer_to_initialize_begins_one_session() -> None:
+    """A stream may repeat a message; the repetition leaves as it came."""
+    made: list[str] = []
+
+    async def twice(scope: Scope, receive: Receive, send: Send) -> None:
+        message = json.loads(await read(receive))
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": f"data: {text}\n\ndata: {text}\n\n".encode()})
+
+    answer = await second(twice, **noting(made)).initialize()
+    assert (len(answer.events), len(made)) == (2, 1)

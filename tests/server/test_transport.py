@@ -13,6 +13,7 @@ from stateful import HEADER, Stateful
 from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent
 from mcp_sessions._dialects.transport import Crossing
 from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions.stores import MemoryStore
 
 
 def bridged(server: Stateful | None = None, **options: Any) -> tuple[Stateful, Client]:
@@ -276,3 +277,13 @@ async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -
     """The server's own sessions die with the process, too."""
     _, client = bridged(**options)
     assert (await client.send("tools/call", None, await client.initialize())).result == {"content": 1}
+
+
+async def test_session_from_before_the_bridge_is_served_without_one_of_the_server() -> None:
+    """The server then says itself what it lacks."""
+    store = MemoryStore()
+    earlier = Client(sessions(Server(), store=store), modern=False)
+    header = await earlier.initialize()
+    answer = await Client(sessions(server := Server(), store=store, bridge=True), modern=False).tool("whoami", header)
+    assert answer.status == 200
+    assert b"mcp-session-id" not in dict(server.seen[-1].scope["headers"])
