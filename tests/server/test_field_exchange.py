@@ -291,3 +291,9 @@ async def test_repeated_answer_to_initialize_begins_one_session() -> None:
 
     answer = await second(twice, **noting(made)).initialize()
     assert (len(answer.events), len(made)) == (2, 1)
+
+
+async def test_fork_of_session_in_the_field_is_refused(server: Server) -> None:
+    """A fork begins with a state that its client carries."""
+    client = first(server)
+    assert (await client.say("sessions/fork", sessionId=await client.create())).error["code"] == INVALID
