@@ -394,3 +394,22 @@ async def test_notification_that_is_answered_by_events_has_ids_of_its_session() 
     assert (await workers.resume(first)).status == 200
     await client.delete(session)
     assert [(await workers.resume(first)).status, *workers.reasons] == [404, "ended"]
+
+
+async def test_expired_access_token_of_listening_client_gets_the_servers_answer() -> None:
+    """Across the bridge, where a GET without an event id is refused by its header."""
+    server, facts = Stateful(), list[SessionEvent]()
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if user_of(scope) is None:
+            await reply(send, b"", status=401)
+        else:
+            await server(scope, receive, send)
+
+    client = Client(sessions(guarded, bridge=True, principal=user_of, listen=facts.append), modern=False)
+    header = (b"mcp-session-id", (await client.send("initialize", None, by("ann"))).headers[b"mcp-session-id"])
+    facts.clear()
+    assert (await call(client.app, http("GET", headers=[header]))).status == 401
+    assert facts == []
+    assert (await call(client.app, http("GET", headers=[header, by("bob")]))).status == 404
+    assert [fact.reason for fact in facts if isinstance(fact, RequestRefused)] == ["token_principal"]
