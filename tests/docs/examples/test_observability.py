@@ -17,6 +17,8 @@ from observe import asked
 from pages import EXAMPLES
 from programs import Program, free_port
 
+from mcp_sessions._refusals import REFUSALS
+
 FOLDER = EXAMPLES / "observability"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
 LIVE = DASHBOARD["panels"][0]["targets"][0]["expr"].replace("$job", ".*")
@@ -28,6 +30,28 @@ def test_promtool_takes_the_alert_rules(arguments: tuple[str, ...]) -> None:
     """They are valid, and fire where their tests say so."""
     done = subprocess.run([program("promtool"), *arguments], cwd=FOLDER, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_each_reason_of_the_store_belongs_to_one_alert() -> None:
+    """The alerts about the store share all of its reasons among them, so none is missed and none pages twice."""
+    matchers = [
+        re.findall(r'mcp_sessions_reason(=~|!~)"([^"]+)"', line)
+        for line in (FOLDER / "alerts.yaml").read_text("utf-8").splitlines()
+        if 'mcp_sessions_reason=~"store_' in line
+    ]
+    for reason in REFUSALS:
+        if reason.startswith("store_"):
+            alerts = [all((re.fullmatch(p, reason) is not None) == (op == "=~") for op, p in line) for line in matchers]
+            assert alerts.count(True) == 1, reason
+
+
+def test_the_alerts_name_reasons_that_exist() -> None:
+    """A reason that was renamed would otherwise never fire again."""
+    for pattern in re.findall(r'mcp_sessions_reason[=!]~"([^"]+)"', (FOLDER / "alerts.yaml").read_text("utf-8")):
+        for word in re.sub(
+            r"store_\(([^)]+)\)", lambda m: "|".join(f"store_{w}" for w in m[1].split("|")), pattern
+        ).split("|"):
+            assert any(re.fullmatch(word, reason) for reason in REFUSALS), word
 
 
 class Replica(Program):
