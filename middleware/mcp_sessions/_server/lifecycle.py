@@ -27,7 +27,7 @@ from .._session.events import SessionDeleted, SessionEvent
 from .._session.functions import finish
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
-from ..telemetry._core import hook
+from ..telemetry._core import flush_exporters, hook
 from .background import Background, Service, start
 from .logs import log_extra
 from .resumption import Streams
@@ -230,7 +230,8 @@ class Services:
             await one.stop()
 
     async def stopped(self) -> None:
-        """Close the store, after the application has stopped and while the event loop still runs."""
+        """Export spans and metrics and close the store: the application has stopped, and the event loop still runs."""
+        await flush_exporters()
         if self.closes:
             try:
                 await self.store.close()

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
+import anyio
+
 from .._session.claims import Correlation, Principal
 
 P = ParamSpec("P")
@@ -93,6 +95,25 @@ def is_traced() -> bool:
     """
     api = sys.modules.get("opentelemetry.trace")
     return api is not None and type(api.get_tracer_provider()).__module__ != api.__name__
+
+
+FLUSH_TIMEOUT: Final = 5.0  # seconds that a server's stop waits for exporters
+
+
+async def flush_exporters() -> None:
+    """Export the spans and metrics that the process's providers still hold.
+
+    Servers such as uvicorn end by the signal that stopped them, so no `atexit` handler of OpenTelemetry runs.
+    """
+    for module, getter in (
+        ("opentelemetry.trace", "get_tracer_provider"),
+        ("opentelemetry.metrics", "get_meter_provider"),
+    ):
+        api = sys.modules.get(module)
+        force_flush = None if api is None else getattr(getattr(api, getter)(), "force_flush", None)
+        if force_flush is not None:
+            with anyio.move_on_after(FLUSH_TIMEOUT):
+                await anyio.to_thread.run_sync(call_observer, "telemetry", force_flush, abandon_on_cancel=True)
 
 
 def attributes_of(correlation: Correlation) -> dict[str, str]:
