@@ -21,12 +21,13 @@ from streaming import START as STREAM
 
 from mcp_sessions import MCPSessionMiddleware, Sessions
 from mcp_sessions import _cli as cli
-from mcp_sessions._server.operator import Watched
+from mcp_sessions._server.inspected import Inspected
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._session.claims import Principal, utc
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
 from mcp_sessions.telemetry import Inspector
+from mcp_sessions.telemetry._inspector import SessionToEnd
 
 ANN = by("ann")
 
@@ -140,8 +141,8 @@ async def command_line(deployment: Deployment) -> None:
 
 
 async def inspector(deployment: Deployment) -> None:
-    (watched,) = [one for one in deployment.there._runtime.background_services if isinstance(one, Watched)]
-    assert await watched.end(deployment.ref, None)
+    (page,) = [one for one in deployment.there._runtime.background_services if isinstance(one, Inspected)]
+    assert await page.end(SessionToEnd(deployment.ref, 1, 1 << 40))
 
 
 async def expiry(deployment: Deployment) -> None:

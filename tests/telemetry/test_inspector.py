@@ -12,17 +12,17 @@ import anyio
 import httpx
 import pytest
 from apps import Server, sessions
-from clients import DEADLINE, INITIALIZE, Answer, Client, Exchange, RealClient, lifespan
+from clients import INITIALIZE, Answer, Client, RealClient, by, lifespan, user_of
 from failing import Failing
 from programs import free_port
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mcp_sessions import ConfigurationError
+from mcp_sessions import ConfigurationError, Session
 from mcp_sessions._protocol.jsonrpc import parse
-from mcp_sessions._server import operator
+from mcp_sessions._server import inspected
 from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import SessionCreated, SessionDeleted
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import Inspector
 from mcp_sessions.telemetry import _feed as feeds
@@ -35,41 +35,34 @@ TOKEN = "a-token-of-the-operator"
 ASKED = {"origin": "http://127.0.0.1:8000", "x_inspector": "end"}
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspecting, "_RETRY", 0.01)
-    monkeypatch.setattr(inspecting, "_ROSTER_INTERVAL", 0.01)
-
-
 class Page:
-    """A page that is open: the events that it gets, and what it asks."""
+    """A page that is open: what it shows, and what it asks."""
 
-    def __init__(self, app: Starlette, stream: Exchange) -> None:
-        self.app, self.stream = app, stream
-        self.events: list[str] = []
+    def __init__(self, app: Starlette) -> None:
+        self.app = app
 
-    async def until(self, event: str, **members: Any) -> Any:
-        """The next event of a kind, with these members."""
-        while True:
-            found = json.loads((await self.stream.next_event()).removeprefix("data: "))
-            self.events.append(found["event"])
-            if found["event"] == event and all(found[name] == value for name, value in members.items()):
-                return found
+    async def state(self) -> dict[str, Any]:
+        """Ask for the state, as the page does every two seconds."""
+        answer = await RealClient(self.app, path="/inspector/state").http("GET", b"")
+        assert answer.status == 200
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
 
-    async def end(self, ref: str) -> tuple[int, bytes]:
+    async def worker(self) -> dict[str, Any]:
+        """Return what the worker knows."""
+        known: dict[str, Any] = (await self.state())["worker"]
+        return known
+
+    async def last(self, event: str) -> dict[str, Any]:
+        """Return the last event of a kind."""
+        found: dict[str, Any] = [one for one in (await self.worker())["history"] if one["event"] == event][-1]
+        return found
+
+    async def end(self, session: dict[str, Any]) -> tuple[int, bytes]:
         """Ask to end a session, as the page does."""
-        answer = await RealClient(self.app, path="/inspector/end").http("POST", ref.encode(), **ASKED)
+        named = {name: session[name] for name in ("ref", "created_at", "expires_at")}
+        answer = await RealClient(self.app, path="/inspector/end").http("POST", json.dumps(named).encode(), **ASKED)
         return answer.status, answer.body
-
-
-@asynccontextmanager
-async def opened(app: Starlette) -> AsyncIterator[Page]:
-    """The page's stream of events, for as long as the block lasts; it ends when the browser leaves."""
-    with anyio.fail_after(DEADLINE):
-        async with RealClient(app, path="/inspector/events").resuming("0") as stream:
-            page = Page(app, stream)
-            await page.until("hello")
-            yield page
 
 
 def mounted(server: Any = None, **options: Any) -> tuple[Client, Starlette]:
@@ -100,7 +93,7 @@ async def test_the_page_comes_with_a_policy_that_lets_nothing_in() -> None:
         (404, "GET", "favicon.ico", {}),
         (405, "GET", "end", {}),
         (405, "OPTIONS", "end", {}),
-        (403, "GET", "events", {"sec_fetch_site": "cross-site"}),
+        (403, "GET", "state", {"sec_fetch_site": "cross-site"}),
         (200, "GET", "", {"sec_fetch_site": "cross-site"}),
         (400, "POST", "end", ASKED),  # as the page asks, but for the session
         (403, "POST", "end", {**ASKED, "origin": "http://evil"}),
@@ -120,22 +113,64 @@ async def test_a_session_is_shown_and_ended(caplog: pytest.LogCaptureFixture) ->
     """One that is not recorded: its client is refused from then on, and the log says who ended it."""
     caplog.set_level(logging.INFO, "mcp_sessions")
     client, app = mounted()
-    async with opened(app) as page:
-        await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})  # an answer is no call
-        held = await client.create()
-        assert (await page.until("started"))["name"] == "sessions/create"
-        ref = (await page.until("created"))["ref"]
-        await client.tool(session=held)
-        assert (await page.until("started", name="tools/call whoami"))["ref"] == ref
-        assert (await page.until("finished", name="tools/call whoami"))["ref"] == ref
-        assert await page.end(ref) == (200, b"ended")
-        assert (await page.until("ended", ref=ref))["reason"] == "inspector"
-        assert (await client.tool(session=held)).error["code"] == -32043
-        assert (await page.until("finished", error="-32043"))["reason"] == "ended"
-        assert await page.end("ses_" + "a" * 24) == (200, b"not found")
-        assert (await page.end("../../etc"))[0] == 400
-    assert f"the inspector ended session {ref}" in caplog.text
-    assert f"session {ref} ended: inspector" in caplog.text
+    page = Page(app)
+    await client.post({"jsonrpc": "2.0", "id": 1, "result": {}})  # an answer is no call
+    held = await client.create()
+    await client.tool(session=held)
+    state = await page.state()
+    (session,) = state["worker"]["sessions"]
+    assert [event.get("name", "-") for event in state["worker"]["history"]] == [
+        *("-", "sessions/create", "tools/call whoami")
+    ]
+    assert (await page.last("created"))["ref"] == (await page.last("finished"))["ref"] == session["ref"]
+    assert (state["recorded"], state["worker"]["running"]) == (None, [])
+    assert await page.end(session) == (200, b"ended")
+    assert (await page.last("ended"))["reason"] == "inspector"
+    assert (await client.tool(session=held)).error["code"] == -32043
+    assert (await page.last("finished"))["error"] == "-32043"
+    assert (await page.worker())["refused"] == 1
+    assert await page.end(session) == (200, b"not found")
+    assert f"the inspector ended session {session['ref']}" in caplog.text
+    assert f"session {session['ref']} ended: inspector" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"../../etc", b'"ses_"', b"{}", b'{"ref":"ses_A","created_at":1,"expires_at":2}', b"\xff", b"[" * 100_000],
+)
+async def test_what_names_no_session_ends_none(body: bytes) -> None:
+    answer = await RealClient(mounted()[1], path="/inspector/end").http("POST", body, **ASKED)
+    assert answer.status == 400
+
+
+async def test_a_worker_ends_a_session_that_it_has_never_seen() -> None:
+    """Whichever worker the request reaches."""
+    store = MemoryStore()
+    (client, seen), (other, unseen) = mounted(store=store), mounted(store=store)
+    held = await client.create()
+    (session,) = (await Page(seen).worker())["sessions"]
+    assert (await Page(unseen).worker())["sessions"] == []
+    assert await Page(unseen).end(session) == (200, b"ended")
+    assert (await client.tool(session=held)).error["code"] == -32043
+    assert (await other.tool(session=held)).error["code"] == -32043
+
+
+async def test_a_running_call_is_shown() -> None:
+    entered, release = anyio.Event(), anyio.Event()
+
+    async def wait(session: Session | None, arguments: dict[str, Any]) -> str:
+        entered.set()
+        await release.wait()
+        return "done"
+
+    client, app = mounted(Server(wait=wait))
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.tool, "wait")
+        await entered.wait()
+        (running,) = (await Page(app).worker())["running"]
+        assert (running["name"], running["ref"]) == ("tools/call wait", None)
+        release.set()
+    assert (await Page(app).worker())["running"] == []
 
 
 async def test_a_page_that_is_opened_later_sees_what_was() -> None:
@@ -145,39 +180,56 @@ async def test_a_page_that_is_opened_later_sees_what_was() -> None:
     client, app = mounted(store=store)
     await client.send("no/such", session=held)
     await client.post(b"[")
-    async with opened(app) as page:
-        assert (await page.until("session"))["error"] == "-32601"
-        assert (await page.until("finished"))["name"] == "no/such"
-        assert (await page.until("refused"))["reason"] == "not_json"
+    page = Page(app)
+    ((session,), finished, refused) = (
+        *((await page.worker())["sessions"], await page.last("finished"), await page.last("refused")),
+    )
+    assert (session["error"], finished["name"], refused["reason"]) == ("-32601", "no/such", "not_json")
+
+
+async def test_a_session_shows_its_user_if_telemetry_names_users() -> None:
+    options = {"principal": user_of, "user": lambda principal: principal.subject}
+    client, app = mounted(**options)
+    held = await client.create(by("alice"))
+    await client.tool("whoami", by("alice"), session=held)
+    (session,) = (await Page(app).worker())["sessions"]
+    assert session["user"] == "alice"
 
 
 async def test_a_handshake_is_in_the_session_that_it_creates() -> None:
     """What else a message names is shown escaped, but for a name that cannot be written, and a session id."""
     held = await mounted()[0].create()
     client, app = mounted()
-    client.modern = False
-    async with opened(app) as page:
-        await client.send("initialize", INITIALIZE)
-        ref = (await page.until("created"))["ref"]
-        assert (await page.until("finished", name="initialize"))["ref"] == ref
-        for name, shown in (("a\x07b", " a\\x07b"), ("\ud800", ""), (7, ""), (held["sessionId"], "")):
-            await client.send("tools/call", {"name": name}, id=None)
-            assert (await page.until("started"))["name"] == f"tools/call{shown}"
+    client.modern, page = False, Page(app)
+    await client.send("initialize", INITIALIZE)
+    assert (await page.last("created"))["ref"] == (await page.last("finished"))["ref"]
+    for name, shown in (("a\x07b", " a\\x07b"), ("\ud800", ""), (7, ""), (held["sessionId"], "")):
+        await client.send("tools/call", {"name": name}, id=None)
+        assert (await page.last("finished"))["name"] == f"tools/call{shown}"
 
 
-async def test_recorded_sessions_are_shown_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that this worker has not seen: the store knows them, whichever worker made them; up to a bound."""
-    monkeypatch.setattr(operator, "MAX_LISTED", 1)
+async def test_recorded_sessions_are_shown_and_ended() -> None:
+    """Also those that this worker has not seen: the store knows them, whichever worker created them."""
     store = MemoryStore()
     other = Client(sessions(Server(), store=store, tracked=True))
     held = [await other.create() for _ in range(2)]
     client, app = mounted(store=store, tracked=True)
-    async with opened(app) as page:
-        for complete in (False, True):
-            (session,) = (await page.until("roster", complete=complete))["sessions"]
-            assert await page.end(session["ref"]) == (200, b"ended")
-        assert (await page.until("roster", sessions=[]))["complete"]
+    page = Page(app)
+    recorded = (await page.state())["recorded"]
+    assert (recorded["live"], len(recorded["sessions"])) == (2, 2)
+    for session in recorded["sessions"]:
+        assert await page.end(session) == (200, b"ended")
+        assert await page.end(session) == (200, b"not found")
+    assert (await page.state())["recorded"] == {"live": 0, "sessions": []}
     assert [(await client.tool(session=one)).error["code"] for one in held] == [-32043] * 2
+
+
+async def test_more_sessions_than_the_page_can_show_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspected, "MAX_SESSIONS", 1)
+    client, app = mounted(tracked=True)
+    for _ in range(2):
+        await client.create()
+    assert (await Page(app).state())["recorded"] == {"live": 2, "sessions": []}
 
 
 @pytest.mark.parametrize("tracked", [True, False])
@@ -185,15 +237,21 @@ async def test_a_store_that_does_not_answer_ends_nothing(tracked: bool) -> None:
     """Nor does it list anything."""
     store = Failing("list_sessions")
     client, app = mounted(store=store, tracked=tracked)
-    async with opened(app) as page:
-        held = await client.create()
-        ref = (await page.until("created"))["ref"]
-        store.failing = {"revoke", "get", "list_sessions"}
-        assert (await page.end(ref))[0] == 503
-        store.failing = set()
-        assert (await client.tool(session=held)).result["content"] == ref
-        await page.until("finished", name="tools/call whoami")
-    assert "roster" not in page.events
+    page = Page(app)
+    held = await client.create()
+    state = await page.state()
+    (session,) = state["worker"]["sessions"]
+    assert state["recorded"] is None
+    store.failing = {"revoke", "get", "list_sessions"}
+    assert (await page.end(session))[0] == 503
+    store.failing = set()
+    assert (await client.tool(session=held)).result["content"] == session["ref"]
+
+
+async def test_each_answer_of_the_state_ends_its_connection() -> None:
+    """So the next request may reach another worker. HTTP/2 has no such header."""
+    answer = await ask("GET", "state")
+    assert answer.headers[b"connection"] == b"close"
 
 
 async def test_it_may_be_an_application_of_its_own() -> None:
@@ -204,28 +262,9 @@ async def test_it_may_be_an_application_of_its_own() -> None:
 # --- the feed ----------------------------------------------------------------------------------------
 
 
-async def test_a_reader_that_falls_behind_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a tab that sleeps: it would hold what it has not read. It comes back by itself."""
-    monkeypatch.setattr(feeds, "_MAX_BEHIND", 1)
-    feed, refusal = Feed(lambda: 0), RequestRefused("header_unreadable", -32600, None, None)
-    feed(refusal)
-    with feed.reading() as (known, coming):
-        for _ in range(3):
-            feed(refusal)
-        assert [found async for found in coming] == known
-        assert not feed._readers
-
-
-async def test_a_feed_that_closes_ends_the_stream() -> None:
-    client, app = mounted()
-    async with opened(app) as page:
-        await client.app.services.stopping()  # type: ignore[attr-defined]  # the middleware
-        await page.stream.ended()
-
-
 def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used longest ago go; one that has ended does not come back."""
-    monkeypatch.setattr(feeds, "_MAX_SESSIONS", 2)
+    monkeypatch.setattr(feeds, "MAX_SESSIONS", 2)
     feed = Feed(lambda: 1)
     for number in range(3):
         feed(SessionCreated(f"ses_{number}", 9, of_principal=False))
@@ -233,10 +272,10 @@ def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     feed(SessionDeleted(ended.ref, "deleted", 1))
     late = RequestTelemetry(message=parse(b'{"jsonrpc":"2.0","method":"ping"}'), target=None, known=KnownNames())
     feed.begin(late, ended, is_live=True)
-    assert [*feed.sessions] == ["ses_1", "ses_2"]
+    assert [one.ref for one in feed.snapshot().sessions] == ["ses_1", "ses_2"]
     for ref in ("ses_2", "ses_3"):
         feed(SessionDeleted(ref, "deleted", 1))
-    assert ([*feed.sessions], len(feed._ended)) == (["ses_1"], 2)
+    assert ([one.ref for one in feed.snapshot().sessions], len(feed._ended)) == (["ses_1"], 2)
 
 
 # --- on loopback -------------------------------------------------------------------------------------
@@ -260,27 +299,25 @@ async def serving(port: int, host: str = "127.0.0.1", **options: Any) -> AsyncIt
         await anyio.wait_all_tasks_blocked()
 
 
-async def get(port: int, **headers: str) -> httpx.Response:
+async def get(port: int, path: str = "", **headers: str) -> httpx.Response:
     """Ask for the page, as soon as the port is open."""
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=8)) as client:
-        return await client.get(f"http://127.0.0.1:{port}/", headers=headers)
+        return await client.get(f"http://127.0.0.1:{port}/{path}", headers=headers)
 
 
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on it alone
 
 
 @ASYNCIO
-async def test_the_first_worker_that_binds_the_port_serves_it(port: int) -> None:
-    """When it is gone, the next does; names that lead here by DNS do not."""
-    async with serving(port):
-        assert (await get(port)).status_code == 200
+async def test_all_workers_serve_the_page_on_one_port(port: int) -> None:
+    """The rest goes on if one of them stops. Names that lead here by DNS are refused."""
+    async with serving(port) as first:
+        await first.create()
         assert (await get(port, host="evil.example")).status_code == 421
-        second = serving(port)
-        await second.__aenter__()
-    assert (await get(port)).status_code == 200
-    async with serving(port):
-        pass  # which leaves before the port is free
-    await second.__aexit__(None, None, None)
+        async with serving(port):
+            found = [len((await get(port, "state")).json()["worker"]["sessions"]) for _ in range(50)]
+            assert set(found) == {0, 1}
+        assert (await get(port)).status_code == 200
 
 
 @ASYNCIO

@@ -9,21 +9,26 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import httpx
 import pytest
 from apps import Server, sessions
-from clients import SECRET, Client
+from browser import browsing
+from clients import INITIALIZE, SECRET, Client
 from environments import needs
 from observe import TOOLS, asked
 from otlp import Receiver, receiving
 from pages import DOCS, blocks, run
+from programs import answering, free_port
 
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions.telemetry import Inspector, SessionSampler
+from mcp_sessions.telemetry import SessionSampler
 
 PAGE = (DOCS / "tracing.md").read_text("utf-8")
 TRACES, _LOGFIRE, OPTIONS, MOUNTED, SAMPLING, LOGS = blocks(PAGE)
@@ -58,14 +63,29 @@ async def test_logs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
 
 @needs("mcp>=2")
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both servers can be built, and the page's function lets one tool's query through, and nothing else."""
+    """The server can be built, and the page's function lets one tool's query through, and nothing else."""
     monkeypatch.setenv("MCP_SESSIONS_KEYS", SECRET)
-    assert isinstance(run(MOUNTED)["inspector"], Inspector)
     names = run(OPTIONS)
     assert isinstance(names["app"], MCPSessionMiddleware)
     redact = names["redact"]
     assert redact("arguments", "search", {"query": "shoes", "card": "4111"}) == {"query": "shoes"}
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
+
+
+@needs("mcp>=2")
+def test_a_server_with_a_mounted_inspector_stops_while_its_page_is_open(tmp_path: Path) -> None:
+    """It answers calls and shows them, and nothing that the page holds open delays the stop."""
+    (tmp_path / "server.py").write_text(MOUNTED, "utf-8")
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, *"-m uvicorn server:app --port".split(), str(port)]
+    with browsing() as browser, answering(command, f"{url}/inspector/", tmp_path, MCP_SESSIONS_KEYS=SECRET):
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+        accepted = {"accept": "application/json, text/event-stream"}
+        assert httpx.post(f"{url}/mcp", json=hello, headers=accepted).status_code == 200
+        browser.get(f"{url}/inspector/")
+        browser.until("return document.querySelectorAll('.session').length === 1")
+        stopped_at = time.monotonic()
+    assert time.monotonic() - stopped_at < 10
 
 
 # --- recipes -----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""For operators: `Sessions` lists and ends sessions, `Watched` shows those of one middleware live.
+"""`Sessions`: operators list and end the sessions of a deployment.
 
-Both share the middleware's store but see no session id, so they can end a session and never use one.
+It shares the middleware's store but sees no session id, so it can end a session and never use one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,23 @@ from typing import Any, Final, NamedTuple, final
 
 from anyio.lowlevel import checkpoint
 
-from .._errors import ConfigurationError, StoreUnavailable
+from .._errors import ConfigurationError
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
 from .._session.functions import check_clock
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
 from ..stores._base import FIRST, Record, Store, StoreScope
-from ..telemetry._feed import Feed, LiveSession
-from ..telemetry._inspector import Inspector, LocalServer, Roster
 from . import option_types
-from .background import start
-from .lifecycle import ENDED_ALL, Terminator
-from .options import Options
+from .lifecycle import ENDED_ALL
 from .principal import checked
 from .workers import failing_once
 
 PAGE: Final = 200  # sessions that are read at once
-MAX_LISTED: Final = 1_000  # sessions on the inspector's page
 _OF_CLIENT: Final = (
     "this is a client, which many users may share: name a user by the subject. A client's sessions can be listed, and "
     "each be ended by its ref; end_all_before (--before) ends everyone's"
 )
 _AS_SEEN: Final = "name the parts of session.principal as the servers see them, and leave out those that may be any"
-ENDED_BY_INSPECTOR: Final = "inspector"
 
 
 class EndedAll(NamedTuple):
@@ -260,63 +254,3 @@ async def only_elsewhere(sessions: Sessions) -> bool:
     ask = getattr(store, "_usage", None)  # of a `TimeoutStore`; a store in memory does not say
     usage = None if ask is None else await ask()
     return usage is not None and usage.sessions > 0 and await store.count(audience=audience) == 0
-
-
-class Watched:
-    """What shows a middleware's sessions live."""
-
-    def __init__(self, options: Options, feed: Feed, terminator: Terminator) -> None:
-        self._feed: Final = feed
-        self._terminator: Final = terminator
-        self._audience: Final = options.audience
-        self._tracked: Final = options.tracked is not None
-        self._server: LocalServer | None = None
-        address, token = options.telemetry.inspector, options.telemetry.inspector_token
-        inspector = Inspector() if address is None or isinstance(address, str) else address
-        inspector.bind(feed, self.recorded, self.end)
-        if isinstance(address, str):
-            if token is None and not option_types.is_loopback(address):
-                raise ConfigurationError(
-                    f"telemetry.inspector={address!r} can be reached from other machines: write 127.0.0.1, or give "
-                    "inspector_token="
-                )
-            self._server = LocalServer(inspector, address, token)
-        self._is_started = False
-
-    def start(self) -> None:
-        """Serve the page where it has an address; a second call changes nothing."""
-        if self._server is not None and not self._is_started:
-            start(self._server.run)
-        self._is_started = True
-
-    async def stop(self) -> None:
-        self._feed.close()
-        if self._server is not None:
-            await self._server.stop()
-
-    async def recorded(self) -> Roster | None:
-        """Return the recorded sessions that are alive, or None where none are recorded or the store does not answer."""
-        if not self._tracked:
-            return None
-        try:
-            records = await self._terminator.store.list_sessions(
-                audience=self._audience, after=FIRST, limit=MAX_LISTED + 1
-            )
-        except StoreUnavailable:
-            return None
-        sessions = [
-            LiveSession(worker="", ref=one.ref, at=one.seen_at, created_at=one.created_at, expires_at=one.expires_at)
-            for one in records[:MAX_LISTED]
-        ]
-        return Roster(sessions, complete=len(records) <= MAX_LISTED)
-
-    async def end(self, ref: str, session: LiveSession | None) -> bool:
-        """End a session that is recorded, or that this worker has seen, and return whether this call did."""
-        if self._tracked:
-            operator = Sessions(store=self._terminator.store, audience=self._audience)
-            return await operator.end(ref, reason=ENDED_BY_INSPECTOR)
-        if session is None:
-            return False
-        created_at, expires_at = session.created_at, int(session.expires_at)
-        record = Record(session.ref, None, created_at, expires_at, created_at, audience=self._audience)
-        return await self._terminator.end_record(record, ENDED_BY_INSPECTOR)

@@ -143,9 +143,9 @@ class Runtime:
                 report = partial(metrics.alive, self, self.audience)
                 self.background_services.append(LiveSessionCounter(store, self.audience, report))
         if self.telemetry.feed is not None:
-            from .operator import Watched
+            from .inspected import Inspected
 
-            self.background_services.append(Watched(options, self.telemetry.feed, self.terminator))
+            self.background_services.append(Inspected(options, self.telemetry.feed, self.terminator))
 
     async def status(self, claims: Claims, *, is_offered: bool = False) -> SessionStatus:
         """Ask the store how a session stands; if sessions are recorded, note that it is used."""

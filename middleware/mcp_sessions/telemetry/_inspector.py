@@ -1,14 +1,16 @@
 """`Inspector`: a small page with live sessions, calls, refusals, and a button that ends a session.
 
 It is a Starlette application: mount it behind your own authentication, or let the middleware serve it on loopback,
-where whatever a browser shows could ask. Other sites are kept out by `Origin`, and there by `Host` (DNS rebinding).
-Sources: HTML, Server-sent events; Fetch; Content Security Policy.
+where any page in a browser could send requests. Other sites are kept out by `Origin`, and there by `Host` (DNS
+rebinding). The page asks for the state every two seconds, each time over a new connection, so that the operating system
+or a load balancer passes it to all workers in turn; the page puts their answers together. No response stays open, so
+none delays the stop of a server.
+Sources: HTML; Fetch; Content Security Policy.
 """
 
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import logging
 import re
@@ -17,7 +19,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import anyio
 import msgspec
@@ -29,32 +31,39 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from .._errors import ConfigurationError, StoreUnavailable
-from . import _feed as events
+from ._feed import Feed, LiveSession, Snapshot
 
-_ROSTER_INTERVAL: Final = 3.0  # seconds between two looks into the store
-_RETRY: Final = 1.0  # seconds after which a worker tries again to bind the port
-_REF: Final = re.compile(r"ses_[a-z2-7]{24}")
 _log: Final = logging.getLogger("mcp_sessions")
 _encode: Final = msgspec.json.Encoder().encode
 
 PAGE: Final = Path(__file__).with_name("inspector.html")
 
 
-class Roster(msgspec.Struct, tag_field="event", tag="roster"):
-    """The sessions that the store has recorded; `complete` says whether those are all."""
+class Recorded(msgspec.Struct):
+    """What the store has recorded."""
 
-    sessions: list[events.LiveSession]
-    complete: bool
-
-
-class _Hello(msgspec.Struct, tag_field="event", tag="hello"):
-    """The first event."""
-
-    worker: str
+    live: int  # how many sessions are alive
+    sessions: list[LiveSession]  # all of them, or none if they are too many to show
 
 
-RecordedSessions = Callable[[], Awaitable[Roster | None]]
-EndSession = Callable[[str, "events.LiveSession | None"], Awaitable[bool]]
+class SessionToEnd(msgspec.Struct):
+    """A session that the page asks to end, as it was shown."""
+
+    ref: Annotated[str, msgspec.Meta(pattern=r"^ses_[a-z2-7]{24}$")]
+    created_at: Annotated[float, msgspec.Meta(gt=0)]  # Unix seconds
+    expires_at: Annotated[int, msgspec.Meta(gt=0, lt=1 << 53)]  # Unix seconds
+
+
+class State(msgspec.Struct):
+    """What the page shows: what the worker that answers knows, and what the store has."""
+
+    worker: Snapshot
+    recorded: Recorded | None  # None if sessions are not recorded, or the store does not answer
+
+
+ReadRecorded = Callable[[], Awaitable[Recorded | None]]
+EndSession = Callable[[SessionToEnd], Awaitable[bool]]
+_to_end: Final = msgspec.json.Decoder(SessionToEnd)
 
 
 class Inspector:
@@ -63,24 +72,24 @@ class Inspector:
         inspector = Inspector()
         routes = [Mount("/inspector", inspector, middleware=[Middleware(AuthenticationMiddleware, ...)])]
 
-    Whoever reaches it can end sessions, so mount it behind your own authentication. It shows the calls and the sessions
-    of the worker that serves it; with `tracked=True`, the sessions of all workers, from the store.
+    Whoever reaches it can end sessions, so mount it behind your own authentication. It shows the calls of all workers
+    that answer it, and their sessions; with `tracked=True`, the sessions in the store.
     """
 
     def __init__(self) -> None:
         routes = [
             Route("/", self._page),
-            Route("/events", self._events),
+            Route("/state", self._state),
             Route("/end", self._end, methods=["POST"]),
         ]
         self._app: Final = Starlette(routes=routes)
-        self._feed: events.Feed | None = None
-        self.hosts: frozenset[str] | None = None  # that a request may name; None where the application checks them
+        self._feed: Feed | None = None
+        self.hosts: frozenset[str] | None = None  # that a request may name; None if the application checks them
         self.password: str | None = None
 
-    def bind(self, feed: events.Feed, recorded: RecordedSessions, end: EndSession) -> None:
-        """Show a middleware: its feed, the sessions in its store, and what ends one."""
-        self._feed, self._recorded, self._end_session = feed, recorded, end
+    def bind(self, feed: Feed, recorded: ReadRecorded, end: EndSession) -> None:
+        """Show a middleware: its feed, the sessions in its store, and the function that ends one."""
+        self._feed, self._read_recorded, self._end_session = feed, recorded, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,61 +102,26 @@ class Inspector:
         body = await anyio.Path(PAGE).read_bytes()
         return Response(body, media_type="text/html", headers=_headers(body))
 
-    async def _events(self, _: Request) -> Response:
-        assert self._feed is not None  # the middleware binds it
-        return _EventStream(self._feed, self._recorded)
+    async def _state(self, request: Request) -> Response:
+        assert self._feed is not None, "the middleware binds it"
+        state = State(self._feed.snapshot(), await self._read_recorded())
+        headers = _headers()
+        if request.scope.get("http_version") == "1.1":
+            headers["Connection"] = "close"  # the next request may then reach another worker
+        return Response(_encode(state), media_type="application/json", headers=headers)
 
     async def _end(self, request: Request) -> Response:
         """End the session that a request names."""
-        ref = (await request.body()).decode("latin-1")
-        if not _REF.fullmatch(ref):
-            raise HTTPException(400)
-        assert self._feed is not None
         try:
-            is_ended = await self._end_session(ref, self._feed.sessions.get(ref))
+            session = _to_end.decode(await request.body())
+        except ValueError:
+            raise HTTPException(400) from None
+        try:
+            is_ended = await self._end_session(session)
         except StoreUnavailable:
             raise HTTPException(503) from None
-        _log.info("the inspector %s session %s", "ended" if is_ended else "did not find", ref)
+        _log.info("the inspector %s session %s", "ended" if is_ended else "did not find", session.ref)
         return PlainTextResponse("ended" if is_ended else "not found", headers=_headers())
-
-
-class _EventStream(Response):
-    """The events of this worker, and what the store has, as server-sent events."""
-
-    def __init__(self, feed: events.Feed, recorded: RecordedSessions) -> None:
-        super().__init__(media_type="text/event-stream", headers=_headers())
-        del self.headers["content-length"]
-        self._feed, self._recorded = feed, recorded
-
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        turn = anyio.Lock()
-
-        async def write(event: object) -> None:
-            async with turn:
-                body = b"data: %b\n\n" % _encode(event)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-
-        async def list_recorded() -> None:
-            while (roster := await self._recorded()) is not None:
-                await write(roster)
-                await anyio.sleep(_ROSTER_INTERVAL)
-
-        async def wait_for_end() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            group.cancel_scope.cancel()
-
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await write(_Hello(self._feed.worker))
-        with self._feed.reading() as (known, coming):
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait_for_end)
-                group.start_soon(list_recorded)
-                for event in known:
-                    await write(event)
-                async for event in coming:
-                    await write(event)
-                group.cancel_scope.cancel()
 
 
 def _refused(request: Request, hosts: frozenset[str] | None, password: str | None) -> Response | None:
@@ -193,7 +167,7 @@ def _headers(body: bytes = b"") -> dict[str, str]:
 
 
 class LocalServer:
-    """Serves an inspector on an address of this machine, by uvicorn; the first worker that binds the port does."""
+    """Serves an inspector on an address of this machine, by uvicorn. All workers listen on the same port."""
 
     def __init__(self, inspector: Inspector, address: str, password: str | None) -> None:
         try:
@@ -210,26 +184,23 @@ class LocalServer:
         inspector.hosts = frozenset(f"{name}:{port}" for name in (host, "127.0.0.1", "localhost", "[::1]"))
         inspector.password = password
         self._server: Any = None
-        self._scope: anyio.CancelScope | None = None
 
     async def run(self) -> None:
-        """Serve until stopped, as soon as no other worker does."""
+        """Serve until stopped."""
 
         class Server(self._uvicorn.Server):  # type: ignore[name-defined, misc]  # imported where it is needed
             @contextmanager
-            def capture_signals(self) -> Iterator[None]:  # which the application's own server does
+            def capture_signals(self) -> Iterator[None]:  # the application's own server handles them
                 yield
 
         self._ended = anyio.Event()
         try:
-            with anyio.CancelScope() as self._scope:
-                bound = await self._bind()
-                if bound is not None:
-                    given: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1}
-                    self._server = Server(self._uvicorn.Config(self._inspector, **given))
-                    _log.info("inspector: http://%s:%d/", self._host, self._port)
-                    with bound:
-                        await self._server.serve(sockets=[bound])
+            if (bound := self._bind()) is not None:
+                given: dict[str, Any] = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1}
+                self._server = Server(self._uvicorn.Config(self._inspector, **given))
+                _log.info("inspector: http://%s:%d/", self._host, self._port)
+                with bound:
+                    await self._server.serve(sockets=[bound])
         finally:
             self._ended.set()
 
@@ -238,16 +209,11 @@ class LocalServer:
         if self._server is not None:
             self._server.should_exit = True
             await self._ended.wait()
-        elif self._scope is not None:
-            self._scope.cancel()
 
-    async def _bind(self) -> socket.socket | None:
+    def _bind(self) -> socket.socket | None:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        while True:
-            try:
-                return socket.create_server((self._host, self._port), family=family)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    _log.error("cannot start the inspector at %s:%d: %s", self._host, self._port, error.strerror)
-                    return None
-                await anyio.sleep(_RETRY)
+        try:
+            return socket.create_server((self._host, self._port), family=family, reuse_port=True)
+        except OSError as error:
+            _log.error("cannot start the inspector at %s:%d: %s", self._host, self._port, error.strerror)
+            return None

@@ -129,7 +129,10 @@ class Telemetry:
             redact=self._redact if message.method == names.CALL else None,
         )
         request.info_token = request_info.set(request)
-        if self._is_tracing:
+        is_tracing = self._is_tracing
+        if is_tracing or self._feed is not None:
+            request.caller = call_observer("telemetry", self._caller, scope) or {}
+        if is_tracing:
             self._begin_trace(request, session, headers, scope, is_forwarded)
         if self._feed is not None:
             call_observer("telemetry", self._feed.begin, request, session, is_live=is_forwarded)
@@ -145,7 +148,6 @@ class Telemetry:
         is_forwarded: bool,
     ) -> None:
         request.is_native = is_forwarded and self._server[0]
-        request.caller = self._caller(scope)
         request.context = self._trace(request, session, headers)
         # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would
         # keep the context for every later request, and may keep the scope.
