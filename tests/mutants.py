@@ -307,7 +307,7 @@ MUTANTS: Final = {
     # what reaches the application
     "meta-session": Mutant(
         "_dialects/draft.py",
-        "request.outgoing = rewrite.without_session(request.current_message)",
+        "request.outgoing = rewrite.without_session(message)",
         "request.outgoing = request.current_message.body",
         CONFIDENTIAL,
     ),
@@ -485,6 +485,12 @@ MUTANTS: Final = {
         "not crossing.begins and ids == [crossing.server_id]",
         "not crossing.begins and ids",
         "server/test_transport.py",
+    ),
+    "question-epoch": Mutant(
+        "_protocol/epochs.py", "if found[1] != str(epoch):", "if False:", "server/test_server_requests.py"
+    ),
+    "question-unmarked": Mutant(
+        "_protocol/epochs.py", "        if original is None:", "        if False:", "server/test_server_requests.py"
     ),
     "event-mac": Mutant(
         EVENT_IDS, "hmac.compare_digest(signed[:_MAC_BYTES], self._mac(key, signed[_MAC_BYTES:]))", "True", EVENTS

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from .._protocol import rewrite
@@ -89,7 +90,10 @@ class Draft(Dialect):
 
     async def prepare(self, request: Request) -> None:
         """Take the session out of `_meta`."""
-        request.outgoing = rewrite.without_session(request.current_message)
+        message = request.current_message
+        if request.outgoing is not message.body:  # another dialect has changed it
+            message = msgspec.structs.replace(message, body=request.outgoing)
+        request.outgoing = rewrite.without_session(message)
 
     def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Repeat the session in the answer."""

@@ -21,14 +21,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._errors import Refusal, SessionNotFound
-from .._protocol.headers import SESSION_HEADER, VERSION, RequestHeaders, edit, runtime_without_cookies, single_header
+from .._protocol.epochs import LateAnswer, restore
+from .._protocol.headers import (
+    ACCEPT_CODING,
+    SESSION_HEADER,
+    VERSION,
+    RequestHeaders,
+    edit,
+    runtime_without_cookies,
+    single_header,
+)
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.metadata import declares_sessions
 from .._protocol.methods import INITIALIZE
 from .._protocol.rewrite import Answer
 from .._protocol.strict_json import join
 from .._refusals import refusal
-from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope
+from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope, send_status
 from .._server.body import replay
 from .._server.changes import SaveState
 from .._server.context import Request, session_header_values
@@ -40,6 +49,7 @@ from .._session.claims import TRANSPORT, RedactedRepr, looks_like_session_id
 from .._session.session import Session
 from .._tokens import seal
 from .base import Credential, Dialect, NoCredential
+from .marking import MarkingSend
 
 _MISSING_SESSION: Final = frozenset({400, 404})  # what a stateful server answers, past its guards, to one without an id
 _AUTHENTIC_BUT_DEAD: Final = frozenset(
@@ -58,6 +68,7 @@ _INITIALIZE: Final = {
 }
 _SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
 """Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
+_ACCEPTED: Final = 202
 _NO_HOLDS: Final = 60  # seconds for which the answer counts that the server serves no legacy client
 CROSSING: Final = "crossing"
 """The key of a request's `Crossing` in its `notes`."""
@@ -72,6 +83,8 @@ class Crossing(RedactedRepr):
     server_id: str = ""  # the server's, once it is known
     begins: bool = False  # an `initialize` that may begin a session of the server
     is_orphaned: bool = False  # ours was refused, so no client can use the server's
+    epoch: int = 0  # how often the session has moved to another process
+    is_late: bool = False  # the message belongs to a question that was asked in another epoch
 
 
 class Transport(Dialect):
@@ -247,9 +260,16 @@ class Bridge(Transport):
         return session
 
     async def prepare(self, request: Request) -> None:
-        """Let an `initialize` begin a session of the wrapped server."""
-        if request.current_message.method == INITIALIZE:
+        """Let an `initialize` begin a session of the wrapped server, and give an answer the id of its question."""
+        message = request.current_message
+        if message.method == INITIALIZE:
             request.notes.setdefault(CROSSING, Crossing(begins=True))
+        crossing: Crossing | None = request.notes.get(CROSSING)
+        if crossing is not None and not crossing.begins:
+            try:
+                request.outgoing = restore(message, request.outgoing, crossing.epoch)
+            except LateAnswer:
+                crossing.is_late = True
 
     def changes(self, request: Request, session: Session | None) -> Sequence[Change]:
         """Store the session's state; name a session with `initialize`, unless it continues one that it has."""
@@ -313,11 +333,18 @@ async def call_upstream(request: Request, app: ASGIApp, scope: Scope, receive: R
     """Call the wrapped server with its own id in place of ours, and let its response leave with ours in place of its.
 
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
-    request reaches the server without an id, and its client sees none.
+    request reaches the server without an id, and its client sees none. An answer to a question of another epoch is
+    accepted, as the server accepts every answer, and goes no further.
     """
     crossing: Crossing | None = request.notes.get(CROSSING)
+    if crossing is not None and crossing.is_late:
+        await send_status(send, _ACCEPTED)
+        return
     if crossing is not None and not crossing.begins:
-        scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, crossing.server_id.encode("ascii"))]}
+        named = (SESSION_HEADER, crossing.server_id.encode("ascii"))
+        # A compressed stream would hide the server's own requests.
+        scope = {**scope, "headers": edit(scope["headers"], drop=(ACCEPT_CODING,), add=(named,))}
+        send = MarkingSend(send, crossing.epoch, request.runtime.limits.event_bytes)
 
     async def translate(event: ASGIMessage) -> None:
         if event["type"] == "http.response.start":

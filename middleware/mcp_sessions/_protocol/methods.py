@@ -9,6 +9,7 @@ INITIALIZED: Final = "notifications/initialized"
 DISCOVER: Final = "server/discover"  # what the modern era has in its place
 PING: Final = "ping"
 CANCELLED: Final = "notifications/cancelled"  # its sender no longer expects an answer to a request
+PROGRESS: Final = "notifications/progress"
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 
