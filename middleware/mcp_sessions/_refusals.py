@@ -77,8 +77,6 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         capabilities_too_large=_sent(INVALID_PARAMS, "capabilities are too large to be kept"),
         envelope_incomplete=_sent(INVALID_PARAMS, "_meta must carry the protocol version and the client capabilities"),
         modern_era=Reason(-32022, "Unsupported protocol version"),
-        # `server/discover` gets the error of legacy servers instead, since some clients give up at `modern_era`.
-        discovery_refused=Reason(-32601, "Method not found", 404),
         required=Reason(*_SESSION_REQUIRED, 200),
         cookie_jar_shared=_sent(
             _SESSION_REQUIRED,
@@ -143,6 +141,11 @@ REFUSALS: Final[Mapping[str, Reason]] = {
     **_group("synchronize the clocks of all servers", "token_from_the_future state_from_the_future"),
     **_group("give all workers one persistent store, as the log says", "begun_in_another_process store_lost"),
     **_group("nothing is wrong: the client creates another session", "expired ended"),
+    **_group(
+        "nothing is wrong: the client falls back to `initialize`",
+        # The error of legacy servers, since some clients give up at `modern_era`.
+        discovery_refused=Reason(-32601, "Method not found", 404),
+    ),
     **_group(
         "raise the limit, or let the caller end what it does not need",
         warn_at=FLOOD_THRESHOLD,

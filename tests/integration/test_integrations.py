@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 import mcp_sessions
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions, current_session
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.credentials import WRAP
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
 from mcp_sessions.integrations.fastmcp import SessionStateStore
 
@@ -279,8 +278,8 @@ async def test_what_fastmcp_does_not_handle_is_no_state_of_the_session() -> None
 
 # --- FastAPI -------------------------------------------------------------------------------------
 
-WHY: Final = "it keeps no cookies, or sent no server/discover"
-REQUIRED: Final = {"code": -31044, "message": f'Session required: {WHY}; {WRAP}, or set wire=Wire(era="legacy")'}
+WHY: Final = "it sent no cookie, and is not known to keep any"
+REQUIRED: Final = {"code": -31044, "message": f'Session required: {WHY}; set wire=Wire(era="auto")'}
 
 
 def answer(message: dict[str, Any], session: Session | None) -> dict[str, Any]:

@@ -252,6 +252,9 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")  # another name would end all sessions at an upgrade
 
 
+HTTPX: Header = (b"user-agent", b"agent/1 python-httpx/0.28.1")
+
+
 def asking(*, modern: bool = True, **options: Any) -> Client:
     return Client(sessions(Server(), **options), modern=modern)
 
@@ -260,12 +263,15 @@ def asking(*, modern: bool = True, **options: Any) -> Client:
     ("modern", "options", "headers", "words"),
     [
         (True, {}, [], ["sessions/create"]),
-        (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
-        (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
+        (True, {}, [HTTPX], ["keeps no cookies", "with_sessions", 'era="legacy"']),
+        (True, {}, [], ["not known to keep", 'era="auto"']),
+        (True, {"era": "auto"}, [], ["not led to the header", "connect it again"]),
+        (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "examples/sessions.ts"]),
         (True, {"transport": "off"}, [], ["its era are off", 'transport="auto"']),
         (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSIONS_KEYS"']),
         (True, {}, [JAR], ["cookie jar", 'cookie="shared"']),
-        (False, {}, [], ["no Mcp-Session-Id", "with_sessions"]),
+        (False, {}, [HTTPX], ["no Mcp-Session-Id", "with_sessions"]),
+        (False, {}, [], ["no Mcp-Session-Id", "connect it again"]),
         (False, {}, [(b"mcp-session-id", b"theirs")], ["of its own", "stateless_http=True", "bridge=True"]),
         (False, {"transport": "off"}, [], ["header are off", 'transport="auto"']),
         (False, {"transport": TransportSessions(header=False, bridge=True)}, [], ["no Mcp-Session-Id"]),
@@ -280,10 +286,10 @@ async def test_the_log_says_who_has_no_session_and_why_and_what_mends_it(
         named: Any = {"_meta": {CLIENT_INFO: {"name": name, "version": "2"}}} if modern else {}
         body = client.message("tools/call", {**named, "name": "asks", "arguments": {}})
         body["params"]["_meta"][CAPABILITIES] = capable
-        answer = await client.post(body, (b"user-agent", b"agent/1"), *headers)
+        answer = await client.post(body, *headers, (b"user-agent", b"agent/1"))
         assert answer.result["content"] is True
     (line,) = lines(caplog)
-    assert line.startswith("'shop 2' " if modern else "'agent/1' ")
+    assert line.startswith("'shop 2' " if modern else "'agent/1")
     assert all(word in line for word in words)
     assert not any("shop" in reason or "agent" in reason for reason in logs._warned)  # nothing of a client's is kept
 

@@ -42,7 +42,7 @@ def _unchanged(options: Options, runtime: Runtime) -> Iterator[Dialect]:
     else:
         yield Transport(is_on=has_header, lifetime=lifetime, leads=leads)
     if transport.cookie and persistent:
-        yield Cookie(options.audience, shared=transport.cookie == "shared", lifetime=lifetime)
+        yield Cookie(options.audience, shared=transport.cookie == "shared", lifetime=lifetime, leads=leads)
     if transport.principal and persistent:
         yield PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY)
 

@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import Final
 
 from .._errors import Refusal, SessionNotFound, StoreUnavailable
-from .._protocol.headers import Header, RequestHeaders, runtime_without_cookies
+from .._protocol.headers import Header, RequestHeaders, keeps_cookies
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import DISCOVER
 from .._protocol.rewrite import Answer
 from .._server import minting
 from .._server.changes import SaveState
 from .._server.context import Request
-from .._server.credentials import WRAP
+from .._server.credentials import RECONNECT, WRAP
 from .._server.response import Change, Response
 from .._server.sessions import open_session
 from .._session.claims import COOKIE
@@ -42,7 +42,12 @@ _SHARES: Final = NoCredential(
     f'give each an HTTP client of its own, {WRAP}, or set TransportSessions(cookie="shared")',
     "cookie_jar_shared",
 )
-_NO_JAR: Final = NoCredential("its runtime keeps no cookies", 'set wire=Wire(era="auto")')
+_NO_JAR: Final = NoCredential("it sent no cookie, and is not known to keep any", 'set wire=Wire(era="auto")')
+_NOT_LED: Final = NoCredential(
+    "it sent no cookie, and was not led to the header: it sent no server/discover, or the wrapped server serves the "
+    "modern era alone",
+    RECONNECT,
+)
 _NONE: Final = NoCredential(
     "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
 )
@@ -56,14 +61,16 @@ class Cookie(Dialect):
         audience: The deployment: servers on one host differ by it.
         shared: Whether all clients that share a cookie jar are one conversation.
         lifetime: Seconds from creation to expiry.
+        leads: Whether clients not known to keep cookies are led to the header (`era="auto"`).
     """
 
     name: str = "cookie"
     kinds: frozenset[str] = frozenset({COOKIE})
     is_always_sent: bool = True
 
-    def __init__(self, audience: str, *, shared: bool, lifetime: float) -> None:
+    def __init__(self, audience: str, *, shared: bool, lifetime: float, leads: bool = False) -> None:
         self._cookie: Final = cookie_name(audience)
+        self._leads: Final = leads
         self._shared: Final = shared
         self.lifetime = lifetime
 
@@ -94,8 +101,9 @@ class Cookie(Dialect):
 
     def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
         """Return why a client of the modern era sent no cookie."""
-        cause = _NONE if runtime_without_cookies(headers) is None else _NO_JAR
-        return cause if headers.is_modern else None
+        if not headers.is_modern:
+            return None
+        return _NONE if keeps_cookies(headers) else _NOT_LED if self._leads else _NO_JAR
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, and create it at its first use."""

@@ -28,7 +28,8 @@ from .._protocol.headers import (
     VERSION,
     RequestHeaders,
     edit,
-    runtime_without_cookies,
+    keeps_cookies,
+    product_of,
     single_header,
 )
 from .._protocol.jsonrpc import REQUEST, Message
@@ -41,7 +42,7 @@ from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_s
 from .._server.body import replay
 from .._server.changes import SaveState
 from .._server.context import Request, session_header_values
-from .._server.credentials import WRAP
+from .._server.credentials import RECONNECT, WRAP
 from .._server.minting import mint_for
 from .._server.response import Change, Response
 from .._server.sessions import open_session
@@ -61,6 +62,7 @@ _SERVERS_OWN: Final = NoCredential(
     "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)",
 )
 _NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
+_NOT_SENT: Final = NoCredential("it sent no Mcp-Session-Id", RECONNECT)
 _INITIALIZE: Final = {
     "protocolVersion": "2025-11-25",
     "capabilities": {},
@@ -70,6 +72,8 @@ _SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
 """Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
 _ACCEPTED: Final = 202
 _NO_HOLDS: Final = 60  # seconds for which the answer counts that the server serves no legacy client
+_MAX_KINDS: Final = 20  # of clients that were led, each with a line in the log
+_MAX_KIND: Final = 64  # characters
 CROSSING: Final = "crossing"
 """The key of a request's `Crossing` in its `notes`."""
 _log: Final = logging.getLogger("mcp_sessions")
@@ -93,7 +97,7 @@ class Transport(Dialect):
     Args:
         is_on: Whether they get a session; if not, our ids in the header are refused.
         lifetime: Seconds from creation to expiry.
-        leads: Whether modern clients that keep no cookies are led to the legacy era (`era="auto"`).
+        leads: Whether modern clients not known to keep cookies are led to the legacy era (`era="auto"`).
     """
 
     name: str = "Mcp-Session-Id"
@@ -104,7 +108,7 @@ class Transport(Dialect):
         self._leads: Final = leads
         self._serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until known
         self._asked_at = 0.0  # Unix seconds
-        self._led: Final = set[str]()  # runtimes of clients, as they are logged
+        self._led: Final = set[str]()  # kinds of clients, as they are logged
         self.is_on = is_on
         self.lifetime = lifetime
 
@@ -129,30 +133,34 @@ class Transport(Dialect):
         return looks_like_session_id(session_id)
 
     async def before_discovery(self, request: Request) -> None:
-        """Refuse the `server/discover` of a client that gets a session in the legacy era only.
+        """Refuse the `server/discover` of a client that may get a session in the legacy era only.
 
-        Refused as a legacy server refuses it, every such client that was tried falls back. The server is asked before,
+        A client that keeps cookies, or that identifies a session already, stays in its era. Refused as a legacy server
+        refuses it, every other client that was tried falls back. The server is asked before,
         in the name of the caller, whether `initialize` leads anywhere: its discover result does not say. A yes counts
         for the process, a no for a minute.
         """
         message = request.current_message
-        product = runtime_without_cookies(request.headers) if self._leads else None
-        if (
-            product is None
-            or message.kind is not REQUEST
-            or not request.headers.is_modern
-            or declares_sessions(message)
-        ):
+        may_be_led = self._leads and message.kind is REQUEST and request.headers.is_modern
+        if not may_be_led or request.credentials or keeps_cookies(request.headers) or declares_sessions(message):
             return
         now = request.runtime.clock()
         if self._serves_legacy is None or not (self._serves_legacy or now < self._asked_at + _NO_HOLDS):
             self._serves_legacy, self._asked_at = await self._ask_for_legacy(request), now
         if not self._serves_legacy:
             return
-        if product not in self._led:
-            self._led.add(product)
-            _log.info('era="auto": clients on %s keep no cookies, so they are led to the legacy era', product)
+        self._log_led(product_of(request.headers)[:_MAX_KIND])
         raise refusal("discovery_refused")
+
+    def _log_led(self, kind: str) -> None:
+        """Log what is done with a kind of client, and how to undo it: once, and for so many kinds only."""
+        if kind not in self._led and len(self._led) < _MAX_KINDS:
+            self._led.add(kind)
+            _log.info(
+                "%a (User-Agent) may keep no cookies, so such clients are led to the legacy era and get a session by "
+                'header; set wire=Wire(era="both") to leave them in the modern era',
+                kind,
+            )
 
     async def _ask_for_legacy(self, request: Request) -> bool | None:
         """Ask whether `initialize` begins a session of ours; None unless the server itself says yes or no.
@@ -197,7 +205,9 @@ class Transport(Dialect):
             return None
         if not self.is_on:
             return _OFF
-        return _SERVERS_OWN if SESSION_HEADER in headers.by_name else _NONE
+        if SESSION_HEADER in headers.by_name:
+            return _SERVERS_OWN
+        return _NONE if keeps_cookies(headers) else _NOT_SENT
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session:
         """Load the session, or refuse with 404, which makes clients begin anew; beside another session, with 400."""
@@ -230,7 +240,7 @@ class Bridge(Transport):
     Args:
         names: Whether clients get a session if the server names none.
         lifetime: Seconds from creation to expiry.
-        leads: Whether modern clients that keep no cookies are led to the legacy era (`era="auto"`).
+        leads: Whether modern clients not known to keep cookies are led to the legacy era (`era="auto"`).
     """
 
     reads_everything: bool = True

@@ -30,8 +30,9 @@ BODY_DEPENDENT_HEADERS: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 
-NO_COOKIES: Final = frozenset({"node", "node.js", "undici", "deno", "bun", "go-http-client", "reqwest"})
-"""How runtimes that keep no cookies by default name themselves in the User-Agent, in lower case."""
+_KEEP_COOKIES: Final = frozenset({"python-httpx", "python-httpx2"})
+"""How HTTP clients that keep cookies name themselves in the User-Agent, in lower case. A list of those that keep none
+could never be complete: hosts send names of their own."""
 
 Header = tuple[bytes, bytes]
 
@@ -120,9 +121,15 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return any("json" in kind.lower() for kind in self.all(b"content-type"))
 
 
-def runtime_without_cookies(headers: RequestHeaders) -> str | None:
-    """Return the runtime of a client that keeps no cookies, among the products that its User-Agent names."""
-    products = [word.partition("/")[0].lower() for word in (headers.first(b"user-agent") or "").split()]
-    if products[:1] == ["mozilla"]:  # a browser, whatever else it names
-        return None
-    return next((product for product in products if product in NO_COOKIES), None)
+def keeps_cookies(headers: RequestHeaders) -> bool:
+    """Return whether a client is known to keep cookies: it is on Python's httpx, or a page of the endpoint's origin."""
+    return not _KEEP_COOKIES.isdisjoint(_products(headers)) or headers.all(b"sec-fetch-site") == ["same-origin"]
+
+
+def product_of(headers: RequestHeaders) -> str:
+    """Return the first product that the User-Agent of a client names, in lower case and without its version."""
+    return next(iter(_products(headers)), "")
+
+
+def _products(headers: RequestHeaders) -> list[str]:
+    return [word.partition("/")[0].lower() for word in (headers.first(b"user-agent") or "").split()]

@@ -25,7 +25,7 @@ from .._protocol.origins import is_own_page
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope, shown_variable
 from ..stores._threads import is_detached
-from .credentials import WRAP, NoCredential
+from .credentials import CREATE, NoCredential
 from .logs import say_once
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         yield self.why == "unseen", unseen, "pass principal=, or use add_sessions"
         foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
         proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
-        yield not is_own_page(self.headers, self.scheme), foreign, f"{WRAP}; {proxied}"
+        yield not is_own_page(self.headers, self.scheme), foreign, f"{CREATE}; {proxied}"
         away = self.runtime.store_fault is not None
         yield away, "the session store does not answer", "see the warning about it, and restore the store"
         ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"

@@ -101,7 +101,8 @@ class Wire(_Checked):
 
     era: Annotated[Era, option_types.word(Era)] = "both"
     """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
-    session by header; `"auto"` does so for clients of runtimes that keep no cookies, such as Node."""
+    session by header; `"auto"` does so for clients that are not known to keep cookies, as those on Python's httpx are.
+    """
     lists: Annotated[Lists | None, option_types.or_none(option_types.word(Lists))] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
