@@ -101,6 +101,26 @@ async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deploy
     assert await deployment.taken() == [(one.ref, "support")]
 
 
+async def test_sessions_are_read_a_page_at_a_time(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`each` yields before the second page was asked for, and `count` reads no record."""
+    monkeypatch.setattr(operator, "PAGE", 2)
+    refs = {(await deployment.mint(name, ALICE)).ref for name in "abc"}
+    limits: list[int] = []
+    ask = deployment.store.list_sessions
+
+    async def noted(**options: Any) -> list[Record]:
+        limits.append(options["limit"])
+        return await ask(**options)
+
+    monkeypatch.setattr(deployment.store, "list_sessions", noted)
+    found = deployment.sessions.each()
+    first = await anext(found)
+    assert limits == [2]
+    assert {first.ref, *[record.ref async for record in found]} == refs
+    assert limits == [2, 2]
+    assert (await deployment.sessions.count(), limits) == (3, [2, 2])
+
+
 async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
     one = await deployment.mint("a", ALICE)
     others = Sessions(store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock)

@@ -71,14 +71,15 @@ def _moment(text: str) -> datetime:
 
 async def _list(arguments: argparse.Namespace) -> int:
     principal = _principal(arguments)
+    found = None if principal == Principal() else principal
     async with _sessions(arguments) as sessions:
-        records = await sessions.of(None if principal == Principal() else principal)
-    if arguments.count:
-        terminal.show({"sessions": len(records)})
-        return terminal.OK
-    for record in records:
-        created, seen, expires = (utc(at).isoformat() for at in (record.created_at, record.seen_at, record.expires_at))
-        sys.stdout.write(f"{record.ref}  created {created}  seen {seen}  expires {expires}\n")
+        if arguments.count:
+            number = await sessions.count() if found is None else len(await sessions.of(found))
+            terminal.show({"sessions": number})
+            return terminal.OK
+        async for record in sessions.each(found):
+            times = (utc(at).isoformat() for at in (record.created_at, record.seen_at, record.expires_at))
+            sys.stdout.write("{}  created {}  seen {}  expires {}\n".format(record.ref, *times))
     return terminal.OK
 
 
@@ -104,8 +105,8 @@ async def _end_all(arguments: argparse.Namespace) -> int:
         notes = [] if recorded else [_UNRECORDED, *([_ELSEWHERE] if await only_elsewhere(sessions) else [])]
     which = f"the principal's sessions created before {moment.isoformat()}"
     where = f"in the audience {arguments.audience} and under these keys"
-    told = {"ended": which} if recorded else {"from now on": f"every worker refuses {which}, {where}"}
-    terminal.show({**told, "recorded": recorded, **({"note": "; ".join(notes)} if notes else {})})
+    outcome = {"ended": which} if recorded else {"from now on": f"every worker refuses {which}, {where}"}
+    terminal.show({**outcome, "recorded": recorded, **({"note": "; ".join(notes)} if notes else {})})
     return terminal.OK
 
 

@@ -32,7 +32,7 @@ def secret_location(argument: str) -> str:
 
 
 def text_at(location: str, *, option: str) -> str:
-    """Return the text that `env:NAME` or `file:PATH` names, or raise `ConfigurationError` where there is none."""
+    """Return the text that `env:NAME` or `file:PATH` names, or raise `ConfigurationError` if it does not exist."""
     kind, _, place = location.partition(":")
     if kind == "file":
         return text_in(place, option=f"{option} file:")

@@ -97,8 +97,34 @@ class Sessions:
             ConfigurationError: The principal is empty, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
-        records = [record async for record in self._matching(principal)]
-        return sorted(records, key=lambda record: record.position)
+        return sorted([record async for record in self.each(principal)], key=lambda record: record.position)
+
+    async def each(self, principal: Principal | None = None) -> AsyncIterator[Record]:
+        """Yield the sessions that `of` returns, in any order, without holding more than a page of them in memory.
+
+        Raises:
+            ConfigurationError: The principal is empty, or there are no keys.
+            StoreUnavailable: The store did not answer.
+        """
+        subjects = [] if principal is None else self._subjects(principal)
+        if principal is not None and _is_whole(principal):
+            for subject in subjects:
+                async for record in self._records(subject=subject):
+                    yield record
+            return
+        ring = () if self._ring is None else self._ring(self._clock())
+        async for record in self._records():
+            hashes = record.principal_hashes or ""
+            if principal is None or record.subject in subjects or any(key.matches(hashes, principal) for key in ring):
+                yield record
+
+    async def count(self) -> int:
+        """Return the number of live recorded sessions. It may include some that have expired or were ended just now.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return await self._store.count(audience=self._audience)
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
         """End one recorded session. One of the servers runs its `on_end` soon after.
@@ -143,7 +169,7 @@ class Sessions:
         if not _is_whole(principal):
             for alias in self._aliases(principal):  # of sessions that no record lists
                 await self._revoke_before(moment, alias)
-            subjects |= {record.subject async for record in self._matching(principal) if record.subject is not None}
+            subjects |= {record.subject async for record in self.each(principal) if record.subject is not None}
         for subject in subjects:  # the cut-off first: it ends them all at once
             await self._revoke_before(moment, subject)
         for subject in subjects:
@@ -210,20 +236,6 @@ class Sessions:
     def _aliases(self, principal: Principal) -> list[str]:
         ring = () if self._ring is None else self._ring(self._clock())
         return [key.alias(principal) for key in ring if key.principal_key is not None]
-
-    async def _matching(self, principal: Principal | None) -> AsyncIterator[Record]:
-        """Yield the recorded sessions of those that a principal matches, or of all."""
-        subjects = [] if principal is None else self._subjects(principal)
-        if principal is not None and _is_whole(principal):
-            for subject in subjects:
-                async for record in self._records(subject=subject):
-                    yield record
-            return
-        ring = () if self._ring is None else self._ring(self._clock())
-        async for record in self._records():
-            hashes = record.principal_hashes or ""
-            if principal is None or record.subject in subjects or any(key.matches(hashes, principal) for key in ring):
-                yield record
 
     async def _records(self, **of: Any) -> AsyncIterator[Record]:
         """Yield the recorded sessions of the audience, or of one subject in it, oldest first."""
