@@ -294,14 +294,14 @@ MUTANTS: Final = {
         "_server/rule_checks.py", 'if one.endswith(f"_{name}"):  #', "if False:  #", "integration/test_named_rules.py"
     ),
     "legacy-unproven": Mutant(
-        "_dialects/transport.py",
+        "_dialects/leading.py",
         "return False if recorder.speaks and recorder.error_code in _SPEAKS_OTHERWISE else None",
         "return False",
         "server/test_transport.py",
     ),
     "legacy-status": Mutant(ANSWERS, "return self.status in _SPEAKING", "return True", "server/test_transport.py"),
     "legacy-forever": Mutant(
-        "_dialects/transport.py", "or now < self._asked_at + _NO_HOLDS", "or True", "server/test_transport.py"
+        "_dialects/leading.py", "or now < self._asked_at + _NO_HOLDS", "or True", "server/test_transport.py"
     ),
     "admission-status": Mutant(ANSWERS, "return self.speaks and (self", "return (self", ANSWER_TESTS),
     # what reaches the application

@@ -10,7 +10,7 @@ from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, ca
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
-from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent
+from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent, TransportSessions
 from mcp_sessions._dialects.transport import Crossing
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions.stores import MemoryStore
@@ -219,6 +219,7 @@ OWN: Header = (b"mcp-session-id", b"the-servers-own")
         ((400, b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32022,"message":"no"}}'), {}, False),
         ((200, SUCCESS, OWN), {}, False),
         ((200, SUCCESS, OWN), {"bridge": True}, True),
+        ((200, SUCCESS), {"transport": TransportSessions(header=False, bridge=True)}, False),
     ],
 )
 async def test_they_are_led_where_a_session_waits_for_them(answer: Any, options: dict[str, Any], led: bool) -> None:

@@ -12,6 +12,7 @@ from .._server.runtime import Runtime
 from .base import Dialect, Dialects
 from .cookie import Cookie
 from .draft import Draft, offered_extensions
+from .leading import Leading
 from .remembered import PerUser
 from .transport import Bridge, Transport
 
@@ -38,9 +39,11 @@ def _unchanged(options: Options, runtime: Runtime) -> Iterator[Dialect]:
     lifetime, leads = as_seconds(transport.lifetime), options.wire.era == "auto"
     has_header = transport.header and persistent
     if transport.bridge:
-        yield Bridge(names=has_header, lifetime=lifetime, leads=leads)
+        yield Bridge(names=has_header, lifetime=lifetime)
     else:
-        yield Transport(is_on=has_header, lifetime=lifetime, leads=leads)
+        yield Transport(is_on=has_header, lifetime=lifetime)
+    if leads:
+        yield Leading(names=has_header)
     if transport.cookie and persistent:
         yield Cookie(options.audience, shared=transport.cookie == "shared", lifetime=lifetime, leads=leads)
     if transport.principal and persistent:

@@ -13,10 +13,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from secrets import token_hex
 from typing import Final
 
-import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
@@ -25,21 +23,16 @@ from .._protocol.epochs import LateAnswer, restore
 from .._protocol.headers import (
     ACCEPT_CODING,
     SESSION_HEADER,
-    VERSION,
     RequestHeaders,
     edit,
     keeps_cookies,
-    product_of,
     single_header,
 )
-from .._protocol.jsonrpc import REQUEST, Message
-from .._protocol.metadata import declares_sessions
+from .._protocol.jsonrpc import Message
 from .._protocol.methods import INITIALIZE
 from .._protocol.rewrite import Answer
-from .._protocol.strict_json import join
 from .._refusals import refusal
-from .._server.answers import ResponseRecorder, end_upstream, probe_app, probe_scope, send_status
-from .._server.body import replay
+from .._server.answers import end_upstream, send_status
 from .._server.changes import SaveState
 from .._server.context import Request, session_header_values
 from .._server.credentials import RECONNECT, WRAP
@@ -63,17 +56,7 @@ _SERVERS_OWN: Final = NoCredential(
 )
 _NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
 _NOT_SENT: Final = NoCredential("it sent no Mcp-Session-Id", RECONNECT)
-_INITIALIZE: Final = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "mcp-sessions", "version": "0"},
-}
-_SPEAKS_OTHERWISE: Final = frozenset({b"-32601", b"-32602", b"-32022"})
-"""Errors by which a server refuses `initialize` itself: unknown method, wrong params, unsupported version."""
 _ACCEPTED: Final = 202
-_NO_HOLDS: Final = 60  # seconds for which the answer counts that the server serves no legacy client
-_MAX_KINDS: Final = 20  # of clients that were led, each with a line in the log
-_MAX_KIND: Final = 64  # characters
 CROSSING: Final = "crossing"
 """The key of a request's `Crossing` in its `notes`."""
 _log: Final = logging.getLogger("mcp_sessions")
@@ -97,18 +80,13 @@ class Transport(Dialect):
     Args:
         is_on: Whether they get a session; if not, our ids in the header are refused.
         lifetime: Seconds from creation to expiry.
-        leads: Whether modern clients not known to keep cookies are led to the legacy era (`era="auto"`).
     """
 
     name: str = "Mcp-Session-Id"
     kinds: frozenset[str] = frozenset({TRANSPORT})
     is_always_sent: bool = True
 
-    def __init__(self, *, is_on: bool, lifetime: float, leads: bool = False) -> None:
-        self._leads: Final = leads
-        self._serves_legacy: bool | None = None  # whether clients get a session in the legacy era; None until known
-        self._asked_at = 0.0  # Unix seconds
-        self._led: Final = set[str]()  # kinds of clients, as they are logged
+    def __init__(self, *, is_on: bool, lifetime: float) -> None:
         self.is_on = is_on
         self.lifetime = lifetime
 
@@ -131,56 +109,6 @@ class Transport(Dialect):
     def _takes(self, session_id: str) -> bool:
         """Return whether an id is kept from the wrapped server."""
         return looks_like_session_id(session_id)
-
-    async def before_discovery(self, request: Request) -> None:
-        """Refuse the `server/discover` of a client that may get a session in the legacy era only.
-
-        A client that keeps cookies, or that identifies a session already, stays in its era. Refused as a legacy server
-        refuses it, every other client that was tried falls back. The server is asked before,
-        in the name of the caller, whether `initialize` leads anywhere: its discover result does not say. A yes counts
-        for the process, a no for a minute.
-        """
-        message = request.current_message
-        may_be_led = self._leads and message.kind is REQUEST and request.headers.is_modern
-        if not may_be_led or request.credentials or keeps_cookies(request.headers) or declares_sessions(message):
-            return
-        now = request.runtime.clock()
-        if self._serves_legacy is None or not (self._serves_legacy or now < self._asked_at + _NO_HOLDS):
-            self._serves_legacy, self._asked_at = await self._ask_for_legacy(request), now
-        if not self._serves_legacy:
-            return
-        self._log_led(product_of(request.headers)[:_MAX_KIND])
-        raise refusal("discovery_refused")
-
-    def _log_led(self, kind: str) -> None:
-        """Log what is done with a kind of client, and how to undo it: once, and for so many kinds only."""
-        if kind not in self._led and len(self._led) < _MAX_KINDS:
-            self._led.add(kind)
-            _log.info(
-                "%a (User-Agent) may keep no cookies, so such clients are led to the legacy era and get a session by "
-                'header; set wire=Wire(era="both") to leave them in the modern era',
-                kind,
-            )
-
-    async def _ask_for_legacy(self, request: Request) -> bool | None:
-        """Ask whether `initialize` begins a session of ours; None unless the server itself says yes or no.
-
-        Guards answer a caller that they do not admit in any way: with 421 for a wrong `Host`, with a page, with a
-        redirect.
-        """
-        request_id = b'"era-%b"' % token_hex(8).encode()
-        body = join({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "method": INITIALIZE, "params": _INITIALIZE})
-        question, recorder = probe_scope(request.scope, body), ResponseRecorder(request_id)
-        question["headers"] = edit(question["headers"], drop=(VERSION, SESSION_HEADER))
-        request.notes[CROSSING] = Crossing(begins=True, is_orphaned=True)  # by which a session that begins ends at once
-        await probe_app(request.app, question, replay(body, request.receive), recorder)
-        del request.notes[CROSSING]
-        if not recorder.succeeded:
-            return False if recorder.speaks and recorder.error_code in _SPEAKS_OTHERWISE else None
-        own = [value for start in recorder.messages[:1] for value in session_header_values(start)]
-        if own:  # the server keeps transport sessions, and a client gets none of ours beside them
-            await end_upstream(request.app, question, request.receive, own[0])
-        return not own and self.is_on
 
     def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | None:
         """Return the session of the header, unless the header repeats the message's, or belongs to it.
@@ -240,14 +168,13 @@ class Bridge(Transport):
     Args:
         names: Whether clients get a session if the server names none.
         lifetime: Seconds from creation to expiry.
-        leads: Whether modern clients not known to keep cookies are led to the legacy era (`era="auto"`).
     """
 
     reads_everything: bool = True
     serves_streams: bool = True
 
-    def __init__(self, *, names: bool, lifetime: float, leads: bool = False) -> None:
-        super().__init__(is_on=True, lifetime=lifetime, leads=leads)
+    def __init__(self, *, names: bool, lifetime: float) -> None:
+        super().__init__(is_on=True, lifetime=lifetime)
         self._names: Final = names
 
     def extract(self, request: Request) -> None:
