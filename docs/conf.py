@@ -6,8 +6,11 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 
-from mcp_sessions._server.options import GROUPS
+from mcp_sessions import Options, integrations
+from mcp_sessions._server.environment import GROUPS
+from mcp_sessions._server.options import CoreOptions
 
 project = "mcp-sessions"
 author = "The mcp-sessions authors"
@@ -38,7 +41,7 @@ maximum_signature_line_length = 60  # a longer signature has one parameter a lin
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!mcp_sessions\.).*"),
-    (r"py:class", r"mcp_sessions\..*\.(_Self|App|MiddlewareOptions)"),
+    (r"py:class", r"mcp_sessions\..*\.(_Self|App|Dialect|PolicyRequest)"),
 ]
 
 html_theme = "furo"
@@ -59,7 +62,16 @@ html_theme_options = {
 GoogleDocstring._consume_inline_attribute = lambda self: ("", self._consume_to_end())  # noqa: SLF001 - has no option
 
 # How a field of an option object is checked stands in its annotation; a reader wants the type alone.
-for group in GROUPS.values():
-    for annotated in (group.__annotations__, group.__init__.__annotations__):
-        plain: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in annotated.items()}
-        annotated.update(plain)
+assert integrations  # imported by now, since it reads these annotations
+inits: Any = [group.__init__ for group in GROUPS.values()]
+for annotated in (one.__annotations__ for one in (*GROUPS.values(), *inits, Options)):
+    plain: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in annotated.items()}
+    annotated.update(plain)
+
+# At runtime a `TypedDict` has no base class, so Sphinx would not look there for the docstrings of inherited keys.
+own, inherited = (ModuleAnalyzer.for_module(one.__module__) for one in (Options, CoreOptions))
+inherited.analyze()
+own.analyze()
+own.attr_docs |= {
+    ("Options", key): docs for (_, key), docs in inherited.attr_docs.items() if key in Options.__annotations__
+}

@@ -659,7 +659,9 @@ MUTANTS: Final = {
     "failed-frames": Mutant(SECRETS, "clear_frames(one.__traceback__)", "pass", "test_secrets.py"),
     "failed-causes": Mutant(SECRETS, "one.__cause__ = one.__context__ = None", "pass", "test_secrets.py"),
     "failed-arguments": Mutant(SECRETS, "del args, kwargs", "pass", "test_secrets.py"),
-    "options-repr": Mutant("_server/options.py", "STORE] = field(repr=False)", "STORE] = field()", "test_secrets.py"),
+    "options-repr": Mutant(
+        "_server/option_types.py", "CheckedOptions(RedactedRepr)", "CheckedOptions(dict[str, Any])", "test_secrets.py"
+    ),
     "location-host": Mutant("stores/_place.py", "if not valid_hosts or not", "if not", "test_secrets.py"),
     "location-port": Mutant(
         "stores/_place.py", "all(_is_port(str(port)) for port in ports)", "True", "test_secrets.py"

@@ -1,11 +1,14 @@
 """The architecture: which package may import which, what is pure, and how long files and functions may be."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from mcp_sessions._session import claims
 
 PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
@@ -24,7 +27,7 @@ MAY_IMPORT = {
     "dialects": ("_dialects", "_server"),
     "testing": ("_errors", "_session", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),
-    "integrations": ("_errors", "_session", "_tokens", "_server"),
+    "integrations": ("_dialects", "_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 CORE = {"_errors", "_files", "_refusals", "_session", "_tokens", "_protocol", "_server", "telemetry"}
@@ -48,6 +51,8 @@ OPTIONAL = {
     "redis",
 }
 KINDS = {"SESSION", "TRANSPORT", "COOKIE", "PRINCIPAL", "FIELD", "COEXISTING"}
+THE_LIST = {"Options", "dialects_of"}
+DIALECT = re.compile(r"sep.?1364|\bbridg|cookie.jar|principal.session", re.IGNORECASE)
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 
@@ -87,11 +92,15 @@ def test_a_package_imports_what_it_may(package: str) -> None:
 
 @pytest.mark.parametrize("file", [file for file in FILES if file[0] in {"_server", "_protocol"}], ids="/".join)
 def test_the_core_knows_no_dialect(file: tuple[str, ...]) -> None:
-    """It imports their base class and their list alone, and mentions no kind of token."""
+    """It imports their base class and what their list exports, and mentions no dialect and no kind of token."""
     tree = ast.parse(FILES[file])
+    assert not DIALECT.findall(FILES[file])
     imported = {path for own, path in imports(file, ast.walk(tree)) if own}
-    assert {path[1] for path in imported if path[0] == "_dialects"} <= {"base", "dialects_of"}
+    assert {path[1] for path in imported if path[0] == "_dialects"} <= {"base", *THE_LIST}
     assert not {path[2] for path in imported if path[:2] == ("_session", "claims")} & KINDS
+    compared = {one for node in ast.walk(tree) if isinstance(node, ast.Compare) for one in ast.walk(node)}
+    kinds = {getattr(claims, name) for name in KINDS}
+    assert not {one.value for one in compared if isinstance(one, ast.Constant) and isinstance(one.value, str)} & kinds
 
 
 def test_every_package_has_a_row() -> None:

@@ -20,8 +20,8 @@ from mcp_sessions._session.data import Data, SyncData
 NAMES = """
     Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
     DataTooLarge EndedSession Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
-    MCPSessionsError Principal Record RequestRefused Session SessionCreated SessionDeleted SessionEvent SessionStatus
-    SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge SyncData
+    MCPSessionsError Options Principal Record RequestRefused Session SessionCreated SessionDeleted SessionEvent
+    SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge SyncData
     Telemetry Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
     require_session
 """
@@ -91,12 +91,12 @@ STAND_INS = {
     "_claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
-    Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Dialect Ended EndedAll EndedSession
-    Facts Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace NoCredential
-    OptionType Options Outcome PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules Seal
-    ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry Terminator
-    Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello _Pending
-    _Result _Tool _Values
+    Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
+    EndedSession Facts Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace
+    NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules
+    Seal ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry
+    Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello
+    _Pending _Result _Tool _Values
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

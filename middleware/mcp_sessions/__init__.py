@@ -9,6 +9,7 @@ None if there is none. Names that most servers do not need are imported on first
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from ._dialects import Options, TransportSessions
 from ._errors import (
     ConfigurationError,
     CreateRefused,
@@ -26,7 +27,7 @@ from ._errors import (
 from ._server.current import current_session, require_session
 from ._server.environment import from_env
 from ._server.middleware import MCPSessionMiddleware
-from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire
+from ._server.options import Limits, Telemetry, Tracking, Wire
 from ._session.claims import Claims, Correlation, Principal
 from ._session.data import Data, SyncData
 from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
@@ -61,6 +62,7 @@ __all__ = [
     "Limits",
     "MCPSessionMiddleware",
     "MCPSessionsError",
+    "Options",
     "Principal",
     "Record",
     "RequestRefused",

@@ -3,10 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from apps import SHORT, Server, sessions
@@ -22,26 +22,23 @@ from mcp_sessions import (
     KeyRing,
     Limits,
     MCPSessionMiddleware,
-    Principal,
     Telemetry,
     Tracking,
     TransportSessions,
     Wire,
     add_sessions,
 )
-from mcp_sessions._dialects.base import Dialect
 from mcp_sessions._server.environment import (
+    GROUPS,
+    OPTIONS,
     PREFIX,
     SERVICE_LINK,
     SETTINGS,
     VARIABLES,
-    EndpointOptions,
-    MiddlewareOptions,
     from_env,
     variable,
 )
-from mcp_sessions._server.option_types import CLOCK, FUNCTION, HOOK, option_type
-from mcp_sessions._server.options import GROUPS, Options
+from mcp_sessions._server.option_types import CLOCK, FUNCTION, HOOK, types_of
 from mcp_sessions.client import with_sessions
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
 from mcp_sessions.handles import Handles
@@ -52,15 +49,18 @@ PAGE = (DOCS / "settings.md").read_text("utf-8")
 PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 
-def test_the_typed_keywords_are_the_options() -> None:
-    """What `add_sessions` and `from_env` take has the names and types of the middleware's own keywords."""
-    names = {"ASGI3Application": object, "Dialect": Dialect, "Principal": Principal}
-    own = get_type_hints(MCPSessionMiddleware.__init__, localns=names)
-    typed = get_type_hints(MiddlewareOptions, localns=names)
-    assert typed == {field.name: own[field.name] for field in fields(Options)}
-    assert own.keys() - typed.keys() == {"app", "return"}
-    assert MiddlewareOptions.__annotations__.keys() - EndpointOptions.__annotations__.keys() == {"path"}
-    assert len(fields(Options)) <= 20
+def test_signatures_show_all_options() -> None:
+    """Each stands in one place; `add_sessions` finds the path itself."""
+    for call in (MCPSessionMiddleware, MCPSessionMiddleware.from_env, add_sessions, from_env):
+        shown = {name: one.default for name, one in inspect.signature(call).parameters.items() if name != "app"}
+        assert shown == {name: PARAMETERS[name].default for name in OPTIONS} | {"path": shown["path"]}
+        assert shown["path"] == (None if call is add_sessions else "/mcp")
+    assert len(OPTIONS) <= 20
+
+
+def test_option_objects_show_what_differs() -> None:
+    assert repr(Limits()) == "Limits()"
+    assert repr(Telemetry(trace="session", inspector_token="a-password-of-the-page")) == "Telemetry(trace='session')"
 
 
 def test_a_slash_at_the_end_and_a_timedelta_make_no_difference() -> None:
@@ -117,12 +117,9 @@ WRONG: list[tuple[str, list[Any], str]] = [
 
 def test_the_page_says_which_functions_may_be_async() -> None:
     kinds = {id(FUNCTION): "no", id(CLOCK): "no", id(HOOK): "yes"}
-    found = {
-        f"{kind.__name__}.{one.name}".removeprefix("Options."): kinds[id(option_type(kind, one.name))]
-        for kind in (Options, *GROUPS.values())
-        for one in fields(kind)
-        if id(option_type(kind, one.name)) in kinds
-    }
+    types = {f"{kind.__name__}.{name}": one for kind in GROUPS.values() for name, one in types_of(kind).items()}
+    types |= OPTIONS
+    found = {name: kinds[id(one)] for name, one in types.items() if id(one) in kinds}
     listed = [(re.findall(r"`([\w.]+)`", row[0]), row[-1]) for row in rows(PAGE, "Functions")]
     said = {name: may for names, may in listed for name in names}
     assert {name: said[name] for name in found} == found

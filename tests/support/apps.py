@@ -9,8 +9,8 @@ from clients import SECRET, Clock
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions._server.environment import GROUPS
 from mcp_sessions._server.lifecycle import Sweeper
-from mcp_sessions._server.options import GROUPS
 
 RESULTS: dict[str, dict[str, Any]] = {
     "ping": {},

@@ -1,14 +1,18 @@
-"""The dialects: the ways in which clients identify a session, one file each; here in order of precedence."""
+"""The dialects: the ways in which clients identify a session, one file each; here in order of precedence.
 
-from __future__ import annotations
+The options about them stand here as well, and with them `Options`, all options of the middleware.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
 
 from .._errors import ConfigurationError
-from .._server.option_types import as_seconds
-from .._server.options import DAY, Options
+from .._server import option_types
+from .._server.option_types import Default, Flag, Lifetime, OptionObject, as_seconds
+from .._server.options import DAY, CoreOptions
 from .._server.runtime import Runtime
+from .._session.keywords import known_keywords
 from .base import Dialect, Dialects
 from .cookie import Cookie
 from .draft import Draft, offered_extensions
@@ -17,26 +21,74 @@ from .remembered import PerUser
 from .transport import Bridge, Transport
 
 
-def dialects_of(options: Options, runtime: Runtime, summary: str) -> Dialects:
+@known_keywords
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class TransportSessions(OptionObject):
+    """Sessions for clients that do not send session ids themselves (`transport=`)."""
+
+    _option = "transport"
+
+    header: Flag = True
+    """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; not with random keys."""
+    cookie: Annotated[bool | Literal["shared"], option_types.COOKIES] = True
+    """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
+    if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
+    principal: Flag = False
+    """Whether an authenticated caller whose client sends no session id gets the one of its principal, which all its
+    conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
+    lifetime: Lifetime = 30 * DAY  # seconds
+    """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
+    in the header do not reconnect when it has ended."""
+    bridge: Flag = False
+    """Whether clients of a stateful server get our session ids, with the server's own ids sealed inside. See "The
+    bridge" in the wire format."""
+
+
+class Options(CoreOptions, total=False):
+    """The options of `MCPSessionMiddleware`, `add_sessions` and `from_env`, as keywords with their types."""
+
+    dialects: Annotated[Sequence[Dialect], option_types.OBJECT, Default(())]
+    """Further ways for clients to send sessions, besides the draft, the header and the cookie: `SEP1364Create()` and
+    `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`."""
+    transport: Annotated[
+        Literal["auto", "off"] | TransportSessions,
+        option_types.instance_or_alias(
+            TransportSessions,
+            {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)},
+            option_types.word(Literal["auto", "off"]),
+        ),
+        Default("auto"),
+    ]
+    """Whether clients without session support get sessions by header or cookie: `"auto"`, `"off"`, or a
+    `TransportSessions`."""
+
+
+def transport_of(runtime: Runtime) -> TransportSessions:
+    """Return the options of the sessions by header, cookie or principal in a deployment."""
+    return cast(TransportSessions, cast(Options, runtime.options)["transport"])
+
+
+def dialects_of(runtime: Runtime, summary: str) -> Dialects:
     """Return the dialects of a deployment.
 
     Args:
-        options: The checked options.
         runtime: What its requests share.
         summary: Which requests need a session: `"never"`, `"some"` or `"always"`.
 
     Raises:
         ConfigurationError: `dialects=` is no sequence of dialects.
     """
-    extensions = offered_extensions(options.wire.extensions, tracked=runtime.tracked)
+    options = cast(Options, runtime.options)
+    extensions = offered_extensions(options["wire"].extensions, tracked=runtime.tracked)
     settings = {"required": summary, **dict.fromkeys(extensions, True)}
-    return Dialects([*_checked(options.dialects), Draft(extensions), *_unchanged(options, runtime)], settings=settings)
+    further = _checked(options["dialects"])
+    return Dialects([*further, Draft(extensions), *_unchanged(runtime)], settings=settings)
 
 
-def _unchanged(options: Options, runtime: Runtime) -> Iterator[Dialect]:
+def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     """Yield what serves clients that know nothing of sessions: none of these survives the keys of a process."""
-    transport, persistent = options.transport, runtime.keys_persistent
-    lifetime, leads = as_seconds(transport.lifetime), options.wire.era == "auto"
+    transport, persistent = transport_of(runtime), runtime.keys_persistent
+    lifetime, leads = as_seconds(transport.lifetime), runtime.options["wire"].era == "auto"
     has_header = transport.header and persistent
     if transport.bridge:
         yield Bridge(names=has_header, lifetime=lifetime)
@@ -45,7 +97,7 @@ def _unchanged(options: Options, runtime: Runtime) -> Iterator[Dialect]:
     if leads:
         yield Leading(names=has_header)
     if transport.cookie and persistent:
-        yield Cookie(options.audience, shared=transport.cookie == "shared", lifetime=lifetime, leads=leads)
+        yield Cookie(runtime.audience, shared=transport.cookie == "shared", lifetime=lifetime, leads=leads)
     if transport.principal and persistent:
         yield PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY)
 

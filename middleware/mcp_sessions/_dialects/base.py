@@ -103,6 +103,10 @@ class Dialect:
         """Return how this dialect answers the request itself, or None if it does not."""
         return None
 
+    def startup_warning(self, servers: Sequence[Any]) -> str | None:
+        """Return what the log warns of at the start, given the session managers behind the endpoint, or None."""
+        return None
+
     async def before_discovery(self, request: Request) -> None:
         """Refuse a `server/discover`, so that its client falls back to `initialize`; or let it pass."""
 

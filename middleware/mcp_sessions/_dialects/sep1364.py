@@ -32,6 +32,7 @@ from .._server.response import Change, Response
 from .._server.sessions import open_session, store_capabilities
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
 from .._session.session import Session
+from . import transport_of
 from .base import Answers, Credential, Dialect
 from .transport import cross
 
@@ -72,7 +73,7 @@ class _Field(Dialect):
         request.sent_id = named
         kind = None if message.session is not None else request.runtime.kind_of(named)
         # Across the bridge, the server's own session is sealed in that of the header, beside which this one can stand.
-        stands_beside = kind == COEXISTING and request.runtime.transport.bridge and header is not None
+        stands_beside = kind == COEXISTING and transport_of(request.runtime).bridge and header is not None
         contradicted = in_field is not None and not stands_beside and not _is_mirrored(request, named, kind)
         if message.session is not None:
             if contradicted:
@@ -88,7 +89,7 @@ class _Field(Dialect):
         session = await open_session(request, credential.id, credential.kind, fail_open=fail_open)
         if credential.contradicted:
             raise refusal("session_header_mismatch", ref=session.ref)
-        if credential.kind == TRANSPORT and request.runtime.transport.bridge:
+        if credential.kind == TRANSPORT and transport_of(request.runtime).bridge:
             cross(request, session)
         return session
 
@@ -296,7 +297,7 @@ class BeginInField(Change, kw_only=True):
         return session
 
     async def _create(self, request: Request, own: str | None) -> Session:
-        transport = request.runtime.transport
+        transport = transport_of(request.runtime)
         names_header = transport.header and request.runtime.keys_persistent
         kind: Kind = COEXISTING if own is not None else TRANSPORT if names_header else FIELD
         lifetime = as_seconds(transport.lifetime) if kind == TRANSPORT else None

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
@@ -53,6 +53,10 @@ _OFF: Final = NoCredential("sessions by the transport header are off", 'set tran
 _SERVERS_OWN: Final = NoCredential(
     "the wrapped server keeps transport sessions of its own",
     "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)",
+)
+_STATEFUL: Final = (
+    "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
+    "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
 _NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
 _NOT_SENT: Final = NoCredential("it sent no Mcp-Session-Id", RECONNECT)
@@ -109,6 +113,10 @@ class Transport(Dialect):
     def _takes(self, session_id: str) -> bool:
         """Return whether an id is kept from the wrapped server."""
         return looks_like_session_id(session_id)
+
+    def startup_warning(self, servers: Sequence[Any]) -> str | None:
+        """Return a warning if clients get no session because a server keeps transport sessions."""
+        return _STATEFUL if self.is_on and any(server.stateless is False for server in servers) else None
 
     def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | None:
         """Return the session of the header, unless the header repeats the message's, or belongs to it.
@@ -185,6 +193,10 @@ class Bridge(Transport):
 
     def _takes(self, session_id: str) -> bool:
         return True
+
+    def startup_warning(self, servers: Sequence[Any]) -> str | None:
+        """Return no warning: clients get a session beside that of the server."""
+        return None
 
     def wrap(self, request: Request, app: ASGIApp) -> ASGIApp:
         """Let the request cross the bridge."""

@@ -146,7 +146,7 @@ def advertise(answer: Answer, settings: bytes, capability: bytes = b"{}") -> byt
 
 
 def with_field(answer: Answer, session_id: str) -> bytes | None:
-    """Return the answer with its session in the top-level `sessionId` of SEP-1364; else as `echo`."""
+    """Return the answer with its session in the top-level member `sessionId`; else as `echo`."""
     result = _result(answer)
     if result is None:
         return None

@@ -1,4 +1,4 @@
-"""The options as keywords with their types, and from variables of the environment.
+"""The options as keywords of a call, and from variables of the environment.
 
 `from_env` reads what text can express: `MCP_SESSIONS_LIFETIME=12h`, `MCP_SESSIONS_LIMITS_BATCH=7` and so on (the
 twelve-factor app, III).
@@ -6,68 +6,63 @@ twelve-factor app, III).
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from .._dialects.base import Dialect
+from .._dialects import Options
 from .._errors import ConfigurationError
-from .._protocol.policy import Require
-from .._session.keywords import check_keywords
-from .._tokens.keyfile import Keys
-from ..stores._base import Store
-from . import option_types
-from .option_types import OptionType, Seconds
-from .options import (
-    GROUPS,
-    Admission,
-    Limits,
-    OnCreate,
-    OnEnd,
-    OnStoreError,
-    Options,
-    Telemetry,
-    Tracking,
-    TransportSessions,
-    Wire,
-)
-from .principal import PrincipalOf
+from .._session.keywords import known_keywords
+from .option_types import CheckedOptions, OptionType, defaults_of, types_of
 from .workers import failing_once
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class EndpointOptions(TypedDict, total=False):
-    """The options of `add_sessions`, which finds the path itself, as keywords with their types."""
-
-    keys: Keys
-    audience: str
-    lifetime: Seconds
-    idle_timeout: Seconds | None
-    require: Require
-    principal: PrincipalOf | None
-    admission: Admission
-    store: str | Store
-    on_store_error: OnStoreError
-    tracked: bool | Tracking
-    on_create: OnCreate | None
-    on_end: OnEnd | None
-    dialects: Sequence[Dialect]
-    transport: Literal["auto", "off"] | TransportSessions
-    wire: Wire
-    limits: Limits
-    telemetry: Telemetry
-    clock: Callable[[], float]
+OPTIONS: Final[Mapping[str, OptionType]] = types_of(Options)
+GROUPS: Final[Mapping[str, type]] = {name: kind.group for name, kind in OPTIONS.items() if kind.group is not None}
+"""The option objects, by the option that takes each."""
 
 
-class MiddlewareOptions(EndpointOptions, total=False):
-    """The options of `MCPSessionMiddleware`, as keywords with their types."""
+def takes_options(**defaults: Any) -> Callable[[F], F]:
+    """Decorate a function that takes `**options: Unpack[Options]`: its signature shows them, and misspelt ones fail.
 
-    path: str | None
+    Args:
+        defaults: The defaults of options if they differ from those of the middleware.
+    """
+    shown = {**defaults_of(Options), **defaults}
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown[name]) for name in OPTIONS]
+
+    def decorate(callee: F) -> F:
+        signature = inspect.signature(callee)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        cast(Any, callee).__signature__ = signature.replace(parameters=[*own, *options])
+        return failing_once()(known_keywords(callee))
+
+    return decorate
+
+
+def checked_options(given: Options) -> Options:
+    """Return all options, checked, with the defaults of those that are not given.
+
+    Raises:
+        ConfigurationError: One is wrong; the message names the remedy.
+    """
+    values = {**defaults_of(Options), **given}
+    checked = {name: kind.check(name, values[name]) for name, kind in OPTIONS.items()}
+    idle, lifetime = checked["idle_timeout"], checked["lifetime"]
+    if idle is not None and idle > lifetime:
+        raise ConfigurationError(
+            f"idle_timeout={idle:g} is longer than lifetime={lifetime:g}, so it has "
+            "no effect; make it shorter, or leave it out"
+        )
+    return cast(Options, CheckedOptions(checked))
 
 
 PREFIX: Final = "MCP_SESSIONS_"
@@ -83,18 +78,8 @@ SERVICE_LINK: Final = re.compile(
 )
 
 _OPTION_TYPES: Final[Mapping[str, OptionType]] = {
-    **{
-        field.name: option_types.option_type(Options, field.name)
-        for field in fields(Options)
-        if field.name not in GROUPS
-    },
-    "transport": option_types.word(Literal["auto", "off"]),
-    "tracked": option_types.FLAG,
-    **{
-        f"{name}.{field.name}": option_types.option_type(kind, field.name)
-        for name, kind in GROUPS.items()
-        for field in fields(kind)
-    },
+    **OPTIONS,
+    **{f"{group}.{name}": type_ for group, kind in GROUPS.items() for name, type_ in types_of(kind).items()},
 }
 SETTINGS: Final[Mapping[str, OptionType]] = {path: kind for path, kind in _OPTION_TYPES.items() if kind.help}
 """Every option that a variable can hold, by its path, and how it is written there."""
@@ -109,8 +94,8 @@ VARIABLES: Final[Mapping[str, str]] = {variable(setting): setting for setting in
 """Every variable that is read, and the setting in it."""
 
 
-@failing_once()
-def from_env(**options: Unpack[MiddlewareOptions]) -> MiddlewareOptions:
+@takes_options()
+def from_env(**options: Unpack[Options]) -> Options:
     """Return the options in environment variables, for anything that takes the middleware's options.
 
     As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
@@ -125,7 +110,6 @@ def from_env(**options: Unpack[MiddlewareOptions]) -> MiddlewareOptions:
     Raises:
         ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
-    check_keywords("from_env", options, MiddlewareOptions.__annotations__)
     named = {_setting(name): name for name in sorted(os.environ) if _is_ours(name)}
     for name in sorted(os.environ):
         meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
@@ -133,15 +117,15 @@ def from_env(**options: Unpack[MiddlewareOptions]) -> MiddlewareOptions:
             raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
     values = {setting: _read(SETTINGS[setting], name, os.environ[name]) for setting, name in named.items()}
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
+    defaults = defaults_of(Options)
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
         if not inner:
             continue
-        value = merged.get(group, False if kind is Tracking else kind())
-        base = option_types.option_type(Options, group).check(group, value)
+        base = OPTIONS[group].check(group, merged.get(group, defaults[group]))
         if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
-    return cast(MiddlewareOptions, merged)
+    return cast(Options, merged)
 
 
 def _is_ours(name: str) -> bool:

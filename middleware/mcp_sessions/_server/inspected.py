@@ -11,7 +11,7 @@ from ..telemetry._inspector import Inspector, LocalServer, Recorded, SessionToEn
 from . import option_types
 from .background import start
 from .lifecycle import Terminator
-from .options import Options
+from .options import CoreOptions, tracking
 
 ENDED_BY_INSPECTOR: Final = "inspector"
 
@@ -19,12 +19,12 @@ ENDED_BY_INSPECTOR: Final = "inspector"
 class Inspected:
     """Connects an inspector with a middleware, and serves its page if the page has an address."""
 
-    def __init__(self, options: Options, feed: Feed, terminator: Terminator) -> None:
+    def __init__(self, options: CoreOptions, feed: Feed, terminator: Terminator) -> None:
         self._terminator: Final = terminator
-        self._audience: Final = options.audience
-        self._tracked: Final = options.tracked is not None
+        self._audience: Final = options["audience"]
+        self._tracked: Final = tracking(options) is not None
         self._server: LocalServer | None = None
-        address, token = options.telemetry.inspector, options.telemetry.inspector_token
+        address, token = options["telemetry"].inspector, options["telemetry"].inspector_token
         inspector = Inspector() if address is None or isinstance(address, str) else address
         inspector.bind(feed, self.read_recorded, self.end)
         if isinstance(address, str):

@@ -3,59 +3,33 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .._dialects import dialects_of
+from .._dialects import Options, dialects_of
 from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
-from .._protocol.policy import Policy, Require
-from .._session.confidential import confidential
-from .._session.keywords import known_keywords
-from .._tokens.keyfile import Keys
-from ..stores._base import Store
+from .._protocol.policy import Policy
 from . import option_types, rule_checks, startup_checks
 from .answers import refuse_unread
 from .body import peek, read_body
 from .context import Request
 from .decide import Rules
-from .environment import MiddlewareOptions, from_env
+from .environment import checked_options, from_env, takes_options
 from .lifecycle import Services
-from .option_types import Seconds
-from .options import (
-    DAY,
-    Admission,
-    Limits,
-    OnCreate,
-    OnEnd,
-    OnStoreError,
-    Options,
-    Telemetry,
-    Tracking,
-    TransportSessions,
-    Wire,
-)
-from .principal import PrincipalOf, from_scope
+from .principal import from_scope
 from .request import handle_post
 from .routing import WITHOUT_BODY, Place, Routing
 from .runtime import Runtime
 from .unread import handle_unread
-from .workers import failing_once
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
     from typing_extensions import Unpack
 
-    from .._dialects.base import Dialect
-
 _log: Final = logging.getLogger("mcp_sessions")
-DEFAULT_WIRE: Final = Wire()
-DEFAULT_LIMITS: Final = Limits()
-DEFAULT_TELEMETRY: Final = Telemetry()
 
 
 class MCPSessionMiddleware:
@@ -66,40 +40,7 @@ class MCPSessionMiddleware:
 
     Args:
         app: The application to wrap.
-        keys: The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all
-            verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None creates a random key for this process.
-        path: The path of the MCP endpoint, relative to the mount. None means every path, of which only JSON is
-            inspected. With `require`, a path that no route serves is an error at startup.
-        audience: The deployment that the sessions belong to. If servers share keys, give each its own.
-        lifetime: Seconds from creation to the absolute end, or a `timedelta`.
-        idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means no timeout.
-        require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See
-            `Policy`.
-        principal: A function that returns the authenticated caller for an ASGI scope, or None for an anonymous one. By
-            default, the user that the authentication of the SDK, FastMCP or Starlette puts on the scope; a request with
-            an `Authorization` header but no user then gets no session.
-        admission: `"ask"` lets the wrapped server check the caller before this middleware answers; `"own"` relies on
-            the authentication outside of this middleware.
-        store: The store of ended sessions, state and data: `"memory:"` (one process),
-            `"sqlite:PATH"` (one machine), `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`.
-        on_store_error: Whether to `"refuse"` requests in sessions while the store does not answer, or to `"allow"` them
-            with a warning in the log, unless `require` demands a session.
-        tracked: Whether to record sessions in the store: sessions without a record are refused, idle time is counted in
-            the store, and `on_end` also runs for sessions that expire. True, or a `Tracking`.
-        on_create: Called with each new session, the params of `sessions/create` and the ASGI scope, before the client
-            gets its answer. It may fill `state` and `data`, or raise `CreateRefused`.
-        on_end: Called with each ended session, as an `EndedSession`, and the reason, possibly while handlers of the
-            session still run. Tracked sessions: once per session in the whole deployment, repeated only if the worker
-            that ran it died or lost the store. Others: only when a session is ended, not when it expires. Cancelled
-            after 50 seconds.
-        dialects: Further ways for clients to send sessions, besides the draft, the header and the cookie:
-            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
-        transport: Whether clients without session support get sessions by header or cookie: `"auto"`, `"off"`, or a
-            `TransportSessions`.
-        wire: Protocol options: a `Wire`.
-        limits: Limits of one process: a `Limits`.
-        telemetry: Traces, metrics and events: a `Telemetry`.
-        clock: Returns Unix seconds; for tests.
+        options: See `Options`.
 
     Raises:
         ConfigurationError: An option is wrong; the message names the remedy.
@@ -107,65 +48,40 @@ class MCPSessionMiddleware:
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
-    @failing_once()
-    @known_keywords
-    def __init__(
-        self,
-        app: ASGIApp | ASGI3Application,
-        *,
-        keys: Keys = None,
-        path: str | None = "/mcp",
-        audience: str = "mcp-sessions",
-        lifetime: Seconds = 7 * DAY,
-        idle_timeout: Seconds | None = None,
-        require: Require = "never",
-        principal: PrincipalOf | None = None,
-        admission: Admission = "ask",
-        store: str | Store = "memory:",
-        on_store_error: OnStoreError = "refuse",
-        tracked: bool | Tracking = False,
-        on_create: OnCreate | None = None,
-        on_end: OnEnd | None = None,
-        dialects: Sequence[Dialect] = (),
-        transport: Literal["auto", "off"] | TransportSessions = "auto",
-        wire: Wire = DEFAULT_WIRE,
-        limits: Limits = DEFAULT_LIMITS,
-        telemetry: Telemetry = DEFAULT_TELEMETRY,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        values = {name: value for name, value in locals().items() if name not in {"self", "app"}}
+    @takes_options()
+    def __init__(self, app: ASGIApp | ASGI3Application, **given: Unpack[Options]) -> None:
         self.app: ASGIApp = option_types.application(app)
-        options = Options(**values)
+        options = checked_options(given)
         self._runtime = Runtime(self.app, options)
-        policy = Policy(options.require)
-        self._dialects: Final = dialects_of(options, self._runtime, policy.summary)
+        policy = Policy(options["require"])
+        self._dialects: Final = dialects_of(self._runtime, policy.summary)
         self._rules: Final = Rules(
             policy=policy,
-            lists=options.wire.lists,
-            legacy_only=options.wire.era == "legacy",
-            fail_open=options.on_store_error == "allow",
+            lists=options["wire"].lists,
+            legacy_only=options["wire"].era == "legacy",
+            fail_open=options["on_store_error"] == "allow",
         )
         # A message that passes undecided would evade a rule.
         self._reads_everything: Final = (
             self._dialects.reads_everything or self._rules.legacy_only or policy.summary != "never"
         )
-        self.path: Final = options.path
+        self.path: Final = options["path"]
         in_doubt: Place = "possible" if self._reads_everything else "elsewhere"
-        self._routing: Final = Routing(self.app, options.path, in_doubt=in_doubt)
-        self._require: Final = require
-        self._has_random_keys: Final = keys is None
+        self._routing: Final = Routing(self.app, options["path"], in_doubt=in_doubt)
+        self._require: Final = options["require"]
+        self._has_random_keys: Final = options["keys"] is None
         self._is_checked = False  # whether this may serve
         self._is_seen = self._is_at_endpoint  # whether requests to the endpoint pass here, as far as that can be known
         self.services: Final = Services(
             self._runtime.store,
             self._runtime.background_services,
-            closes=isinstance(options.store, str),
+            closes=isinstance(options["store"], str),
             on_start=self._on_start,
         )
 
     @classmethod
-    @confidential
-    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
+    @takes_options()
+    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[Options]) -> MCPSessionMiddleware:
         """Wrap an application, with options from environment variables such as `MCP_SESSIONS_LIFETIME=12h`.
 
         Keyword arguments override the environment.

@@ -13,11 +13,12 @@ from datetime import timedelta
 from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, NamedTuple, cast, get_args
 
 from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
+from .._session.claims import RedactedRepr
 from .._session.functions import check_clock, check_function
 from .._tokens.keys import REMEDY
 from .._tokens.placeholders import form_of
@@ -37,15 +38,52 @@ _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": Fal
 class OptionType:
     """How the value of an option may be given."""
 
-    help: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
+    help: str = ""  # what may be written in a variable, for people; empty if no variable can hold it
     check: Check = lambda option, value: value
-    read: Callable[[str], Any] = str  # what a variable's text stands for; raises where it is nothing
+    read: Callable[[str], Any] = str  # returns what a variable's text stands for, or raises
+    group: type | None = None  # the class of the option object that it may be
 
 
-def option_type(owner: type, field: str) -> OptionType:
-    """Return the type of a field of an option object."""
-    (annotation,) = (one.type for one in fields(owner) if one.name == field)
-    return cast(OptionType, cast(Any, annotation).__metadata__[0])
+class Default(NamedTuple):
+    """The value of an option that is not given."""
+
+    value: Any
+
+
+class OptionObject:
+    """A dataclass of options, which are checked when it is made."""
+
+    __slots__ = ()
+    _option = ""  # the option whose value it is
+
+    def __post_init__(self) -> None:
+        for name, kind in types_of(type(self)).items():
+            object.__setattr__(self, name, kind.check(f"{self._option}.{name}", getattr(self, name)))
+
+    def __repr__(self) -> str:
+        """Show the fields that differ from their defaults, and no secret."""
+        shown = [one for one in fields(cast(Any, self)) if one.repr and getattr(self, one.name) != one.default]
+        return f"{type(self).__name__}({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in shown)})"
+
+
+class CheckedOptions(RedactedRepr):
+    """Options after their check. It is not a mapping, since tools that report errors show the values of those."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, option: str) -> Any:
+        return self._values[option]
+
+
+def types_of(kind: type) -> dict[str, OptionType]:
+    """Return the types of the options that a class declares, by their names."""
+    return {name: cast(Any, annotation).__metadata__[0] for name, annotation in kind.__annotations__.items()}
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Return the defaults of the keywords that a `TypedDict` declares."""
+    return {name: cast(Any, annotation).__metadata__[1].value for name, annotation in kind.__annotations__.items()}
 
 
 def as_seconds(checked: Seconds) -> float:
@@ -150,6 +188,29 @@ def _secret(option: str, value: Any) -> Any:
 def or_none(one: OptionType) -> OptionType:
     """Return the type of an option that may be None as well."""
     return replace(one, check=lambda option, value: None if value is None else one.check(option, value))
+
+
+def instance_or_alias(
+    kind: type, aliases: Mapping[Any, Any] = MappingProxyType({}), in_variables: OptionType = OptionType()
+) -> OptionType:
+    """Return the type of an option that is an option object, or an alias of one.
+
+    Args:
+        kind: The class of the object.
+        aliases: The objects by their aliases.
+        in_variables: How an alias is written in a variable.
+    """
+
+    def check(option: str, value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, (str, bool)) and value in aliases:
+            return aliases[value]
+        *others, last = [*map(repr, aliases), f"{kind.__name__}(...)"]
+        allowed = f"{', '.join(others)} or {last}" if others else last
+        raise ConfigurationError(f"{option}={value!r} must be {allowed}")
+
+    return replace(in_variables, check=check, group=kind)
 
 
 def word(literal: Any) -> OptionType:

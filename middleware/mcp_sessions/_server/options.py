@@ -1,12 +1,13 @@
-"""The options of the middleware: keywords, and five objects for what is rarely set.
+"""The options of the middleware: keywords, and objects for what is rarely set. Each is declared once.
 
-A field's annotation says how it is checked, how it is written in a variable, and what the settings page shows. An
-option object is frozen, and checked when it is made. `environment` reads options from variables.
+Its annotation says how an option is checked, how it is written in a variable, and what the settings page shows. The
+options about dialects stand with their list, in `_dialects`. `environment` reads options from variables.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 from starlette.types import Scope
 
@@ -21,7 +22,17 @@ from .._tokens.keyfile import Keys
 from ..stores._base import Store
 from ..telemetry._core import Redact, Spans, Trace, User
 from . import option_types
-from .option_types import Duration, Flag, Lifetime, LifetimeOrNone, Name, OptionType, Whole, WholeOrNone
+from .option_types import (
+    Default,
+    Duration,
+    LifetimeOrNone,
+    Name,
+    OptionObject,
+    OptionType,
+    Seconds,
+    Whole,
+    WholeOrNone,
+)
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -38,7 +49,6 @@ Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
 Lists = Literal["stable", "session", "untouched"]
 Era = Literal["both", "auto", "legacy"]
-Cookies = bool | Literal["shared"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
 """Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope. It may fill the
@@ -49,43 +59,12 @@ OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 principal's others, or `end`'s."""
 
 
-class _Checked:
-    """An object of options, which are checked when it is made."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
-        for one in fields(self):  # type: ignore[arg-type]  # each option object is a dataclass
-            checked = option_types.option_type(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
-            object.__setattr__(self, one.name, checked)
-
-
 @known_keywords
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransportSessions(_Checked):
-    """Sessions for clients that do not name sessions themselves (`transport=`)."""
-
-    header: Flag = True
-    """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; not with random keys."""
-    cookie: Annotated[Cookies, option_types.COOKIES] = True
-    """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
-    if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
-    principal: Flag = False
-    """Whether an authenticated caller whose client names no session gets the one of its principal, which all its
-    conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
-    lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
-    in the header do not reconnect when it has ended."""
-    bridge: Flag = False
-    """Whether clients of a stateful server get our session ids, with the server's own ids sealed inside. See "The
-    bridge" in the wire format."""
-
-
-@known_keywords
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tracking(_Checked):
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Tracking(OptionObject):
     """How sessions are recorded in the store (`tracked=`)."""
+
+    _option = "tracked"
 
     sweep_interval: Duration = 5  # seconds
     """Seconds between sweeps for expired and idle sessions."""
@@ -95,9 +74,11 @@ class Tracking(_Checked):
 
 
 @known_keywords
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wire(_Checked):
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Wire(OptionObject):
     """The protocol with clients (`wire=`)."""
+
+    _option = "wire"
 
     era: Annotated[Era, option_types.word(Era)] = "both"
     """`"both"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
@@ -114,9 +95,11 @@ class Wire(_Checked):
 
 
 @known_keywords
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits(_Checked):
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Limits(OptionObject):
     """Limits of one process, in bytes, seconds or counts (`limits=`)."""
+
+    _option = "limits"
 
     body_bytes: Whole = 4 * MEBIBYTE
     """Maximum bytes of a request body."""
@@ -162,9 +145,11 @@ def _metrics(option: str, value: Any) -> Any:
 
 
 @known_keywords
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Telemetry(_Checked):
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Telemetry(OptionObject):
     """Traces, metrics and reports about sessions (`telemetry=`)."""
+
+    _option = "telemetry"
 
     spans: Annotated[Spans, option_types.word(Spans)] = "auto"
     """The span of a message, if the application has set a tracer provider: `"auto"` creates a server span by
@@ -194,67 +179,62 @@ class Telemetry(_Checked):
     """The password of that page, with any user name; required unless the address is a loopback address."""
 
 
-GROUPS: Final[Mapping[str, type]] = {
-    "tracked": Tracking,
-    "transport": TransportSessions,
-    "wire": Wire,
-    "limits": Limits,
-    "telemetry": Telemetry,
-}
-"""The options that are objects of options themselves."""
+class CoreOptions(TypedDict, total=False):
+    """The options of `MCPSessionMiddleware` except those about dialects."""
 
-
-def _object_or_word(kind: type, words: Mapping[Any, Any]) -> option_types.Check:
-    """Accept an option object, or a word that stands for one."""
-
-    def check(option: str, value: Any) -> Any:
-        if isinstance(value, kind):
-            return value
-        if isinstance(value, (str, bool)) and value in words:
-            return words[value]
-        allowed = [*map(repr, words), f"{kind.__name__}(...)"]
-        raise ConfigurationError(
-            f"{option}={value!r} must be {', '.join(allowed[:-1])}{' or ' * bool(words)}{allowed[-1]}"
-        )
-
-    return check
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options(_Checked):
-    """The checked options of `MCPSessionMiddleware`, where each is documented."""
-
-    keys: Annotated[Keys, option_types.KEYS] = field(repr=False)
-    path: Annotated[str | None, option_types.PATH]
-    audience: Name
-    lifetime: Lifetime
-    idle_timeout: LifetimeOrNone
-    require: Annotated[Require, option_types.REQUIRE]
-    principal: Annotated[PrincipalOf | None, option_types.FUNCTION]
-    admission: Annotated[Admission, option_types.word(Admission)]
-    store: Annotated[str | Store, option_types.STORE] = field(repr=False)  # a URL may hold a password
-    on_store_error: Annotated[OnStoreError, option_types.word(OnStoreError)]
-    tracked: Annotated[Tracking | None, OptionType(check=_object_or_word(Tracking, {True: Tracking(), False: None}))]
-    on_create: Annotated[OnCreate | None, option_types.HOOK]
-    on_end: Annotated[OnEnd | None, option_types.HOOK]
-    dialects: Annotated[Sequence[Any], option_types.OBJECT]
-    transport: Annotated[
-        TransportSessions,
-        OptionType(
-            check=_object_or_word(
-                TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)}
-            )
-        ),
+    keys: Annotated[Keys, option_types.KEYS, Default(None)]
+    """The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all verify),
+    `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None creates a random key for this process."""
+    path: Annotated[str | None, option_types.PATH, Default("/mcp")]
+    """The path of the MCP endpoint, relative to the mount. None means every path, of which only JSON is inspected. With
+    `require`, a path that no route serves is an error at startup. `add_sessions` takes the full path, and finds it by
+    default."""
+    audience: Annotated[str, option_types.NAME, Default("mcp-sessions")]
+    """The deployment that the sessions belong to. If servers share keys, give each its own."""
+    lifetime: Annotated[Seconds, option_types.LIFETIME, Default(7 * DAY)]
+    """Seconds from creation to the absolute end, a `timedelta`, or text such as `"12h"`."""
+    idle_timeout: Annotated[Seconds | None, option_types.or_none(option_types.LIFETIME), Default(None)]
+    """Seconds without a request after which a session ends, a `timedelta`, or text. None means no timeout."""
+    require: Annotated[Require, option_types.REQUIRE, Default("never")]
+    """Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See `Policy`."""
+    principal: Annotated[PrincipalOf | None, option_types.FUNCTION, Default(None)]
+    """A function that returns the authenticated caller for an ASGI scope, or None for an anonymous one. By default, the
+    user that the authentication of the SDK, FastMCP or Starlette puts on the scope; a request with an `Authorization`
+    header but no user then gets no session."""
+    admission: Annotated[Admission, option_types.word(Admission), Default("ask")]
+    """`"ask"` lets the wrapped server check the caller before this middleware answers; `"own"` relies on the
+    authentication outside of this middleware."""
+    store: Annotated[str | Store, option_types.STORE, Default("memory:")]
+    """The store of ended sessions, state and data: `"memory:"` (one process), `"sqlite:PATH"` (one machine),
+    `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`."""
+    on_store_error: Annotated[OnStoreError, option_types.word(OnStoreError), Default("refuse")]
+    """Whether to `"refuse"` requests in sessions while the store does not answer, or to `"allow"` them with a warning
+    in the log, unless `require` demands a session."""
+    tracked: Annotated[
+        bool | Tracking,
+        option_types.instance_or_alias(Tracking, {True: Tracking(), False: None}, option_types.FLAG),
+        Default(False),
     ]
-    wire: Annotated[Wire, OptionType(check=_object_or_word(Wire, {}))]
-    limits: Annotated[Limits, OptionType(check=_object_or_word(Limits, {}))]
-    telemetry: Annotated[Telemetry, OptionType(check=_object_or_word(Telemetry, {}))]
-    clock: Annotated[Callable[[], float], option_types.CLOCK]
+    """Whether to record sessions in the store: sessions without a record are refused, idle time is counted in the
+    store, and `on_end` also runs for sessions that expire. True, or a `Tracking`."""
+    on_create: Annotated[OnCreate | None, option_types.HOOK, Default(None)]
+    """Called with each new session, the params of `sessions/create` and the ASGI scope, before the client gets its
+    answer. It may fill `state` and `data`, or raise `CreateRefused`."""
+    on_end: Annotated[OnEnd | None, option_types.HOOK, Default(None)]
+    """Called with each ended session, as an `EndedSession`, and the reason, possibly while handlers of the session
+    still run. Tracked sessions: once per session in the whole deployment, repeated only if the worker that ran it died
+    or lost the store. Others: only when a session is ended, not when it expires. Cancelled after 50 seconds."""
+    wire: Annotated[Wire, option_types.instance_or_alias(Wire), Default(Wire())]
+    """Protocol options: a `Wire`."""
+    limits: Annotated[Limits, option_types.instance_or_alias(Limits), Default(Limits())]
+    """Limits of one process: a `Limits`."""
+    telemetry: Annotated[Telemetry, option_types.instance_or_alias(Telemetry), Default(Telemetry())]
+    """Traces, metrics and events: a `Telemetry`."""
+    clock: Annotated[Callable[[], float], option_types.CLOCK, Default(time.time)]
+    """Returns Unix seconds; for tests."""
 
-    def __post_init__(self) -> None:
-        _Checked.__post_init__(self)
-        if self.idle_timeout is not None and self.idle_timeout > self.lifetime:  # type: ignore[operator]  # both seconds
-            raise ConfigurationError(
-                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it has "
-                "no effect; make it shorter, or leave it out"
-            )
+
+def tracking(options: CoreOptions) -> Tracking | None:
+    """Return how sessions are recorded, given options that are checked, or None if they are not."""
+    tracked = options["tracked"]
+    return tracked if isinstance(tracked, Tracking) else None

@@ -33,7 +33,7 @@ from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
 from .logs import EventSink, plain_listener
 from .option_types import as_seconds
-from .options import Options
+from .options import CoreOptions, tracking
 from .principal import CreateLimit, PrincipalSessions, reader
 from .resumption import ResumableCalls, Streams
 
@@ -50,13 +50,13 @@ _PROCESS: Final = secrets.token_bytes(16)
 class Recording:
     """Where events and spans go: the log, telemetry, and the application's `listen`."""
 
-    def __init__(self, app: ASGIApp, options: Options) -> None:
-        telemetry = options.telemetry
+    def __init__(self, app: ASGIApp, options: CoreOptions) -> None:
+        telemetry = options["telemetry"]
         self.feed: Feed | None = None
         if telemetry.inspector is not None:
             from ..telemetry._feed import Feed
 
-            self.feed = Feed(options.clock)
+            self.feed = Feed(options["clock"])
         self.listen: Final = plain_listener(telemetry.listen)
         self.metrics_enabled: Final = telemetry.metrics is not None
         self._always: Final = self.metrics_enabled or self.feed is not None
@@ -69,76 +69,76 @@ class Recording:
         return self._always or (self._traces and is_traced())
 
 
-def _make_recorder(app: ASGIApp, options: Options, feed: Feed | None) -> Telemetry:
+def _make_recorder(app: ASGIApp, options: CoreOptions, feed: Feed | None) -> Telemetry:
     from ..telemetry._attributes import caller_attributes
     from ..telemetry._recorder import Telemetry
 
-    telemetry = options.telemetry
+    telemetry = options["telemetry"]
     return Telemetry(
-        partial(routing.reachable, app, options.path),
+        partial(routing.reachable, app, options["path"]),
         spans=telemetry.spans,
         trace=telemetry.trace,
         metrics=telemetry.metrics,
         redact=telemetry.redact,
         feed=feed,
-        caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options.principal)),
+        caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options["principal"])),
     )
 
 
 class Runtime:
     """What all requests of one middleware share."""
 
-    def __init__(self, app: ASGIApp, options: Options) -> None:
-        limits, idle = options.limits, options.idle_timeout
-        if idle is None and options.tracked is not None:
-            idle = options.tracked.silence
+    def __init__(self, app: ASGIApp, options: CoreOptions) -> None:
+        limits, idle, tracked = options["limits"], options["idle_timeout"], tracking(options)
+        if idle is None and tracked is not None:
+            idle = tracked.silence
+        self.options: Final = options
         self.limits: Final = limits
-        self.clock: Final = options.clock
-        self.lifetime: Final = as_seconds(options.lifetime)
+        self.clock: Final = options["clock"]
+        self.lifetime: Final = as_seconds(options["lifetime"])
         self.body_timeout: Final = as_seconds(limits.body_timeout)
         self.idle_timeout: Final = None if idle is None else int(as_seconds(idle))
-        self.tracked: Final = options.tracked is not None
-        self.preflight: Final = options.admission == "ask"  # whether the wrapped server admits callers that we answer
-        self.principal: Final = reader(options.principal)
-        self.on_create: Final = options.on_create
+        self.tracked: Final = tracked is not None
+        self.preflight: Final = options["admission"] == "ask"  # the wrapped server admits the callers that we answer
+        self.principal: Final = reader(options["principal"])
+        self.on_create: Final = options["on_create"]
         self.create_limit: Final = None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute)
         self.principals: Final = PrincipalSessions()
-        self.correlate: Final = correlation_sources(options.telemetry.correlate)  # where conversations are named
+        self.correlate: Final = correlation_sources(options["telemetry"].correlate)  # where conversations are named
 
-        self.ring: Final = key_source(options.keys)  # returns the keys in force at a moment, Unix seconds
-        self.transport: Final = options.transport
+        self.ring: Final = key_source(options["keys"])  # returns the keys in force at a moment, Unix seconds
         self.keys_persistent: Final = not self.ring(self.clock()).ephemeral  # whether they outlive this process
-        self.audience: Final = options.audience
+        self.audience: Final = options["audience"]
         self.tokens: Final = Tokens(
-            issuer=options.wire.issuer,
-            audience=options.audience,
+            issuer=options["wire"].issuer,
+            audience=options["audience"],
             cache_entries=limits.token_cache,
             max_bytes=limits.token_bytes,
         )
-        self.event_ids: Final = EventIds(issuer=options.wire.issuer, audience=options.audience)
+        self.event_ids: Final = EventIds(issuer=options["wire"].issuer, audience=options["audience"])
         self.telemetry: Final = Recording(app, options)
         self._open_store(options)
 
-    def _open_store(self, options: Options) -> None:
+    def _open_store(self, options: CoreOptions) -> None:
         """Make the store, and what ends and counts the sessions in it."""
-        store = stores.make(options.store, clock=self.clock, timeout=as_seconds(options.limits.store_timeout))
+        store = stores.make(options["store"], clock=self.clock, timeout=as_seconds(options["limits"].store_timeout))
         self.store = store
-        memory = store if isinstance(options.store, str) else options.store
+        memory = store if isinstance(options["store"], str) else options["store"]
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
         self.streams: Streams = Streams(store, self.clock)
         self.calls: ResumableCalls = ResumableCalls()
-        on_end, emit = options.on_end, self.telemetry.emit
+        on_end, emit = options["on_end"], self.telemetry.emit
         self.terminator: Terminator = Terminator(
             store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock
         )
         self.background_services: list[Background] = []
-        if options.tracked is not None:
-            interval = as_seconds(options.tracked.sweep_interval)
+        if (tracked := tracking(options)) is not None:
+            interval = as_seconds(tracked.sweep_interval)
             sweeper = Sweeper(store, self.terminator, self.audience, self.idle_timeout, interval)
             self.background_services.append(sweeper)
-            if (metrics := options.telemetry.metrics) is not None:
+            if (metrics := options["telemetry"].metrics) is not None:
                 metrics.follow()
                 report = partial(metrics.alive, self, self.audience)
                 self.background_services.append(LiveSessionCounter(store, self.audience, report))

@@ -34,10 +34,6 @@ UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
-STATEFUL: Final = (
-    "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
-    "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
-)
 UNSTARTED: Final = (
     "no lifespan has reached this middleware, so the MCP server behind it may not have started, and would answer HTTP "
     "500. A server starts the outermost application alone: pass on the lifespan of what is mounted in it, as in "
@@ -222,7 +218,7 @@ def log_start(app: object, endpoint: str | None, runtime: Runtime, dialects: Dia
         signing,
         "".join(f", {kid} verifies" for kid in others),
     )
-    transport = runtime.transport
-    is_hidden = transport.header and runtime.keys_persistent and not transport.bridge
-    if is_hidden and any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
-        _log.warning(STATEFUL)
+    servers = list(managers(reachable(app, endpoint)))
+    for dialect in dialects.all:
+        if (warning := dialect.startup_warning(servers)) is not None:
+            _log.warning(warning)

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
+from .._dialects import Options
 from .._errors import ConfigurationError, Refusal
-from .._server.environment import EndpointOptions, MiddlewareOptions
+from .._server.environment import takes_options
 from .._server.middleware import MCPSessionMiddleware
 from .._server.startup_checks import MISPLACED
-from .._server.workers import failing_once
-from .._session.keywords import check_keywords
 from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 App = TypeVar("App")
 
 
-@failing_once()
-def add_sessions(app: App, *, path: str | None = None, **options: Unpack[EndpointOptions]) -> App:
+@takes_options(path=None)
+def add_sessions(app: App, **options: Unpack[Options]) -> App:
     """Add sessions to the MCP endpoint of an application, inside of its authentication.
 
     Errors that an endpoint raises, such as that of `require_session()`, are answered as JSON-RPC errors.
@@ -45,9 +44,8 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
     Args:
         app: The application that `streamable_http_app()` of the official SDK or `http_app()` of FastMCP returns, or a
             Starlette or FastAPI application in which one of these is mounted. It is changed in place.
-        path: The full path of the MCP endpoint, as in `"/api/mcp"`. Needed if the endpoint is your own function, or if
-            there are several.
-        options: The options of `MCPSessionMiddleware`.
+        options: See `Options`. Here `path` is the full path of the MCP endpoint, as in `"/api/mcp"`. It is needed if
+            the endpoint is your own function, or if there are several.
 
     Returns:
         The same application.
@@ -56,7 +54,8 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
         ConfigurationError: There is no endpoint, there are several, it already has sessions, or an option is wrong;
             the message names the remedy.
     """
-    check_keywords("add_sessions", options, MiddlewareOptions.__annotations__)
+    path = options.get("path")
+    options["path"] = None  # what passes here is at the endpoint
     routed = _routed(app)
     if routed is None:
         raise ConfigurationError(
@@ -111,10 +110,10 @@ class _AtEndpoint(MCPSessionMiddleware):
     _is_at_endpoint = True
 
 
-def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMiddleware:
+def _place(endpoints: list[_Endpoint], options: Options) -> MCPSessionMiddleware:
     first = endpoints[0]
     middleware = MCPSessionMiddleware if first.is_subtree else _AtEndpoint
-    made = middleware(first.app, path=None, **options)
+    made = middleware(first.app, **options)
     if made.configuration_error == MISPLACED:
         raise ConfigurationError(
             f"the application at {first.name} authenticates its callers inside; give path= the full path of the "
