@@ -19,6 +19,7 @@ from pathlib import Path
 PACKAGES = {
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
+    "docker-compose": "docker-compose",
     "nginx": "nginx",
     "npm": "npm",
     "openssl": "openssl",

@@ -108,7 +108,7 @@ def test_the_container_runs_what_systemd_runs() -> None:
     last = (RECIPE / "Containerfile").read_text("utf-8").splitlines()[-1]
     started = COMMANDS["uvicorn"].partition("bin/")[2].replace("%i", "8000").replace("--workers 2 ", "")
     words = json.loads(last.removeprefix("CMD "))
-    assert " ".join(words).replace("--host 0.0.0.0 ", "") == started
+    assert " ".join(words).replace("--host 0.0.0.0 --forwarded-allow-ips * ", "") == started
 
 
 SYSTEMCTL = """#!/bin/sh
