@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import Server, read, reply, sessions
-from clients import DISCOVER, START, Answer, Client, Clock, Header
+from clients import DISCOVER, START, Answer, Client, Clock, Header, call, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
@@ -372,3 +372,16 @@ async def test_session_of_cookie_is_not_forked() -> None:
     cookie = (await client.send(DISCOVER)).cookie
     await client.tool("whoami", cookie)
     assert "result" not in (await client.send("sessions/fork", None, cookie)).json
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the first header that is refused keeps the cookie in what guards are asked with"
+)
+@pytest.mark.parametrize(("method", "name"), [("GET", b"last-event-id"), ("DELETE", b"mcp-session-id")])
+async def test_guards_never_get_the_cookie_of_a_refused_request(method: str, name: bytes) -> None:
+    """Every dialect takes its credentials out of the headers before any of them refuses the request."""
+    app = Server()
+    client = Client(sessions(app, transport=TransportSessions(bridge=True)))
+    cookie = (await client.send(DISCOVER)).cookie
+    answer = await call(client.app, http(method, headers=[*client.headers(""), cookie, (name, b"a"), (name, b"b")]))
+    assert (answer.status, b"cookie" in app.last.headers) == (400, False)
