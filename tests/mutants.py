@@ -72,7 +72,7 @@ MUTANTS: Final = {
         PRINCIPALS, "    raise _unusable(name, value)\n", "    return str(value)\n", CALLER_TESTS
     ),
     "principal-once": Mutant(
-        REQUEST, "    request.read_caller()  # a session may begin with the answer\n", "", CALLER_TESTS
+        "_server/decide.py", "request.read_caller()  # a session may begin with the answer", "pass", CALLER_TESTS
     ),
     "async-function": Mutant(
         "_session/functions.py", "if is_generator or (", "if False and (", "server/test_functions.py"
@@ -210,9 +210,9 @@ MUTANTS: Final = {
     "policy-uris": Mutant(POLICY, 'if TARGETS.get(method) == "uri":', "if False:", POLICIES),
     "policy-judge": Mutant(POLICY, "if isinstance(answer, bool):\n", "if True:\n", POLICIES),
     "policy-any-type": Mutant(
-        "_server/middleware.py",
-        "            if not self._reads_everything:\n                return False\n",
-        "            return False\n",
+        REQUEST,
+        "    if not rules.reads_everything:\n        return False\n",
+        "    return False\n",
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "policy-encodings": Mutant(
@@ -220,8 +220,8 @@ MUTANTS: Final = {
         "server/test_paths.py::test_a_policy_judges_every_body_that_begins_as_json_does",
     ),
     "method-case": Mutant(
-        "_server/middleware.py",
-        'scope["method"] = scope["method"].upper()',
+        REQUEST,
+        'request.scope["method"] = request.scope["method"].upper()',
         "pass",
         "server/test_paths.py",
     ),
@@ -230,8 +230,8 @@ MUTANTS: Final = {
         "server/test_paths.py",
     ),
     "method-other": Mutant(
-        "_server/middleware.py",
-        " or (self._reads_everything and method not in WITHOUT_BODY)",
+        REQUEST,
+        " or (rules.reads_everything and method not in WITHOUT_BODY)",
         "",
         "server/test_paths.py",
     ),
@@ -268,8 +268,8 @@ MUTANTS: Final = {
     ),
     "policy-lenient": Mutant(
         "_server/request.py",
-        " and not may_evade(request.body, concerns):",
-        ":",
+        "may_pass and not may_evade(request.body, rules.concern)",
+        "may_pass",
         "server/test_paths.py",
     ),
     "policy-names": Mutant(
@@ -321,35 +321,34 @@ MUTANTS: Final = {
         CONFIDENTIAL,
     ),
     "frame-body": Mutant(
-        "_server/middleware.py",
-        "request.body = await read_body",
-        "request.body = body = await read_body",
+        REQUEST,
+        "    with recorded(request, plan, refused):\n",
+        "    body = request.body\n    with recorded(request, plan, refused):\n",
         CONFIDENTIAL,
     ),
     "frame-unread": Mutant(
-        *(
-            "_server/unread.py",
-            "    assert credential is not None\n",
-            "    assert credential is not None\n    shown = credential.id\n",
-        ),
+        REQUEST,
+        "    with recorded(request, plan, refused):\n",
+        "    shown = request.headers.session_id\n    with recorded(request, plan, refused):\n",
         CONFIDENTIAL,
     ),
     "frame-handler": Mutant(
-        "_server/unread.py",
-        "        refused = refusal.with_traceback(None)\n",
-        "        await refuse_unread(request, refusal)\n        return\n",
-        CONFIDENTIAL,
-    ),
-    "frame-unparsed": Mutant(
-        *("_server/request.py", 'refused = refusal_for("batch") if concerns else None\n'),
-        'await handle_unparsed(request, refusal_for("batch") if concerns else None)\n        return\n',
+        REQUEST,
+        "        refused = (await cause_of(refusal, request.runtime)).with_traceback(None)\n",
+        "        await refuse(request, plan, refusal, rules.dialects)\n        return\n",
         CONFIDENTIAL,
     ),
     "upgrade-credentials": Mutant(
         "_server/middleware.py",
-        "self._hide_credentials(self._request(",
-        "(self._request(",
+        'extract_credentials(self._request(scope, receive, send, "elsewhere"), self._dialects)',
+        "pass",
         CONFIDENTIAL,
+    ),
+    "guard-credentials": Mutant(
+        REQUEST,
+        "            refused = refused or refusal\n",
+        "            raise\n",
+        COOKIE_TESTS,
     ),
     # cookies
     "cookie-scheme": Mutant(
@@ -443,7 +442,7 @@ MUTANTS: Final = {
     "call-of-two": Mutant(
         *(RESUMPTION_FILE, "return (self.claims, *self.beside)", "return (self.claims,)"), ENDED_CALLS
     ),
-    "call-away": Mutant("_server/unread.py", "elif call.id is not None:", "elif False:", RESUMPTION),
+    "call-away": Mutant(ANSWERS, "call is not None and call.id is not None and refusal.executed", "False", RESUMPTION),
     "call-executed": Mutant(EARLY_END, "refusal.executed = call is not None and call.id is not None", "pass", LATE),
     "late-answer": Mutant(
         EARLY_END,
@@ -501,14 +500,14 @@ MUTANTS: Final = {
     ),
     "event-owner": Mutant(
         "_server/unread.py",
-        "is_same_transport and _is_callers(request, event)",
+        "is_same_transport and is_callers(request, event)",
         "is_same_transport",
         EVENTS,
     ),
     "event-transport": Mutant(
         "_server/unread.py",
-        "if not (is_same_transport and ",
-        "if not (",
+        "if is_same_transport and is_callers",
+        "if is_callers",
         EVENTS,
     ),
     "event-session": Mutant(

@@ -102,6 +102,7 @@ class Refusal(MCPSessionsError):
         claim: The claim of the session id that is wrong, for logs. Never sent.
         retry_after: Seconds for the header `Retry-After`, or None.
         executed: True if the server had received the call, so that it may have run.
+        sent_id: The session id as its sender wrote it, which the answer repeats to that sender. Never logged.
     """
 
     code: int
@@ -111,6 +112,7 @@ class Refusal(MCPSessionsError):
     reason: str
     retry_after: int | None = None
     executed: bool = False
+    sent_id: str | None = None
 
     def __init__(
         self,

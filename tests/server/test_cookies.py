@@ -374,9 +374,6 @@ async def test_session_of_cookie_is_not_forked() -> None:
     assert "result" not in (await client.send("sessions/fork", None, cookie)).json
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the first header that is refused keeps the cookie in what guards are asked with"
-)
 @pytest.mark.parametrize(("method", "name"), [("GET", b"last-event-id"), ("DELETE", b"mcp-session-id")])
 async def test_guards_never_get_the_cookie_of_a_refused_request(method: str, name: bytes) -> None:
     """Every dialect takes its credentials out of the headers before any of them refuses the request."""

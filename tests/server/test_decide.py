@@ -115,7 +115,7 @@ def decided(message: Message, *headers: Header, modern: bool = False, **options:
         extract(request)
     if headers and headers[0][0] == SESSION_HEADER and headers[0][1] != b"the server's":
         request.headers.session_id = headers[0][1].decode()
-    return decide(request, message, app._dialects, app._rules)
+    return decide(request, app._rules)
 
 
 def found_in(plan: Plan) -> tuple[Action, list[tuple[str, bool]]]:

@@ -159,6 +159,27 @@ async def test_expired_access_token_gets_the_servers_answer() -> None:
         assert [(await workers.resume(first, by("bob"))).status, *workers.reasons] == [404, "event_foreign"]
 
 
+async def test_guards_answer_before_an_ended_session_does() -> None:
+    """A call whose session ended while its client was away is refused only to a caller whom the server admits."""
+    workers, statuses = Workers(principal=user_of), [200]
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if statuses[-1] != 200:
+            await reply(send, b"", status=statuses[-1])
+        else:
+            await workers.shop(scope, receive, send)
+
+    for app in workers.apps:
+        app.app = guarded
+    client = workers.client()
+    session = await client.create(by("ann"))
+    first, _ = ids(await client.tool("work", by("ann"), session=session))
+    await client.send("sessions/delete", {}, by("ann"), session=session)
+    for status in (429, 200):
+        statuses.append(status)
+        assert (await workers.resume(first, by("ann"))).status == status
+
+
 async def test_stream_without_session_resumes_for_its_caller_only() -> None:
     """As on the bare server, where the id is enough, but for callers who are known."""
     workers = Workers(principal=user_of)

@@ -73,7 +73,6 @@ class Draft(Dialect):
         if message.session is None:
             return None
         metadata = parse_metadata(message.session)
-        request.sent_id = metadata.session_id
         return Credential(self, metadata.session_id, SESSION, metadata.state, in_message=True)
 
     def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:

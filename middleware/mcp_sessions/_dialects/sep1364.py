@@ -70,7 +70,6 @@ class _Field(Dialect):
             return None
         if message.session is not None:
             agreed(parse_metadata(message.session).session_id, named)
-        request.sent_id = named
         kind = None if message.session is not None else request.runtime.kind_of(named)
         # Across the bridge, the server's own session is sealed in that of the header, beside which this one can stand.
         stands_beside = kind == COEXISTING and transport_of(request.runtime).bridge and header is not None
@@ -80,7 +79,7 @@ class _Field(Dialect):
                 raise refusal("session_header_mismatch")
             return None
         if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, with its state
-            raise SessionNotFound("token_kind")
+            raise _repeating(SessionNotFound("token_kind"), named)
         owns_header = in_field is not None and not stands_beside
         return Credential(self, named, kind, in_message=True, owns_header=owns_header, contradicted=contradicted)
 
@@ -206,8 +205,7 @@ class SEP1364Initialize(_Field):
         message = request.message
         named = None if message is None else agreed(field(message), self.id_in_params(message))
         if self.sessionless and named is not None:
-            request.sent_id = named
-            raise SessionNotFound("sessionless")
+            raise _repeating(SessionNotFound("sessionless"), named)
         return super().find(request, earlier)
 
     def concerns(self, message: Message) -> bool:
@@ -347,6 +345,12 @@ def agreed(*ids: str | None) -> str | None:
     if len(names) > 1:
         raise refusal("session_field_mismatch")
     return names.pop() if names else None
+
+
+def _repeating(error: SessionNotFound, sent_id: str) -> SessionNotFound:
+    """Return the refusal of a session, whose answer repeats the id."""
+    error.sent_id = sent_id
+    return error
 
 
 def _is_mirrored(request: Request, named: str, kind: Kind | None) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
-from .._errors import Refusal
+from .._errors import Refusal, SessionNotFound
 from .._protocol import rewrite
 from .._protocol.envelope import check_envelope
 from .._protocol.headers import EVENTS, METHOD, SESSION_HEADER, Header, edit
@@ -27,10 +27,10 @@ from .._protocol.methods import DISCOVER, PING
 from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._refusals import INVALID_PARAMS
-from .._session.claims import Claims, RedactedRepr
+from .._session.claims import RedactedRepr
 from ..telemetry._core import is_traced
 from .body import replay
-from .context import Request
+from .context import Request, error_data, session_header_values
 from .current import without_session
 from .event_ids import signing_send
 from .sessions import refused_claims
@@ -61,45 +61,46 @@ async def send_refusal(request: Request, refusal: Refusal, header: Header | None
     await respond(request.send, status, request.refusal_body(refusal), refusal.retry_after, header)
 
 
-async def send_refusal_without_id(
-    request: Request, refusal: Refusal, claims: Claims | None = None, label: str | None = None
-) -> None:
+async def send_refusal_without_id(request: Request, refusal: Refusal) -> None:
     """Answer a request without an id: it has no body, or one that another parser might read differently."""
-    record_unparsed_refusal(
-        request, refusal, claims or refused_claims(request, refusal, request.headers.session_id), label
-    )
+    record_unparsed_refusal(request, refusal, request.label)
     # HTTP/2 and later have no such header.
     closes = refusal.http_status in _UNFINISHED and request.scope.get("http_version", "1.1").startswith("1")
     body = rewrite.error(None, refusal.code, refusal.client_message)
     await respond(request.send, refusal.http_status, body, refusal.retry_after, _CLOSE if closes else None)
 
 
-def record_unparsed_refusal(
-    request: Request, refusal: Refusal, claims: Claims | None, label: str | None = None
-) -> None:
+def record_unparsed_refusal(request: Request, refusal: Refusal, label: str | None) -> None:
     """Record that a request without a message is refused."""
     request.record_refused(refusal, label)
     telemetry = request.runtime.telemetry
     if telemetry.is_recording():
+        claims = refused_claims(request, refusal, request.headers.session_id)
         telemetry.recorder().refuse_request(refusal, claims, request.scope)
 
 
 async def refuse_unread(request: Request, refusal: Refusal) -> None:
-    """Answer a request that is refused before a message was read, because of its headers or its body."""
-    method = request.scope["method"]
+    """Answer a request that is refused without a message, because of its headers, its body or its stream."""
+    method, call = request.scope["method"], request.call
+    if isinstance(refusal, SessionNotFound):
+        refusal.http_status = HTTPStatus.NOT_FOUND
     if method == "DELETE":
         is_admitted = await may_delete(request, request.admitting_statuses)
     else:
         is_admitted = method != "GET" or await may_listen(request)
-    if is_admitted:
+    if is_admitted and call is not None and call.id is not None and refusal.executed:
+        await refuse_call(request, refusal, call.id)
+    elif is_admitted:
         await send_refusal_without_id(request, refusal)
 
 
-async def send_event(request: Request, message: bytes) -> None:
-    """Answer a GET with an event stream that has one message, and ends."""
+async def refuse_call(request: Request, refusal: Refusal, request_id: bytes) -> None:
+    """Answer the call of a client that was away when its session ended: clients take a status for a lost stream."""
+    record_unparsed_refusal(request, refusal, request.label)
+    error = rewrite.error(request_id, refusal.code, refusal.client_message, error_data(refusal))
     headers = [(b"content-type", EVENTS), _NO_STORE]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-    await request.send({"type": "http.response.body", "body": b"data: %b\n\n" % message})
+    await request.send({"type": "http.response.body", "body": b"data: %b\n\n" % error})
 
 
 async def respond(
@@ -278,6 +279,10 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     async def relay(self, request: Request) -> None:
         """Send the caller the server's answer unchanged, except for event ids."""
+        if request.telemetry is not None:
+            request.telemetry.begin_response(self.status, session_header_values(self.messages[0]))
+            for text in self._texts():
+                request.telemetry.read(text)
         send = signing_send(request)
         for message in self.messages:
             await send(message)

@@ -45,6 +45,7 @@ from .principal import from_scope, is_unseen
 if TYPE_CHECKING:
     from .._errors import Refusal
     from ..telemetry._outcome import RequestTelemetry
+    from .resumption import Call
     from .runtime import Runtime
 
 _ENCODING: Final = b"transfer-encoding"
@@ -84,6 +85,10 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     session: Session | None = None  # once it is open
     beside: tuple[Claims, ...] = ()  # sessions that it carries besides
     outgoing: bytes = b""  # the body as the application gets it
+    has_body: bool = False  # the body was read, and the application has not received it yet
+    claims: Claims | None = None  # of the session that a request without a message belongs to, once they are verified
+    call: Call | None = None  # whose stream a GET listens to, or resumes
+    label: str | None = None  # as which the log has a refusal of a request without a message
     upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
     notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
@@ -95,6 +100,13 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         """The message of a request that has one."""
         assert self.message is not None
         return self.message
+
+    async def receive_body(self) -> ASGIMessage:
+        """Return the whole body once, and from then on what the server's own `receive` returns."""
+        if not self.has_body:
+            return await self.receive()
+        body, self.outgoing, self.has_body = self.outgoing, b"", False
+        return {"type": "http.request", "body": body, "more_body": False}
 
     def extract_event_id(self) -> None:
         """Take the event id from which a GET resumes out of the headers; to other methods it means nothing.
@@ -204,23 +216,21 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
             return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": self.headers.modern_version}
         if not isinstance(refusal, SessionNotFound):
             return error_data(refusal)
-        return {**({} if self.sent_id is None else {"sessionId": self.sent_id}), **(error_data(refusal) or {})}
+        sent_id = refusal.sent_id or self.sent_id
+        return {**({} if sent_id is None else {"sessionId": sent_id}), **(error_data(refusal) or {})}
 
-    def carry_trace(self, body: bytes, traceparent: str | None) -> bytes:
-        """Return a body that names our trace context in `_meta` in place of its client's; so do the HTTP headers."""
-        if traceparent is None:
-            return body
+    def carry_trace(self, body: bytes, traceparent: str) -> bytes:
+        """Let the headers name this trace context in place of the client's; return a body whose `_meta` does so."""
         self.edit_headers({b"traceparent", b"tracestate"}, (b"traceparent", traceparent.encode()))
-        return self.set_content_length(rewrite.with_trace(body, traceparent))
+        return rewrite.with_trace(body, traceparent)
 
-    def set_content_length(self, body: bytes) -> bytes:
-        """Let the headers announce a body that was changed, and return it."""
+    def set_content_length(self, body: bytes) -> None:
+        """Let the headers announce a body that was changed."""
         length, names = (LENGTH, b"%d" % len(body)), self.headers.by_name
         if LENGTH in names and _ENCODING not in names:  # nearly always, and cheaper
             self.scope["headers"] = [length if header[0] == LENGTH else header for header in self.scope["headers"]]
         else:
             self.edit_headers({LENGTH, _ENCODING}, length)
-        return body
 
 
 def error_data(refusal: Refusal) -> dict[str, Any] | None:

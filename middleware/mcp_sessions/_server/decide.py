@@ -15,7 +15,7 @@ import msgspec
 
 from .._dialects.base import Answers, Credential, Dialects, NoCredential
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Message
-from .._protocol.methods import DISCOVER, LISTS
+from .._protocol.methods import DISCOVER, HANDSHAKES, LISTS
 from .._protocol.policy import Policy
 from .._refusals import refusal
 from .._session.claims import RedactedRepr
@@ -96,25 +96,31 @@ FORWARD_UNCHANGED: Final = Plan(Action.FORWARD)
 class Rules(msgspec.Struct, frozen=True):
     """The rules of one deployment."""
 
+    dialects: Dialects
     policy: Policy
     lists: Lists | None
     legacy_only: bool
     fail_open: bool  # whether a session is accepted if the store does not answer
+    reads_everything: bool = False  # whether a message that passes undecided would evade a rule
+
+    def concern(self, message: Message) -> bool:
+        """Return True if a message needs or carries a session, or is a method of a dialect."""
+        return is_required_by(self.policy, message) or any(concerns(message) for concerns in self.dialects.concerns)
 
 
-def decide(request: Request, message: Message, dialects: Dialects, rules: Rules) -> Plan:
-    """Decide what happens to a message.
+def decide(request: Request, rules: Rules) -> Plan:
+    """Decide what happens to a message, and note on the request what its dialects say of it.
 
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table refuses it.
     """
-    is_modern = request.headers.is_modern
+    message, dialects, is_modern = request.current_message, rules.dialects, request.headers.is_modern
     if rules.legacy_only and is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
     answers = find_answers(request, dialects)
     request.is_answered = answers is not None
     subject = subject_of(message, answers)
-    found = find_credentials(request, dialects)
+    found = identify(request, dialects)
     own = found[0] if found else None
     for requires in dialects.requires:
         if answers is None and requires(request, own):
@@ -125,6 +131,9 @@ def decide(request: Request, message: Message, dialects: Dialects, rules: Rules)
     if action is Action.LIST:
         action = LIST_ACTIONS[rules.lists or DEFAULT_LISTS[is_modern]]
     request.attaches = action is Action.ATTACH
+    if message.method in HANDSHAKES:
+        request.read_caller()  # a session may begin with the answer
+        request.is_reached = any(reaches(request) for reaches in dialects.reaches)
     may_go_on = own is not None and rules.fail_open and answers is None
     fail_open = may_go_on and not is_required_by(rules.policy, message)
     return Plan(action, tuple(found), answers, fail_open)
@@ -148,13 +157,18 @@ def find_answers(request: Request, dialects: Dialects) -> Answers | None:
     return None
 
 
-def find_credentials(request: Request, dialects: Dialects) -> list[Credential]:
-    """Return what identifies the session of a request, in order of precedence; note why nothing does."""
+def identify(request: Request, dialects: Dialects) -> list[Credential]:
+    """Return what identifies the session of a request, in order of precedence; note why nothing does.
+
+    Also note the id that its sender wrote into the message, which a refusal repeats.
+    """
     found = list[Credential]()
     for find in dialects.find:
         one = find(request, found)
         if isinstance(one, Credential):
             found.append(one)
+            if one.in_message:
+                request.sent_id = one.id
         elif one is not None and request.absent is None:
             request.absent = one
     return found

@@ -139,6 +139,15 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if self.end_sent is not None:
             await self.end_sent.wait()
 
+    async def fail(self, error: Exception) -> bool:
+        """End it after an error of the application, and return True if a refusal has answered the request."""
+        await self.finish()
+        if self.message is None or self.outgoing.state not in UNSENT or not isinstance(error, StoreUnavailable):
+            return False
+        error.ref = error.ref or (None if self.call is None else self.call.claims.ref)
+        await self.refuse(error)
+        return True
+
     async def end_if_refused(self, *, is_answered: bool) -> None:
         """Refuse the response if its session has ended, which the server may have done itself just before."""
         call = self.call

@@ -1,4 +1,4 @@
-"""The ASGI middleware: it sorts requests by path and method, and hands each to its handler as a `Request`."""
+"""The ASGI middleware: it sorts requests by path, and hands each to the endpoint to `serve` as a `Request`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from .._errors import ConfigurationError, Refusal
 from .._protocol.headers import RequestHeaders
 from .._protocol.policy import Policy
 from . import option_types, rule_checks, startup_checks
-from .answers import refuse_unread
-from .body import peek, read_body
 from .context import Request
 from .decide import Rules
 from .environment import checked_options, from_env, takes_options
 from .lifecycle import Services
 from .principal import from_scope
-from .request import handle_post
-from .routing import WITHOUT_BODY, Place, Routing
+from .request import extract_credentials, serve
+from .routing import Place, Routing
 from .runtime import Runtime
-from .unread import handle_unread
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
@@ -53,20 +50,18 @@ class MCPSessionMiddleware:
         self.app: ASGIApp = option_types.application(app)
         options = checked_options(given)
         self._runtime = Runtime(self.app, options)
-        policy = Policy(options["require"])
+        policy, legacy_only = Policy(options["require"]), options["wire"].era == "legacy"
         self._dialects: Final = dialects_of(self._runtime, policy.summary)
         self._rules: Final = Rules(
+            dialects=self._dialects,
             policy=policy,
             lists=options["wire"].lists,
-            legacy_only=options["wire"].era == "legacy",
+            legacy_only=legacy_only,
             fail_open=options["on_store_error"] == "allow",
-        )
-        # A message that passes undecided would evade a rule.
-        self._reads_everything: Final = (
-            self._dialects.reads_everything or self._rules.legacy_only or policy.summary != "never"
+            reads_everything=self._dialects.reads_everything or legacy_only or policy.summary != "never",
         )
         self.path: Final = options["path"]
-        in_doubt: Place = "possible" if self._reads_everything else "elsewhere"
+        in_doubt: Place = "possible" if self._rules.reads_everything else "elsewhere"
         self._routing: Final = Routing(self.app, options["path"], in_doubt=in_doubt)
         self._require: Final = options["require"]
         self._has_random_keys: Final = options["keys"] is None
@@ -141,67 +136,26 @@ class MCPSessionMiddleware:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
-        if scope["type"] == "websocket":
-            self._hide_credentials(self._request(scope, receive, send))
+        if scope["type"] == "websocket":  # no session is opened for it
+            with suppress(Refusal):
+                extract_credentials(self._request(scope, receive, send, "elsewhere"), self._dialects)
         place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
         if not self._is_checked:
             await self._check_ready()
-        request = self._request(scope, receive, send, at_endpoint=place == "endpoint")
+        request = self._request(scope, receive, send, place)
         for wrap in self._dialects.wrap:
             request.app = wrap(request, request.app)
         try:
-            await self._handle(request)
+            await serve(request, self._rules)
         finally:
             request.app = self.app  # a wrapper may refer to the request: a cycle
 
-    async def _handle(self, request: Request) -> None:
-        """Handle a request to the endpoint."""
-        scope = request.scope
-        # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
-        scope["method"] = scope["method"].upper()
-        refused, may_be_mcp = None, False
-        try:
-            request.extract_event_id()
-            for extract in self._dialects.extract:
-                extract(request)
-            may_be_mcp = await self._read_body(request)
-        except Refusal as refusal:
-            refused = refusal.with_traceback(None)
-        # Out of the handler: an error of the server that is asked now would show its frames, which hold ids.
-        if refused is not None:
-            await refuse_unread(request, refused)
-        elif may_be_mcp:
-            await handle_post(request, self._dialects, self._rules)
-        else:
-            await handle_unread(request, self._dialects)
-
-    def _request(self, scope: Scope, receive: Receive, send: Send, *, at_endpoint: bool = False) -> Request:
+    def _request(self, scope: Scope, receive: Receive, send: Send, place: Place) -> Request:
         headers = RequestHeaders(scope["headers"])
-        return Request(self._runtime, self.app, scope, receive, send, headers, at_endpoint)
-
-    def _hide_credentials(self, request: Request) -> None:
-        """Take credentials out of a websocket upgrade, for which no session is opened."""
-        for extract in self._dialects.extract:
-            with suppress(Refusal):
-                extract(request)
-
-    async def _read_body(self, request: Request) -> bool:
-        """Read the body of a request that may be an MCP message, and return whether it may be one."""
-        runtime, headers, method = self._runtime, request.headers, request.scope["method"]
-        if not (method == "POST" or (self._reads_everything and method not in WITHOUT_BODY)):
-            return False
-        if not (request.at_endpoint or headers.is_json):  # some servers read JSON of any type
-            if not self._reads_everything:
-                return False
-            may_be_json, request.receive = await peek(request.receive)
-            if not may_be_json:
-                return False
-        max_bytes, timeout = runtime.limits.body_bytes, runtime.body_timeout
-        request.body = await read_body(request.receive, headers, max_bytes=max_bytes, timeout=timeout)
-        return True
+        return Request(self._runtime, self.app, scope, receive, send, headers, place == "endpoint")
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""

@@ -1,14 +1,14 @@
-"""One POST to the MCP endpoint, station by station: parse, decide, open the session, then answer, refuse or forward.
+"""The path of a request, station by station: read its credentials and its message, decide, open its session, and then
+refuse it, answer it, or forward it to the wrapped application.
 
 What happens to a message is decided in `decide`, from a table; how its session is identified, and what its answer
-needs, is up to the dialects.
+needs, is up to the dialects. `unread` has what requests without a body need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -19,80 +19,137 @@ from .._protocol import rewrite
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Batch, Message, parse
 from .._protocol.lenient import may_evade
 from .._protocol.methods import CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS
-from .._protocol.outgoing import UNSENT
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
 from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
 from ..telemetry._core import call_observer
-from .answers import NULL_ID, preflight, respond, send_refusal, send_refusal_without_id
-from .body import replay
+from .answers import NULL_ID, preflight, refuse_unread, respond, send_refusal
+from .body import peek, read_body
 from .context import Request, record_correlation
 from .current import MISSING_SESSION_KEY, MissingSession, explain
-from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide, is_required_by
+from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide
 from .event_ids import signing_send
 from .response import Change, Response, close_session
 from .resumption import Call
+from .routing import WITHOUT_BODY
 from .runtime import Runtime
-from .sessions import refused_claims
+from .sessions import RECHECK_AFTER, refused_claims
+from .unread import decide_unread, find_stream
 
 _ECHOING: Final = frozenset({Action.ATTACH, Action.ECHO})
 
 
-async def handle_post(request: Request, dialects: Dialects, rules: Rules) -> None:
-    """Handle one POST whose body may be a JSON-RPC message.
+async def serve(request: Request, rules: Rules) -> None:
+    """Serve one request to the endpoint.
 
-    Before it is answered or refused here, the wrapped server has to admit the caller (`answers.preflight`).
+    Before the middleware itself answers, the wrapped server has to admit the caller (`answers.preflight`).
     """
-    limits, refused = request.runtime.limits, None
-    # The server is called out of the handlers: an error of its own would show their frames, which hold what came.
+    plan, refused = FORWARD_UNCHANGED, None
     try:
-        request.message = parse(request.body, limits.batch, limits.nesting)
-    except Refusal as refusal:
-        refused = refusal.with_traceback(None)
-    except Batch as batch:  # forwarded unmodified, so refuse any that concerns a session
-        concerns = any(concerns_session(dialects, rules, item) for item in batch.items)
-        refused = refusal_for("batch") if concerns else None
-    if (message := request.message) is None:
-        await handle_unparsed(request, refused, partial(concerns_session, dialects, rules))
-        return
-    plan = FORWARD_UNCHANGED
-    request.check_principal()
-    try:
-        if message.method == DISCOVER:
-            for before_discovery in dialects.before_discovery:
-                await before_discovery(request)
-        plan = decide(request, message, dialects, rules)
-        if plan.credentials:
-            request.session = await open_sessions(request, plan)
+        extract_credentials(request, rules.dialects)
+        await read_message(request, rules)
+        plan = decide_unread(request, rules.dialects) if request.message is None else decide(request, rules)
+        await open_sessions(request, plan)
+        if request.message is None:
+            plan = await find_stream(request, plan, rules.dialects)
     except Refusal as refusal:
         # Drop the traceback: it references this frame.
-        refused = (await _cause_of(refusal, request.runtime)).with_traceback(None)
-    is_recording = request.runtime.telemetry.is_recording()
-    with _recorded(request, message, plan, refused) if is_recording else nullcontext():
+        refused = (await cause_of(refusal, request.runtime)).with_traceback(None)
+    # The server is called outside of the handler: an error of its own would show its frames, which hold what came.
+    with recorded(request, plan, refused):
         if refused is not None:
-            await refuse(request, plan, refused, dialects)
+            await refuse(request, plan, refused, rules.dialects)
         elif plan.answers is not None:
-            await reply(request, message, plan.answers)
+            await reply(request, plan.answers)
         else:
-            await forward(request, plan, dialects)
+            await forward(request, plan, rules.dialects)
 
 
-def concerns_session(dialects: Dialects, rules: Rules, message: Message) -> bool:
-    """Return whether a message needs or carries a session, or is a method of a dialect."""
-    return is_required_by(rules.policy, message) or any(concerns(message) for concerns in dialects.concerns)
+def extract_credentials(request: Request, dialects: Dialects) -> None:
+    """Let every dialect take its credentials out of the headers, and only then refuse what is wrong with any of them.
+
+    The guards of the wrapped server may be asked about a request that is refused, and must see no credential either.
+    """
+    refused = None
+    steps = [*dialects.extract]
+    if request.scope["type"] == "http":
+        # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
+        request.scope["method"] = request.scope["method"].upper()
+        steps.append(Request.extract_event_id)
+    for extract in steps:
+        try:
+            extract(request)
+        except Refusal as refusal:
+            refused = refused or refusal
+    if refused is not None:
+        raise refused
 
 
-async def open_sessions(request: Request, plan: Plan) -> Session | None:
+async def read_message(request: Request, rules: Rules) -> None:
+    """Read the body of a request that may be an MCP message.
+
+    The request has no message if its body may pass unread, or holds no message that concerns a session.
+
+    Raises:
+        Refusal: The body is too large or comes too late, or another parser might read it differently.
+    """
+    if not await may_be_message(request, rules):
+        return
+    runtime, refused = request.runtime, None
+    limits = runtime.limits
+    # The body as it came is in no variable of a frame: error reporters print the variables of every frame.
+    request.body = await read_body(
+        request.receive, request.headers, max_bytes=limits.body_bytes, timeout=runtime.body_timeout
+    )
+    request.outgoing, request.has_body = request.body, True
+    try:
+        request.message = parse(request.body, limits.batch, limits.nesting)
+    except Batch as batch:  # forwarded unmodified, so refuse any that concerns a session
+        refused = refusal_for("batch") if any(map(rules.concern, batch.items)) else None
+    except Refusal as refusal:
+        may_pass = refusal.reason == NOT_JSONRPC and not request.at_endpoint  # the path serves other things, too
+        refused = None if may_pass and not may_evade(request.body, rules.concern) else refusal
+    if request.message is None and refused is None and request.headers.session_id is not None:
+        refused = refusal_for("session_header_alone")
+    if refused is not None:
+        raise refused
+    if request.message is not None:
+        await check_message(request, request.message, rules.dialects)
+
+
+async def may_be_message(request: Request, rules: Rules) -> bool:
+    """Return True if the body of a request has to be read, since it may be an MCP message."""
+    method = request.scope["method"]
+    if not (method == "POST" or (rules.reads_everything and method not in WITHOUT_BODY)):
+        return False
+    if request.at_endpoint or request.headers.is_json:  # some servers read JSON of any type
+        return True
+    if not rules.reads_everything:
+        return False
+    may_be_json, request.receive = await peek(request.receive)
+    return may_be_json
+
+
+async def check_message(request: Request, message: Message, dialects: Dialects) -> None:
+    """Check that `principal=` names callers, and let dialects refuse a `server/discover`."""
+    request.check_principal()
+    if message.method == DISCOVER:
+        for before_discovery in dialects.before_discovery:
+            await before_discovery(request)
+
+
+async def open_sessions(request: Request, plan: Plan) -> None:
     """Open what identifies the request's session, and then check what stands beside it, which only its owner learns."""
     opened = [
         await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
     ]
-    request.beside = tuple(session._claims for session in opened[1:] if session is not None)
-    return opened[0]
+    if opened:
+        request.session = opened[0]
+        request.beside = tuple(session._claims for session in opened[1:] if session is not None)
 
 
-async def _cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
+async def cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     """Return why a request is refused: it may lack a session because the store is unavailable."""
     if refusal.code == SessionRequired.code and runtime.store_fault is not None:
         try:
@@ -102,32 +159,22 @@ async def _cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     return refusal
 
 
-async def handle_unparsed(
-    request: Request, refusal: Refusal | None, concerns: Callable[[Message], bool] | None = None
-) -> None:
-    """Refuse what could be read in two ways, or forward what holds no message that concerns a session."""
-    may_pass = refusal is not None and refusal.reason == NOT_JSONRPC and not request.at_endpoint
-    if may_pass and concerns is not None and not may_evade(request.body, concerns):
-        refusal = None  # the path serves other things, too
-    if refusal is None and request.headers.session_id is not None:
-        refusal = refusal_for("session_header_alone")
-    if refusal is not None:
-        await send_refusal_without_id(request, refusal)
-    else:
-        await forward(request)
-
-
-async def refuse(request: Request, plan: Plan, refusal: Refusal, dialects: Dialects) -> None:
-    """Answer a message with the error that its session, or the lack of one, deserves."""
-    if await preflight(request, request.admitting_statuses):
-        if refusal.code == SessionRequired.code and not request.is_own_page:  # which neither of them sees
-            explain({MISSING_SESSION_KEY: _missing_session(request, request.message, dialects)})
+async def refuse(request: Request, plan: Plan, refused: Refusal, dialects: Dialects) -> None:
+    """Answer a request with the error that its session, or the lack of one, deserves."""
+    if request.message is None:
+        await refuse_unread(request, refused)
+    elif await preflight(request, request.admitting_statuses):
+        if refused.code == SessionRequired.code and not request.is_own_page:  # which neither of them sees
+            explain({MISSING_SESSION_KEY: missing_session(request, request.message, dialects)})
         own = plan.credentials[0].dialect if plan.credentials else None
-        await send_refusal(request, refusal, None if own is None else await own.refuse(request, refusal))
+        await send_refusal(request, refused, None if own is None else await own.refuse(request, refused))
 
 
-async def reply(request: Request, message: Message, answers: Answers) -> None:
+async def reply(request: Request, answers: Answers) -> None:
     """Answer a request by a dialect's method, which is not called for a caller that the server does not admit."""
+    if request.message is None:
+        await answers.method(request)  # which sends its own answer
+        return
     if not await preflight(request):
         return
     refused, result = None, dict[str, Any]()
@@ -142,43 +189,32 @@ async def reply(request: Request, message: Message, answers: Answers) -> None:
         return
     members = {"resultType": "complete", **result} if request.headers.is_modern else result
     repeated = {name: result[name] for name in answers.repeated}
-    await respond(request.send, 200, rewrite.result(message.id or NULL_ID, members, repeated))
+    await respond(request.send, 200, rewrite.result(request.message.id or NULL_ID, members, repeated))
 
 
-async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Dialects | None = None) -> None:
-    """Call the application: whatever is forwarded of a POST passes here.
+async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
+    """Call the application: whatever is forwarded passes here.
 
-    In an answer that nothing changes or observes, only event ids are signed. The body as it came is in no variable of
-    this frame, nor of those around it: error reporters print the variables of every frame.
+    In an answer that nothing changes or observes, only event ids are signed.
     """
-    message, attached, response = request.message, None, None
-    if message is None or dialects is None:
-        request.outgoing = request.body
-    else:
-        response = response_for(request, message, plan, dialects)
-        if request.session is not None and request.attaches:
-            attached = request.session
-            attached._answered = message.kind is not REQUEST
-            if (listen := request.runtime.telemetry.listen) is not None:
-                call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
-        if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
-            ref = None if request.session is None else request.session.ref
-            request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
+    message, attached = request.message, request.session if request.attaches else None
+    response = response_for(request, plan, dialects)
+    if message is not None:
+        note_use(request, message, attached)
         await prepare_message(request, message, attached, dialects)
-    shown = shown_variable.set(_expose_session(request, message, attached, dialects))
+    if response is not None:
+        response.begin()
+    shown = shown_variable.set(expose_session(request, message, attached, dialects))
     try:
-        await call_app(request, response)
+        send = signing_send(request) if response is None else response.send
+        await request.app(request.scope, request.receive_body, send)
     except Exception as error:
         set_scope_session(request.scope, None)  # what handles the error has no session
-        if (
-            message is None
-            or response is None
-            or response.outgoing.state not in UNSENT
-            or not isinstance(error, StoreUnavailable)
-        ):
+        if response is None or not await response.fail(error):
             raise
-        error.ref = error.ref or (None if request.session is None else request.session.ref)
-        await response.refuse(error)
+    else:
+        if response is not None:
+            await response.finish()
     finally:
         shown_variable.reset(shown)
         if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
@@ -186,23 +222,31 @@ async def forward(request: Request, plan: Plan = FORWARD_UNCHANGED, dialects: Di
         close_session(response, request.session)
 
 
-async def call_app(request: Request, response: Response | None) -> None:
-    """Call the application, and return or raise as it does, once its response has ended if its session has."""
-    receive = replay(request.outgoing, request.receive)
-    if response is None:
-        await request.app(request.scope, receive, signing_send(request))
-        return
-    response.enlist()
-    try:
-        await request.app(request.scope, receive, response.send)
-    except Exception:
-        await response.finish()
-        raise
-    await response.finish()
+def note_use(request: Request, message: Message, attached: Session | None) -> None:
+    """Report that a session is used, and settle the call that a message cancels."""
+    if attached is not None:
+        attached._answered = message.kind is not REQUEST
+        if (listen := request.runtime.telemetry.listen) is not None:
+            call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
+    if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
+        ref = None if request.session is None else request.session.ref
+        request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
 
 
-def _expose_session(
-    request: Request, message: Message | None, attached: Session | None, dialects: Dialects | None
+async def prepare_message(request: Request, message: Message, attached: Session | None, dialects: Dialects) -> None:
+    """Make the body that the application gets: without credentials, and with our trace context."""
+    for prepare in reversed(dialects.prepare):
+        await prepare(request)
+    if request.runtime.correlate and message.kind is not RESPONSE:
+        record_correlation(request, attached)
+    if request.telemetry is not None and request.telemetry.traceparent is not None:
+        request.outgoing = request.carry_trace(request.outgoing, request.telemetry.traceparent)
+    if request.outgoing is not request.body:
+        request.set_content_length(request.outgoing)
+
+
+def expose_session(
+    request: Request, message: Message | None, attached: Session | None, dialects: Dialects
 ) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
     set_scope_session(request.scope, attached)
@@ -210,7 +254,7 @@ def _expose_session(
     is_handshake = message is not None and message.method == INITIALIZE
     if attached is not None and not is_handshake:
         return {"mcp_session": attached}
-    request.scope[MISSING_SESSION_KEY] = missing = _missing_session(request, message, dialects)
+    request.scope[MISSING_SESSION_KEY] = missing = missing_session(request, message, dialects)
     correlation = None if is_handshake else request.scope.get("mcp_correlation")
     return {MISSING_SESSION_KEY: missing, "mcp_correlation": correlation}
 
@@ -220,41 +264,29 @@ def set_scope_session(scope: Scope, session: Session | None) -> None:
     scope["mcp_session"] = scope.setdefault("state", {})["mcp_session"] = session
 
 
-async def prepare_message(request: Request, message: Message, attached: Session | None, dialects: Dialects) -> None:
-    """Make the body that the application gets: without credentials, and with our trace context."""
-    request.outgoing = message.body
-    for prepare in reversed(dialects.prepare):
-        await prepare(request)
-    if request.outgoing is not message.body:
-        request.set_content_length(request.outgoing)
-    if request.runtime.correlate and message.kind is not RESPONSE:
-        record_correlation(request, attached)
-    if request.telemetry is not None:
-        request.outgoing = request.carry_trace(request.outgoing, request.telemetry.traceparent)
-
-
-def response_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Response | None:
+def response_for(request: Request, plan: Plan, dialects: Dialects) -> Response | None:
     """Return what changes or observes the response on its way out, or None if nothing does."""
-    observer, session = request.telemetry, request.session
+    observer, message, session = request.telemetry, request.message, request.session
+    if message is None:
+        return None if request.call is None else stream_response(request, request.call)
     changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
-    ends_with_session = session is not None and message.kind is REQUEST
-    if not changes and not ends_with_session and observer is None:
+    if changes or (session is not None and message.kind is REQUEST):
+        response = Response(request, request.send, message.id or b"", message, changes=changes, observer=observer)
+        response.caller_scope = dict(request.scope)
+        if session is not None:
+            response.call = Call(session._claims, message.id, message.label, request.server_id, session=session)
+            response.call.beside = request.beside
+            response.recheck_at = session._recheck_at
+        return response
+    if observer is None:
         return None
-    caller_scope = dict(request.scope)
-    if not changes and not ends_with_session:
-        return Response(request, request.send, observer=observer, passes_body=True, caller_scope=caller_scope)
-    request.demand_whole_answer()
-    response = Response(
-        *(request, request.send, message.id or b"", message),
-        changes=changes,
-        observer=observer,
-        caller_scope=caller_scope,
-    )
-    if session is not None:
-        response.call = Call(session._claims, message.id, message.label, request.server_id, session=session)
-        response.call.beside = request.beside
-        response.recheck_at = session._recheck_at
-    return response
+    return Response(request, request.send, observer=observer, passes_body=True, caller_scope=dict(request.scope))
+
+
+def stream_response(request: Request, call: Call) -> Response:
+    """Return what signs the event ids of a stream that a GET listens to, and ends it with its session."""
+    recheck_at = request.runtime.clock() + RECHECK_AFTER
+    return Response(request, request.send, call.id or b"", call=call, recheck_at=recheck_at, changes=call.changes)
 
 
 def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialects) -> Sequence[Change]:
@@ -263,15 +295,16 @@ def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialec
     session = request.session if own is not None else None
     if message.method not in HANDSHAKES:
         return () if own is None or session is None else own.changes(request, session)
-    request.read_caller()  # a session may begin with the answer
-    request.is_reached = any(reaches(request) for reaches in dialects.reaches)
     changes: list[Change] = [dialects.advertise]
     for dialect in reversed(dialects.all):
         changes += dialect.changes(request, session if dialect is own else None)
     return changes
 
 
-def _missing_session(request: Request, message: Message | None, dialects: Dialects | None) -> MissingSession | None:
+def missing_session(request: Request, message: Message | None, dialects: Dialects) -> MissingSession | None:
+    """Return what explains why a request has no session, or None if it is not expected to have one."""
+    if message is None and not request.has_body:
+        return None
     if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS):
         return None
     runtime, headers, absent = request.runtime, request.headers, request.absent
@@ -279,33 +312,31 @@ def _missing_session(request: Request, message: Message | None, dialects: Dialec
         return MissingSession(runtime, headers, message, absent, "list")
     if request.is_unseen:
         return MissingSession(runtime, headers, message, absent, "unseen")
-    absences = () if dialects is None else dialects.absence
-    return MissingSession(
-        runtime, headers, message, absent, absences=absences, scheme=request.scope.get("scheme", "http")
-    )
+    scheme = request.scope.get("scheme", "http")
+    return MissingSession(runtime, headers, message, absent, absences=dialects.absence, scheme=scheme)
 
 
 @contextmanager
-def _recorded(request: Request, message: Message, plan: Plan, refused: Refusal | None) -> Iterator[None]:
-    """Let telemetry record a message, and observe the response to one that is not forwarded."""
-    is_forwarded = refused is None and plan.answers is None
-    claims = None if request.session is None else request.session._claims
+def recorded(request: Request, plan: Plan, refused: Refusal | None) -> Iterator[None]:
+    """Let telemetry record a request, if it records anything."""
+    if not request.runtime.telemetry.is_recording():
+        yield
+        return
+    recorder, message = request.runtime.telemetry.recorder(), request.message
+    claims = request.claims if request.session is None else request.session._claims
+    server_id = request.server_id if claims is None and request.upstream_id is None else None
+    if message is None:
+        whose = None if refused is not None else claims or server_id
+        with nullcontext() if whose is None else recorder.name_request(whose, request.scope):
+            yield
+        return
     if refused is not None:
         claims = refused_claims(request, refused, *(credential.id for credential in plan.credentials))
-    server_id = request.server_id if claims is None and request.upstream_id is None else None
-    begin, send = request.runtime.telemetry.recorder().begin, request.send
-    request.telemetry = begin(
+    is_forwarded = refused is None and plan.answers is None
+    request.telemetry = recorder.begin(
         message, request.headers, request.scope, claims, is_forwarded=is_forwarded, server_id=server_id
     )
     if request.telemetry is not None:
         request.telemetry.store_fault = request.runtime.store_fault_since
-    observed = None
-    if not is_forwarded and request.telemetry is not None:
-        observed = Response(request, send, observer=request.telemetry, passes_body=True, signs_ids=False)
-        request.send = observed.send
-    try:
-        with request.telemetry or nullcontext():
-            yield
-    finally:
-        request.send = send
-        close_session(observed, None)
+    with request.telemetry or nullcontext():
+        yield

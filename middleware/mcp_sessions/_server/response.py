@@ -60,6 +60,12 @@ class Response(EndableResponse, eq=False):
     session_id: str | None = None  # that the headers name
     new_session: Session | None = None  # that the headers name, if it was created with the answer
 
+    def begin(self) -> None:
+        """Ask the application for an answer that can be changed, and end it with its session from now on."""
+        if not self.passes_body:
+            self.request.demand_whole_answer()
+        self.enlist()
+
     async def send(self, event: ASGIMessage) -> None:
         """Take one event of the application."""
         kind, state = event["type"], self.outgoing.state

@@ -146,6 +146,8 @@ async def checked_status(
 
 def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Claims | None:
     """Return the claims of the session that was refused, if one of these ids is authentically it."""
+    if request.claims is not None and request.claims.ref == refused.ref:
+        return request.claims
     ring = request.runtime.ring(request.runtime.clock())
     for session_id in filter(None, () if refused.ref is None else ids):
         with suppress(SessionNotFound):
