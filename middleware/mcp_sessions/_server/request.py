@@ -209,7 +209,8 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
         send = signing_send(request) if response is None else response.send
         await request.app(request.scope, request.receive_body, send)
     except Exception as error:
-        set_scope_session(request.scope, None)  # what handles the error has no session
+        if attached is not None:
+            set_scope_session(request.scope, None)  # what handles the error has no session
         if response is None or not await response.fail(error):
             raise
     else:
@@ -217,7 +218,7 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
             await response.finish()
     finally:
         shown_variable.reset(shown)
-        if message is not None and message.method == INITIALIZE:  # FastMCP's task of a connection keeps the scope
+        if attached is not None and request.current_message.method == INITIALIZE:  # whose scope FastMCP's task keeps
             set_scope_session(request.scope, None)
         close_session(response, request.session)
 
@@ -249,6 +250,9 @@ def expose_session(
     request: Request, message: Message | None, attached: Session | None, dialects: Dialects
 ) -> dict[str, Any]:
     """Show the session, or why there is none, on the scope; return what is shown by the context variable."""
+    if message is None and not request.has_body:  # the scope says that the middleware did not see a message
+        request.scope[MISSING_SESSION_KEY] = None
+        return {MISSING_SESSION_KEY: None}
     set_scope_session(request.scope, attached)
     # Servers start the task that serves a whole connection in `initialize`, so do not leak per-request values into it.
     is_handshake = message is not None and message.method == INITIALIZE
@@ -303,8 +307,6 @@ def changes_for(request: Request, message: Message, plan: Plan, dialects: Dialec
 
 def missing_session(request: Request, message: Message | None, dialects: Dialects) -> MissingSession | None:
     """Return what explains why a request has no session, or None if it is not expected to have one."""
-    if message is None and not request.has_body:
-        return None
     if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS):
         return None
     runtime, headers, absent = request.runtime, request.headers, request.absent
