@@ -12,12 +12,23 @@ locks the session. `mcp_sessions.testing` is what it has to pass:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_sessions import Claims, DataGone, stores
-from mcp_sessions.stores import FIRST, Ended, Facts, Namespace, Position, Record, SessionStatus, StoreScope, refusal
+from mcp_sessions.stores import (
+    FIRST,
+    Ended,
+    Facts,
+    Found,
+    Namespace,
+    Position,
+    Record,
+    SessionStatus,
+    StoreScope,
+    refusal,
+)
 
 
 @dataclass
@@ -55,13 +66,17 @@ class DictStore:
         seen_at = None if entry is None else entry.record.seen_at
         return Facts(one.ref in self.revoked, cutoff_time, epoch=0, registered=False, seen_at=seen_at)
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        return stores.status_of(claims.issued_at, self.facts(claims))
+    async def look_up(
+        self, *claims: Claims, state: bool = False, touch: bool = False, idle_timeout: int | None = None
+    ) -> list[Found]:
+        found = []
+        for one in claims:
+            status = self._touch(one, idle_timeout) if touch else stores.status_of(one.issued_at, self.facts(one))
+            items = self.data.get(one.ref, {}) if state else {}
+            found.append(Found(status, items.get(stores.STATE_KEY, (None, None))[0]))
+        return found
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        return [await self.status(one) for one in claims]
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+    def _touch(self, claims: Claims, idle_timeout: int | None) -> SessionStatus:
         now = self.clock()
         status = stores.status_with_idle(claims.issued_at, self.facts(claims), now=now, idle_timeout=idle_timeout)
         entry = self.records.get(claims.ref)

@@ -390,12 +390,14 @@ MUTANTS: Final = {
         COOKIE_TESTS,
     ),
     # sessions
-    "revocation": Mutant(SESSIONS, "if status is not LIVE:\n", "if False:\n", ANSWER_TESTS),
+    "revocation": Mutant(
+        SESSIONS, "if status is not LIVE and not (is_offered", "if False and not (is_offered", ANSWER_TESTS
+    ),
     "idle-expiry": Mutant(SESSIONS, "if not now < ends_at:", "if not now < ends_at + 1:", LIVE),
     "store-away": Mutant(
         SESSIONS,
-        "if not fail_open:\n            error.ref = claims.ref\n            raise\n        _log",
-        "if False:\n            error.ref = claims.ref\n            raise\n        _log",
+        "if not fail_open:\n            error.ref = claims.ref\n            raise\n        without",
+        "if False:\n            error.ref = claims.ref\n            raise\n        without",
         LIVE,
     ),
     "foreign-client": Mutant(
@@ -435,7 +437,7 @@ MUTANTS: Final = {
     "begin-pauses": Mutant(MINTING, "pause = min(2 * pause, _MAX_PAUSE)", "pause = _PAUSE", "server/test_leftovers.py"),
     "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
     "call-elsewhere": Mutant(
-        RESUMPTION_FILE, "                if status is not LIVE:", "                if False:", ENDED_CALLS
+        RESUMPTION_FILE, "                if found.status is not LIVE:", "                if False:", ENDED_CALLS
     ),
     "call-expiry": Mutant(RESUMPTION_FILE, "claims if not now < claim.expires_at]", "claims if False]", ENDED_CALLS),
     "call-of-server": Mutant(EARLY_END, "await self.request.runtime.streams.decided(call)", "pass", ENDED_CALLS),
@@ -446,7 +448,7 @@ MUTANTS: Final = {
     "call-executed": Mutant(EARLY_END, "refusal.executed = call is not None and call.id is not None", "pass", LATE),
     "late-answer": Mutant(
         EARLY_END,
-        "if pair[0] is not LIVE)",
+        "if found.status is not LIVE)",
         "if False)",
         LATE,
     ),
@@ -549,7 +551,7 @@ MUTANTS: Final = {
     ),
     "stream-live": Mutant(
         "_server/unread.py",
-        "raise refusal_for_status(status, claims)",
+        "raise refusal_for_status(found.status, claims)",
         "return",
         RESUMPTION,
     ),
@@ -566,7 +568,7 @@ MUTANTS: Final = {
         FORKS,
     ),
     "fork-of-ended": Mutant(
-        MINTING, "            raise refusal_for_status(status, origin)\n", "            pass\n", FORKS
+        MINTING, "            raise refusal_for_status(found.status, origin)\n", "            pass\n", FORKS
     ),
     # limits and secrecy
     "create-limit": Mutant(
@@ -617,7 +619,7 @@ MUTANTS: Final = {
     "epoch": Mutant(BASE, "facts.epoch <= issued_at", "True", "stores/test_every_store.py"),
     "unrecorded": Mutant(
         BASE,
-        "if facts.seen_at is None:\n        return SessionStatus.UNKNOWN",
+        "if facts.seen_at is None:\n        return SessionStatus.UNRECORDED",
         "if facts.seen_at is None:\n        return LIVE",
         MEMORY_TESTS,
     ),
@@ -627,7 +629,10 @@ MUTANTS: Final = {
     "principal-quota": Mutant(MEMORY, '"")) >= max_sessions:', '"")) > max_sessions:', MEMORY_TESTS),
     "cutoff-alias": Mutant(MINTING, "aliases=ring.signing.aliases(principal)", "aliases=None", "cli/test_end_all.py"),
     "cutoff-all-names": Mutant(
-        "stores/_timeout.py", "ask if claims.aliases is None else", "ask if True else", "cli/test_end_all.py"
+        "stores/_stepwise.py",
+        "for _ in one.owners], key=_is_not_ended)",
+        "for _ in one.owners], key=bool)",
+        "cli/test_end_all.py",
     ),
     "cutoff-use": Mutant("stores/_sql.py", "cutoff_time = max(", "cutoff_time = min(", "cli/test_end_all.py"),
     "cutoff-use-redis": Mutant("stores/_redis.py", ", *found[6:]]", "]", "cli/test_end_all.py"),

@@ -19,6 +19,7 @@ from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.stores import SQLiteStore
+from mcp_sessions.testing._contract import statuses_in
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
 RING = KeyRing([SECRET])
@@ -176,7 +177,7 @@ def ended(path: Path) -> list[Claims]:
 
     async def judge() -> list[Claims]:
         store = SQLiteStore(path, clock=lambda: NOW)
-        refused = [one for one in (ONE, OTHER, ANONYMOUS) if await store.statuses([one]) == [SessionStatus.ENDED]]
+        refused = [one for one in (ONE, OTHER, ANONYMOUS) if await statuses_in(store, [one]) == [SessionStatus.ENDED]]
         await store.close()
         return refused
 

@@ -18,6 +18,7 @@ from sources import claims
 from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions, SessionStatus
 from mcp_sessions import _cli as cli
 from mcp_sessions.stores import MemoryStore, SQLiteStore, make
+from mcp_sessions.testing._contract import status_in, statuses_in
 
 [COMMAND] = re.findall(r"`mcp-sessions (end-all .*?)`", (DOCS / "stores.md").read_text("utf-8"))
 ISSUER = "https://id.example"
@@ -94,12 +95,12 @@ async def test_sessions_asked_for_together_keep_their_own_status(tmp_path: Path)
         for jti, one in zip("abcd", whose, strict=True)
     ]
     store = make(f"sqlite:{tmp_path / 'sessions.db'}", clock=Clock(START), timeout=10)
-    assert await store.statuses(held) == [SessionStatus.LIVE] * 4
+    assert await statuses_in(store, held) == [SessionStatus.LIVE] * 4
     await Sessions(store=store, keys=SECRET, clock=Clock(START + 200)).end_all(Principal(subject="alice"))
     ended, live = SessionStatus.ENDED, SessionStatus.LIVE
-    assert await store.statuses(held) == [ended, live, live, ended]
-    assert await store.statuses(held[1:3]) == [live, live]
-    assert [await store.status(one) for one in held] == [ended, live, live, ended]
+    assert await statuses_in(store, held) == [ended, live, live, ended]
+    assert await statuses_in(store, held[1:3]) == [live, live]
+    assert [await status_in(store, one) for one in held] == [ended, live, live, ended]
     await store.close()
 
 

@@ -189,7 +189,7 @@ async def test_what_is_not_a_live_session_of_the_caller_s_is_not_found(dialect: 
 
 async def test_not_found_is_never_said_while_the_store_is_out_of_reach(dialect: type[Draft], server: Server) -> None:
     """Clients take it as final."""
-    user = client(dialect, server, store=Failing("status"))
+    user = client(dialect, server, store=Failing("look_up"))
     session = await begun(user)
     for answer in (await user.use(session), await user.end(session)):
         assert (answer.status, code(answer)) == (503, -32603)

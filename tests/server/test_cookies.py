@@ -243,7 +243,7 @@ async def test_a_cookie_of_which_the_store_cannot_say_anything_is_taken_for_a_li
     store = Failing()
     client = Client(sessions(Server(), store=store))
     cookie, name = await alive(client)
-    store.failing.add("status")
+    store.failing.add("look_up")
     assert (await client.send(DISCOVER, None, cookie)).cookie[1] == name + b"=shared"
 
 

@@ -210,6 +210,10 @@ async def test_an_end_elsewhere_is_found_by_asking_again(monkeypatch: pytest.Mon
     here, there = (Worker(store=store, server=Streaming()) for store in [Failing()] * 2)
     here.runtime.streams._interval = 0.001
     other, held = [await here.create() for _ in range(2)]
+
+    async def fail_next_look_up(*_: object) -> None:
+        here.store.before["look_up"] = away
+
     with anyio.fail_after(DEADLINE):
         async with (
             here.under_way("tools/call", session=other) as kept,
@@ -217,7 +221,7 @@ async def test_an_end_elsewhere_is_found_by_asking_again(monkeypatch: pytest.Mon
         ):
             await kept.next_event()
             await stream.next_event()
-            here.store.before["statuses"] = away
+            here.store.before["revoke"] = fail_next_look_up
             await there.delete(held)
             assert "-32043" in await stream.next_event("error")
             assert kept.messages[-1]["more_body"]

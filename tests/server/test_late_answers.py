@@ -75,7 +75,7 @@ async def test_unavailable_store_does_not_withhold_result(
     late = Late(json=json, by_header=by_header, on_store_error=on_store_error, require={"tools/call": ["work"]})
 
     async def goes_away() -> None:
-        late.store.failing |= {"statuses", "status"}
+        late.store.failing |= {"look_up"}
 
     answer = await late.run(goes_away)
     assert answer.result["content"] == SECRET_RESULT
@@ -92,10 +92,10 @@ async def test_hanging_store_does_not_withhold_result(json: bool, caplog: pytest
 
     async def hangs() -> None:
         await late.delete_elsewhere()
-        late.store.before["statuses"] = hang
+        late.store.before["look_up"] = hang
 
     async def hang(*_: object) -> None:
-        late.store.before["statuses"] = hang
+        late.store.before["look_up"] = hang
         await anyio.sleep_forever()
 
     answer = await late.run(hangs)

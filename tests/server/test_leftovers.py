@@ -22,6 +22,7 @@ from mcp_sessions._server import minting
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
 from mcp_sessions.telemetry import Inspector
+from mcp_sessions.testing._contract import status_in
 
 
 class LostAnswer:
@@ -53,7 +54,7 @@ async def test_registration_without_answer_leaves_no_record(kind: str, is_late: 
     assert (await Client(app).send("sessions/create")).status == 503
     (record,) = lost.records
     with anyio.fail_after(3):
-        while (await store.status(claims_of(record.ref, START))) is not SessionStatus.ENDED:
+        while (await status_in(store, claims_of(record.ref, START))) is not SessionStatus.ENDED:
             await checkpoint()
     if is_late:
         await store.register(record)
@@ -168,4 +169,4 @@ async def test_registration_of_offered_session_without_answer_is_taken_back() ->
     assert (await client.tool("whoami", cookie)).status == 503
     (record,) = lost.records
     assert await lost.store.get(record.ref) is None
-    assert await lost.store.status(claims_of(record.ref, START)) is not SessionStatus.ENDED
+    assert await status_in(lost.store, claims_of(record.ref, START)) is not SessionStatus.ENDED

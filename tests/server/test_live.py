@@ -146,7 +146,7 @@ class TestWhileTheStoreIsAway:
     async def test_a_deployment_may_let_sessions_in(self, modern: bool, caplog: pytest.LogCaptureFixture) -> None:
         """Not where one is required, since a gate that opens then is none, nor to be ended or forked."""
         require = {"tools/call": ["whoami"], "notifications/cancelled": True}
-        options = {"store": Failing("status"), "on_store_error": "allow", "require": require}
+        options = {"store": Failing("look_up"), "on_store_error": "allow", "require": require}
         client = Client(sessions(server := Server(), **options), modern=modern)
         session = await client.create()
         assert (await client.tool("remember", session=session)).session is not None
@@ -169,7 +169,7 @@ class TestWhileTheStoreIsAway:
         """Not that one is required, as long as the store is away; nor does the log blame the client for it."""
         monkeypatch.setattr(logs, "_warned", set())
         caplog.set_level(logging.INFO, "mcp_sessions")
-        failing = Failing("open", "statuses")
+        failing = Failing("open", "look_up")
         options: dict[str, Any] = {"store": TimeoutStore(failing, seconds=60), "require": {"tools/call": ["whoami"]}}
         client = Client(sessions(Server(), **options), modern=modern)
         assert (await client.send("server/discover" if modern else "initialize", {"protocolVersion": LEGACY})).result
@@ -211,12 +211,12 @@ class TestWhileTheStoreIsAway:
         self, on_store_error: str, first: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
-        store = Failing("read", error=lambda: StoreUnavailable("store_timeout"))
+        store = Failing("look_up", error=lambda: StoreUnavailable("store_timeout"))
         app = sessions(Server(), store=store, on_store_error=on_store_error, require={"tools/call": ["remember"]})
         client = Client(app, modern=False)
         named = await client.initialize()
         assert [(await client.tool(name, named)).status for name in ("whoami", "remember")] == [first, 503]
-        line = "continues without its state: store unavailable (store_timeout)"
+        line = "accepted without a revocation check and without its state: store unavailable (store_timeout)"
         assert caplog.text.count(line) == (on_store_error == "allow")
 
 

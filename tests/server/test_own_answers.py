@@ -22,7 +22,7 @@ def options_of(name: str) -> dict[str, Any]:
     options: dict[str, dict[str, Any]] = {
         "too large": {"max_body_bytes": 10},
         "too many": {"create_limit": 1},
-        "store unavailable": {"store": Failing("status")},
+        "store unavailable": {"store": Failing("look_up")},
         "era": {"era": "legacy"},
         "listed": {"principal": user_of, "tracked": True},
         "required": {"require": "always"},

@@ -425,7 +425,7 @@ async def test_a_caller_that_the_server_does_not_admit_begins_none() -> None:
     assert app.methods[2:] == ["server/discover", "tools/call", "tools/call"]
 
 
-@pytest.mark.parametrize("failing", ["status", "read", "compare_and_swap"])
+@pytest.mark.parametrize("failing", ["look_up", "compare_and_swap"])
 async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
     failing: str, caplog: pytest.LogCaptureFixture
 ) -> None:

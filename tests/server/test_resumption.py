@@ -97,7 +97,7 @@ async def test_while_nobody_knows_it_waits() -> None:
     store = Failing()
     broken = Broken(store=store, on_store_error="allow")
     await broken.happen()
-    store.failing.add("status")
+    store.failing.add("look_up")
     answer = await broken.resume()
     assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
     assert not broken.server.resumed.is_set()

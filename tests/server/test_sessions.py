@@ -15,6 +15,7 @@ from mcp_sessions._server import operator, option_types
 from mcp_sessions._session.claims import AUDIENCE, floor_ms, utc
 from mcp_sessions.stores import MemoryStore, SQLiteStore
 from mcp_sessions.stores._base import SessionStatus
+from mcp_sessions.testing._contract import status_in, statuses_in
 
 OLD = "the secret that signed before, at least 32 bytes"
 ALICE = Principal(client_id="web", issuer="https://id.example", subject="alice")
@@ -46,7 +47,7 @@ class Deployment:
         return minted
 
     async def live(self, *held: Claims) -> list[bool]:
-        return [standing is SessionStatus.LIVE for standing in await self.store.statuses(held)]
+        return [standing is SessionStatus.LIVE for standing in await statuses_in(self.store, held)]
 
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
@@ -261,4 +262,4 @@ async def test_end_lasts_as_long_as_the_longest_lifetime() -> None:
     for _ in range(99):
         clock.now += 365 * DAY
         await store.revoke_before(START, audience="other", subject=None, expires_at=START)  # forgets what is over
-        assert await store.status(held) is SessionStatus.ENDED
+        assert await status_in(store, held) is SessionStatus.ENDED

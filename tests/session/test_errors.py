@@ -261,7 +261,7 @@ CASES = [
         refusal("data_full"), *CROWDED, FORKED, {**OF_ALICE, "on_create": fill, "limits.data_bytes_per_principal": 300}
     ),
     Case(refusal("create_limit"), -31029, 429, 429, TWICE, {"create_limit": 1}),
-    Case(errors.StoreUnavailable(), -32603, 503, 503, USED, {"store": Failing("status")}),
+    Case(errors.StoreUnavailable(), -32603, 503, 503, USED, {"store": Failing("look_up")}),
     Case(
         errors.StoreFull(),
         -32603,

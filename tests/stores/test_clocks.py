@@ -15,7 +15,7 @@ from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import Store
 from mcp_sessions.stores._base import SessionStatus
-from mcp_sessions.testing._contract import claim, namespace, register, revoke, session
+from mcp_sessions.testing._contract import claim, namespace, register, revoke, session, status_in, statuses_in, touch_in
 
 AHEAD, SOON = 660, 300  # seconds
 SHARED = pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
@@ -72,7 +72,7 @@ async def test_a_clock_that_is_ahead_ends_no_session_of_others(
     async with two_workers(kind, tmp_path) as (right, wrong):
         await register(right, one := live())
         assert await claim(wrong, idle_timeout=idle_timeout) == []
-        assert await right.touch(one, idle_timeout=idle_timeout) is SessionStatus.LIVE
+        assert await touch_in(right, one, idle_timeout=idle_timeout) is SessionStatus.LIVE
         assert await right.count(audience=one.audience) == 1
 
 
@@ -84,7 +84,7 @@ async def test_a_clock_that_jumps_ends_no_session_of_others(kind: str, tmp_path:
         assert await claim(wrong) == []
         clock.ahead = 3600
         assert await claim(wrong, idle_timeout=60) == []
-        assert await right.touch(one, idle_timeout=60) is SessionStatus.LIVE
+        assert await touch_in(right, one, idle_timeout=60) is SessionStatus.LIVE
 
 
 @SHARED
@@ -117,7 +117,7 @@ async def test_a_clock_that_is_ahead_forgets_no_ended_session(kind: str, tmp_pat
             await claim(wrong)
         await wrong.close()  # once it has swept
         assert kept_for(kind, tmp_path, "ended") > SOON
-        assert await right.statuses([one, two]) == [SessionStatus.ENDED] * 2
+        assert await statuses_in(right, [one, two]) == [SessionStatus.ENDED] * 2
 
 
 @SHARED
@@ -129,7 +129,7 @@ async def test_a_clock_that_is_ahead_forgets_no_cut_off(kind: str, tmp_path: Pat
         await register(wrong, live("other"))  # which also sweeps
         await wrong.close()  # once it has swept
         assert kept_for(kind, tmp_path, "cutoff") > SOON
-        assert await right.status(one) is SessionStatus.ENDED
+        assert await status_in(right, one) is SessionStatus.ENDED
 
 
 @SHARED

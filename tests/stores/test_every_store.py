@@ -27,7 +27,20 @@ from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import RedisStore
 from mcp_sessions.stores._base import SessionStatus, Store, StoreUsage
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import ALICE, BOB, DAY, LATER, START, at_once, namespace, register, revoke, session
+from mcp_sessions.testing._contract import (
+    ALICE,
+    BOB,
+    DAY,
+    LATER,
+    START,
+    at_once,
+    namespace,
+    register,
+    revoke,
+    session,
+    status_in,
+    statuses_in,
+)
 from mcp_sessions.testing._store_contract import shelf
 
 SHARED = pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
@@ -69,21 +82,21 @@ async def test_a_store_that_is_new_or_was_emptied_vouches_for_no_session_from_be
     old, one, new = session("old", issued_at=START - 1), session("one"), session("new")
     await both[0].register_at_epoch(one)
     for worker in both:
-        assert await worker.statuses([old, one]) == [status, SessionStatus.LIVE]
+        assert await statuses_in(worker, [old, one]) == [status, SessionStatus.LIVE]
     made = [text for text in caplog.messages if "it accepts sessions that begin from now on" in text]
     assert len(made) == (kind != "redis")
     assert await revoke(both[0], one)
     lose(kind, tmp_path)
     clock.now += 0.001
     for worker in (*both, *both):
-        assert await worker.statuses([old, one]) == [status] * 2
+        assert await statuses_in(worker, [old, one]) == [status] * 2
     lost = [text for text in caplog.messages if re.search("lost its data|was deleted|were dropped", text)]
     assert 1 <= len(lost) <= len(both)
     await fresh.register_at_epoch(new)
     for worker in workers:
-        assert await worker.statuses([old, one, new]) == [status, status, SessionStatus.LIVE]
+        assert await statuses_in(worker, [old, one, new]) == [status, status, SessionStatus.LIVE]
     assert await revoke(fresh, old)
-    assert [await worker.status(old) for worker in workers] == [SessionStatus.ENDED] * 3
+    assert [await status_in(worker, old) for worker in workers] == [SessionStatus.ENDED] * 3
     for worker in workers:
         await worker.close()
 
@@ -121,7 +134,7 @@ async def test_a_clock_that_differs_from_the_server_s_is_reported_once(
     store: Any = STORES[kind](lambda: time.time() + seconds, tmp_path)
     if kind == "redis":
         await store.open()
-    await at_once([partial(store.status, session())] * 4)
+    await at_once([partial(status_in, store, session())] * 4)
     warned = [text.partition(";")[0] for text in caplog.messages if "synchronize the clocks" in text]
     assert [re.findall(r"\d+ s \w+(?: of)?", text)[0] for text in warned] == told
     assert all(f"that of {store.location}" in text for text in warned)
@@ -180,7 +193,7 @@ async def test_a_restart_of_the_server_costs_no_request(harmed: tuple[str, Any],
     ended, later, live = (session(one) for one in ("ended", "later", "live"))
     await store.register_at_epoch(live)
     assert await revoke(store, ended) is True
-    look, found = [partial(store.statuses, [ended, live])] * 10, [[SessionStatus.ENDED, SessionStatus.LIVE]] * 10
+    look, found = [partial(statuses_in, store, [ended, live])] * 10, [[SessionStatus.ENDED, SessionStatus.LIVE]] * 10
     assert await at_once(look) == found
     getattr(server, end)()
     server.start()

@@ -9,7 +9,21 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import ANONYMOUS, VALUE_COST, Ended, Record, SessionStatus
 from mcp_sessions.stores._memory import _DROPPED, MemoryStore
-from mcp_sessions.testing._contract import ALICE, BOB, DAY, HOUR, LATER, START, claim, listed, register, revoke, session
+from mcp_sessions.testing._contract import (
+    ALICE,
+    BOB,
+    DAY,
+    HOUR,
+    LATER,
+    START,
+    claim,
+    listed,
+    register,
+    revoke,
+    session,
+    status_in,
+    touch_in,
+)
 from mcp_sessions.testing._store_contract import shelf
 
 
@@ -22,7 +36,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     with pytest.raises(StoreFull):
         await revoke(store, c)
     assert await revoke(store, a) is False
-    assert await store.status(c) is SessionStatus.LIVE
+    assert await status_in(store, c) is SessionStatus.LIVE
     clock.now = START + 2 * HOUR
     await revoke(store, c)
     assert len(store._revoked[AUDIENCE]) == 2
@@ -82,7 +96,7 @@ async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     await register(store, session())
     for seconds in (50, 10, 100):
         clock.now = START + seconds
-        assert await store.touch(session(), idle_timeout=59) is SessionStatus.LIVE
+        assert await touch_in(store, session(), idle_timeout=59) is SessionStatus.LIVE
 
 
 async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
@@ -128,7 +142,7 @@ async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clo
     clock.now = START + 120
     await store.revoke_before(START, audience=AUDIENCE, subject=None, expires_at=LATER)
     assert len(store._revoked[AUDIENCE]) == 2
-    assert await store.status(session()) is SessionStatus.LIVE
+    assert await status_in(store, session()) is SessionStatus.LIVE
 
 
 async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock) -> None:

@@ -29,7 +29,20 @@ from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._postgres_pool import CAUSES
 from mcp_sessions.stores._sql import sweep
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import ALICE, DAY, HOUR, START, Clock, at_once, claim, namespace, revoke, session
+from mcp_sessions.testing._contract import (
+    ALICE,
+    DAY,
+    HOUR,
+    START,
+    Clock,
+    at_once,
+    claim,
+    namespace,
+    revoke,
+    session,
+    status_in,
+    statuses_in,
+)
 
 PASSWORD = "a-password-of-the-store"
 Make = Callable[..., PostgresStore]
@@ -76,7 +89,7 @@ async def test_many_workers_make_the_tables_together(make_store: Make, caplog: p
     stores = [make_store() for _ in range(8)]
     with caplog.at_level(logging.INFO, "mcp_sessions"):
         await at_once([one.open for one in stores])
-    assert [await one.status(session()) for one in stores] == [SessionStatus.LIVE] * 8
+    assert [await status_in(one, session()) for one in stores] == [SessionStatus.LIVE] * 8
     assert sum(text.startswith("created the session store's tables") for text in caplog.messages) == 1
 
 
@@ -107,7 +120,7 @@ async def test_tables_of_another_version_are_refused_with_the_remedy(
     with pytest.raises(ConfigurationError, match=said):
         await late.open()
     with refused("store_misconfigured"):
-        await TimeoutStore(working, seconds=10).status(session())
+        await status_in(TimeoutStore(working, seconds=10), session())
     assert "give another schema" in caplog.text
 
 
@@ -122,7 +135,9 @@ async def test_a_call_waits_for_a_server_that_is_started(make_store: Make, harme
     with refused("store_unreachable"):
         await make_store(harmed, timeout=0.3).status(session())
     with anyio.fail_after(30):
-        status, _ = await at_once([partial(store.status, session()), partial(anyio.to_thread.run_sync, harmed.start)])
+        status, _ = await at_once(
+            [partial(status_in, store, session()), partial(anyio.to_thread.run_sync, harmed.start)]
+        )
     assert status is SessionStatus.LIVE
 
 
@@ -207,7 +222,7 @@ async def test_a_full_server_costs_a_wait_for_another_call_s_connection() -> Non
         store = PostgresStore(f"{server.url}&user=guest", schema="guests", durability="refuse", timeout=20)
         await at_once([partial(revoke, store, session(f"{n}")) for n in range(40)])
         held = [psycopg.connect(server.url) for _ in range(2)]  # as many as are reserved for it
-        found = await at_once([partial(store.status, session(f"{n}")) for n in range(40)])
+        found = await at_once([partial(status_in, store, session(f"{n}")) for n in range(40)])
         assert found == [SessionStatus.ENDED] * 40
         for connection in held:
             connection.close()
@@ -247,7 +262,7 @@ def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: p
     child.start()
     child.join(20)
     assert child.exitcode == 0
-    ended = anyio.run(partial(store.statuses, [session("parent"), session("child")]), backend="trio")
+    ended = anyio.run(partial(statuses_in, store, [session("parent"), session("child")]), backend="trio")
     assert ended == [SessionStatus.ENDED] * 2
     anyio.run(store.close)
     monkeypatch.setattr(os, "getpid", lambda: 0)  # as in the child, whose coverage ends with it
@@ -274,7 +289,7 @@ async def test_a_server_that_may_forget_is_named(make_store: Make, caplog: pytes
     """Once, unless that is ignored, or it is refused. That commits wait for the disk is set where it is not."""
     for durability, logged in (("ignore", 0), ("warn", 1)):
         store = make_store(durability=durability)
-        await at_once([partial(store.status, session())] * 5)
+        await at_once([partial(status_in, store, session())] * 5)
         assert sum(text.startswith("PostgreSQL runs with fsync or") for text in caplog.messages) == logged
         shown = store._pool.submit(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
         assert shown.result() == ("on",)
@@ -292,7 +307,7 @@ async def test_who_may_not_make_the_tables_learns_the_remedy(role: str, schema: 
     with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
         await store.open()
     with refused("store_no_database" if "dbname" in option else "store_forbidden"):
-        await store.status(session())
+        await status_in(store, session())
     server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
     if role == "without a schema":
         await store.open()

@@ -30,7 +30,7 @@ from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_client import fault_of
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import ALICE, claim, revoke, session
+from mcp_sessions.testing._contract import ALICE, claim, revoke, session, status_in, statuses_in, touch_in
 
 
 class Place(NamedTuple):
@@ -101,7 +101,7 @@ async def store(clock: Clock) -> AsyncIterator[RedisStore]:
 async def test_trio_is_refused_at_first_use(anyio_backend: str) -> None:
     """The driver would fail in the midst of a request, and not say why."""
     store = RedisStore("redis://localhost")
-    for use in (store.open, lambda: store.status(session())):
+    for use in (store.open, lambda: status_in(store, session())):
         with pytest.raises(ConfigurationError, match="runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"):
             await use()
 
@@ -134,7 +134,7 @@ async def test_a_client_of_the_user_is_used_and_left_open(kind: Any) -> None:
     client = kind(host=HOST, port=place.port)
     async with opened(client) as store:
         assert await revoke(store, session())
-        assert await store.status(session()) is ENDED
+        assert await status_in(store, session()) is ENDED
     assert await client.ping()
     await client.aclose()
 
@@ -161,7 +161,7 @@ async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplo
             await wrong.open()
         assert PASSWORD not in str(caught.value)
         with refused("store_misconfigured"):
-            await TimeoutStore(wrong, seconds=LONG).status(session())
+            await status_in(TimeoutStore(wrong, seconds=LONG), session())
     assert "(store_misconfigured): Redis at " in caplog.text
     assert PASSWORD not in caplog.text
 
@@ -192,7 +192,7 @@ async def test_sentinels_name_the_server_and_get_the_credentials_of_the_url(
         strange = make(f"redis+sentinel://{HOST}:{sentinel.port}/strange", clock=Clock(), timeout=1)
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                await strange.status(session())
+                await status_in(strange, session())
         await strange.close()
     assert caplog.text.count(f"Redis 'strange' of the Sentinels {HOST}:{sentinel.port}, database 0") == 1
 
@@ -218,7 +218,7 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         assert not await store.compare_and_swap(counted, "key", b"1", None)
         assert await store.read(counted, "key") == b"2"
         assert (await store.usage()).sessions == 1
-        assert await store.touch(one, idle_timeout=600) is LIVE
+        assert await touch_in(store, one, idle_timeout=600) is LIVE
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=START + 60)
         assert await revoke(store, one)
         assert not await claim(store)
@@ -233,7 +233,7 @@ async def test_user_without_the_right_to_ask_for_the_time_goes_by_its_own_clock(
     async with opened(place.url.replace("://", f"://older:{PASSWORD}@"), prefix="mcp-sessions:") as store:
         one = session(uuid4().hex)
         await store.register_at_epoch(one)
-        assert await store.status(one) is LIVE
+        assert await status_in(store, one) is LIVE
         assert await revoke(store, one)
 
 
@@ -244,7 +244,7 @@ async def cause(url: str) -> str:
     """Return what the log says of the first request."""
     store = RedisStore(url, timeout=5)
     with pytest.raises(StoreUnavailable) as caught:
-        await store.status(session())
+        await status_in(store, session())
     await store.close()
     assert caught.value.__suppress_context__ or caught.value.__context__ is None  # it may quote the URL
     return caught.value.cause
@@ -281,26 +281,26 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> 
     with serving(cluster=True) as own:
         one = session(issued_at=START)
         async with opened(own.cluster_url, clock=clock) as store:
-            assert await store.status(one) is LIVE
+            assert await status_in(store, one) is LIVE
             own.command("SAVE")
             assert await revoke(store, one)
             own.kill9()
             late = RedisStore(own.cluster_url, clock=clock, timeout=LONG)
             with refused("store_unreachable"):
-                await late.status(one)
+                await status_in(late, one)
             own.start()
             with refused("store_cluster_down"):
-                await late.status(one)
+                await status_in(late, one)
             own.wait_for_slots()
-            assert await late.status(LATER) is LIVE
-            assert await store.status(one) is UNKNOWN
+            assert await status_in(late, LATER) is LIVE
+            assert await status_in(store, one) is UNKNOWN
             await late.close()
 
 
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
-    calls = (store.status(session(str(n), issued_at=START + 1)) for n in range(20))
+    calls = (status_in(store, session(str(n), issued_at=START + 1)) for n in range(20))
     assert set(await asyncio.gather(*calls)) == {LIVE}
     await store.close()
 
@@ -325,7 +325,7 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
         status = None
         while status is None:
             with suppress(StoreUnavailable):  # it may be too early
-                status = await store.status(session())
+                status = await status_in(store, session())
         assert status is ENDED
 
 
@@ -384,13 +384,13 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
     for _ in range(before):
         await store.open()
     with frozen(place.server):
-        task = asyncio.ensure_future(store.status(session()))
+        task = asyncio.ensure_future(status_in(store, session()))
         await asyncio.sleep(0)
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(task, LONG)
     with refused("store_closed"):
-        await store.status(session())
+        await status_in(store, session())
 
 
 async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place: Place) -> None:
@@ -404,7 +404,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
         for change in (revoke(store, two), store.add(shelf(), "key", 1), store.write(shelf(), "key", b"22")):
             with pytest.raises(StoreFull):
                 await change
-        assert await store.statuses([one, two]) == [ENDED, LIVE]
+        assert await statuses_in(store, [one, two]) == [ENDED, LIVE]
         assert await store.read(shelf(), "key") == b"1"
         await store.write(shelf(), "key", None)
         place.server.command("CONFIG", "SET", "maxmemory", "0")
@@ -418,15 +418,15 @@ async def test_a_replica_is_not_believed(server: Server) -> None:
             other.command("REPLICAOF", HOST, server.port)
             copy = RedisStore(other.url, clock=Clock(), timeout=LONG)
             with refused("store_readonly"):
-                await copy.status(session())
+                await status_in(copy, session())
             await copy.close()
             other.command("REPLICAOF", "NO", "ONE")
             server.command("REPLICAOF", HOST, other.port)
-            for call in (revoke(store, session()), store.status(session())):
+            for call in (revoke(store, session()), status_in(store, session())):
                 with refused("store_readonly"):
                     await call
             server.command("REPLICAOF", "NO", "ONE")
-            await store.status(session())
+            await status_in(store, session())
 
 
 def offset(server: Server) -> int:
@@ -449,7 +449,7 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
             await until(lambda: offset(second) >= offset(first))
             await until(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
             await until(lambda: b"role:slave" in first.command("INFO", "replication"))
-            assert await store.statuses([one, two]) == [ENDED, LIVE]
+            assert await statuses_in(store, [one, two]) == [ENDED, LIVE]
             assert await revoke(store, two)
 
 
@@ -459,7 +459,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place)
         await store.register(Record.of(session()))
         for total in (1, 2):
             place.server.command("SCRIPT", "FLUSH")
-            assert await store.touch(session(), idle_timeout=600) is LIVE
+            assert await touch_in(store, session(), idle_timeout=600) is LIVE
             place.server.command("SCRIPT", "FLUSH")
             assert await store.add(shelf(), "key", 1) == total
 

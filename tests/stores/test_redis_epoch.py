@@ -22,7 +22,7 @@ from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_epoch import ServerInfo
 from mcp_sessions.stores._timeout import TimeoutStore
-from mcp_sessions.testing._contract import revoke, session
+from mcp_sessions.testing._contract import revoke, session, status_in, statuses_in, touch_in
 
 LIVE, ENDED, UNKNOWN = SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.UNKNOWN
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
@@ -80,11 +80,11 @@ async def test_a_clock_that_steps_back_takes_the_epoch_nowhere(clock: Clock) -> 
     clock.now += 50
     with serving(**KEEPS) as server:
         async with opened(server, clock) as store:
-            assert await store.status(old) is UNKNOWN
+            assert await status_in(store, old) is UNKNOWN
             clock.now -= 100
             server.command("FLUSHALL")
-            assert await store.status(old) is UNKNOWN
-            assert await store.status(await begun(store, "new", clock)) is LIVE
+            assert await status_in(store, old) is UNKNOWN
+            assert await status_in(store, await begun(store, "new", clock)) is LIVE
 
 
 async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(
@@ -102,8 +102,8 @@ async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(
         server.kill9()
         server.start()
         async with opened(server, clock, durability="ignore") as late:
-            assert await late.status(one) is UNKNOWN
-            assert await late.status(await begun(late, "two", clock)) is LIVE
+            assert await status_in(late, one) is UNKNOWN
+            assert await status_in(late, await begun(late, "two", clock)) is LIVE
     assert warnings(caplog) == [LOSS]
 
 
@@ -138,14 +138,14 @@ async def test_what_is_believed_after_a_kill_is_what_two_runs_kept_in_a_file(
                 server.kill9()
             server.start(appendonly=after)
             clock.now += 10
-            assert await store.statuses([ended, live]) == ([ENDED, LIVE] if keeps else [UNKNOWN, UNKNOWN])
-            assert await store.touch(live, idle_timeout=3600) is (LIVE if keeps else UNKNOWN)
+            assert await statuses_in(store, [ended, live]) == ([ENDED, LIVE] if keeps else [UNKNOWN, UNKNOWN])
+            assert await touch_in(store, live, idle_timeout=3600) is (LIVE if keeps else UNKNOWN)
             assert (await store.get(live.ref) is not None) is keeps
             listed = await store.list_sessions(subject="sub", audience=AUDIENCE, limit=1000)
             assert [record.ref for record in listed] == [live.ref] * keeps
-            assert await store.status(await begun(store, "new", clock)) is LIVE
+            assert await status_in(store, await begun(store, "new", clock)) is LIVE
         async with opened(server, clock, durability="ignore") as later:
-            assert await later.statuses([ended, live]) == ([ENDED, LIVE] if keeps else [UNKNOWN, UNKNOWN])
+            assert await statuses_in(later, [ended, live]) == ([ENDED, LIVE] if keeps else [UNKNOWN, UNKNOWN])
     assert warnings(caplog) == [LOSS] * (not keeps)
 
 
@@ -162,13 +162,13 @@ async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(clock: Cloc
             reasons = set()
             while not starting.done():
                 try:
-                    await store.status(one)
+                    await status_in(store, one)
                 except StoreUnavailable as error:
                     reasons.add(error.reason)
                 await asyncio.sleep(0.02)
             await starting
             assert "store_loading" in reasons
-            assert await store.statuses([one, two]) == [ENDED, LIVE]
+            assert await statuses_in(store, [one, two]) == [ENDED, LIVE]
 
 
 # --- what is logged ------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ async def test_a_redis_that_may_forget_is_named_at_start(
     """With the remedy, once for each worker; or it is refused, or ignored."""
     with serving(**options) as server:
         async with opened(server, clock, durability="ignore") as careless:
-            await careless.status(claims("one", clock))
+            await status_in(careless, claims("one", clock))
         assert not caplog.records
         async with opened(server, clock) as store:
-            await store.status(claims("one", clock))
+            await status_in(store, claims("one", clock))
         assert warnings(caplog) == problems
         strict = RedisStore(server.url, clock=clock, timeout=10, durability="refuse")
         for problem in problems:
@@ -206,7 +206,7 @@ async def test_a_redis_that_may_forget_is_named_at_start(
                 await strict.open()
             assert problem in str(caught.value)
             with pytest.raises(StoreUnavailable):
-                await TimeoutStore(strict, seconds=10).status(claims("one", clock))
+                await status_in(TimeoutStore(strict, seconds=10), claims("one", clock))
         await strict.close()
 
 
@@ -222,7 +222,7 @@ async def test_a_server_that_may_not_be_asked_is_a_risk(
                 await store.open()
             own.command("ACL", "SETUSER", "app", "+info")
         own.command("CLIENT", "KILL", "USER", "app")
-        assert await store.status(await begun(store, "one", clock)) is LIVE
+        assert await status_in(store, await begun(store, "one", clock)) is LIVE
         await store.close()
     found = warnings(caplog)
     assert len(found) == (durability == "warn")
@@ -238,10 +238,10 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock) -> 
             server.start(appendonly="no")
             for _ in range(2):
                 with pytest.raises(ConfigurationError, match="set 'appendonly yes'"):
-                    await store.status(one)
+                    await status_in(store, one)
             server.kill9()
             server.start(appendonly="yes")
-            assert await store.status(one) is LIVE
+            assert await status_in(store, one) is LIVE
 
 
 def test_a_server_that_leaves_something_out_is_one_that_may_not_be_asked() -> None:

@@ -28,7 +28,18 @@ from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._sqlite import SQLiteStore
-from mcp_sessions.testing._contract import LATER, START, Clock, at_once, namespace, revoke, session
+from mcp_sessions.testing._contract import (
+    LATER,
+    START,
+    Clock,
+    at_once,
+    namespace,
+    revoke,
+    session,
+    status_in,
+    statuses_in,
+    touch_in,
+)
 
 PATIENCE = 120  # seconds until a test fails that would wait for ever
 
@@ -91,7 +102,7 @@ async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, oth
     with pytest.raises(StoreUnavailable) as caught:
         await revoke(store, session())
     assert caught.value.reason == "store_locked"
-    assert await store.status(session()) is SessionStatus.LIVE
+    assert await status_in(store, session()) is SessionStatus.LIVE
     await store.open()  # of one that is open, as for each new session, nothing is asked
     other.execute("ROLLBACK")
     assert await revoke(store, session()) is True
@@ -106,11 +117,11 @@ async def test_reads_do_not_wait_for_a_change_that_waits(store: SQLiteStore, oth
         for n in range(10):
             group.start_soon(revoke, store, session(f"s{n}"))
         for _ in range(10):
-            await store.status(session())
+            await status_in(store, session())
         group.cancel_scope.cancel()
     other.execute("ROLLBACK")
     assert await revoke(store, session("next")) is True
-    ended = await store.statuses([session(f"s{n}") for n in range(10)])
+    ended = await statuses_in(store, [session(f"s{n}") for n in range(10)])
     assert ended.count(SessionStatus.LIVE) >= 9  # the one that had begun may be done
 
 
@@ -126,11 +137,11 @@ async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
 
     async def end() -> None:
         for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
-            await store.status(a)
+            await status_in(store, a)
         other.execute("UPDATE sessions SET reason = 'deleted' WHERE ref = ?", (a.ref,))
         other.execute("COMMIT")
 
-    assert (await at_once([partial(store.touch, a, idle_timeout=None), end]))[0] is SessionStatus.ENDED
+    assert (await at_once([partial(touch_in, store, a, idle_timeout=None), end]))[0] is SessionStatus.ENDED
 
 
 async def test_a_store_can_be_closed_at_any_time(store: SQLiteStore) -> None:
@@ -142,7 +153,7 @@ async def test_a_store_can_be_closed_at_any_time(store: SQLiteStore) -> None:
         await store.close()
     assert store._thread is not thread
     await at_once([store.close] * 3)
-    assert await store.status(session()) is SessionStatus.LIVE
+    assert await status_in(store, session()) is SessionStatus.LIVE
 
 
 # --- forgetting ----------------------------------------------------------------------------------
@@ -167,7 +178,7 @@ async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore
     """A table that lost a row is not a leave to let every session in."""
     await store.open()
     other.execute("DELETE FROM store")
-    assert await store.status(session(issued_at=START + 9)) is SessionStatus.UNKNOWN
+    assert await status_in(store, session(issued_at=START + 9)) is SessionStatus.UNKNOWN
 
 
 # --- threads -------------------------------------------------------------------------------------
@@ -278,7 +289,7 @@ async def test_what_a_fork_inherits_is_not_touched(
     sqlite._after_fork(is_child=True)
     inherited = [one for one in connections if one is not None]
     assert len(inherited) == 2
-    assert await store.status(session()) is SessionStatus.ENDED
+    assert await status_in(store, session()) is SessionStatus.ENDED
     assert await revoke(store, session()) is False
     assert store._thread is not before
     before.shutdown()

@@ -18,10 +18,21 @@ from reasons import refused
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _timeout, make
-from mcp_sessions.stores._base import METHODS, Record, SessionStatus, Store, StoreScope, StoreUsage
+from mcp_sessions.stores._base import METHODS, Found, Record, SessionStatus, Store, StoreScope, StoreUsage
 from mcp_sessions.stores._timeout import _STEPS as STEPS
 from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
-from mcp_sessions.testing._contract import LATER, START, Clock, claim, namespace, register, revoke, session
+from mcp_sessions.testing._contract import (
+    LATER,
+    START,
+    Clock,
+    claim,
+    namespace,
+    register,
+    revoke,
+    session,
+    status_in,
+    statuses_in,
+)
 
 LIVE, ENDED = SessionStatus.LIVE, SessionStatus.ENDED
 CLAIMS = session()
@@ -33,12 +44,10 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {
     "open": ((), {}, 20),
     "close": ((), {}, 20),
     "register_at_epoch": ((CLAIMS,), {}, 3),
-    "status": ((CLAIMS,), {}, 1),
-    "statuses": (([CLAIMS],), {}, 1),
+    "look_up": ((CLAIMS, CLAIMS), {"state": True}, 1),
     "revoke": ((RECORD,), {"reason": "ended", "lease": 2}, 3),
     "revoke_before": ((1,), {"audience": AUDIENCE, "subject": "s", "expires_at": 2}, 20),
     "register": ((RECORD,), {"max_sessions": 1}, 3),
-    "touch": ((CLAIMS,), {"idle_timeout": 1}, 1),
     "list_sessions": ((), {"audience": AUDIENCE, "subject": "s", "after": (1, "r"), "limit": 2}, 3),
     "count": ((), {"audience": AUDIENCE}, 20),
     "get": (("r",), {}, 20),
@@ -102,7 +111,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_no_part_of_the_contract_is_forgotten() -> None:
     contract = {name for name in dir(Store) if not name.startswith("_")}
-    assert {name for name in dir(TimeoutStore) if not name.startswith("_")} == contract
+    assert {name for name in dir(TimeoutStore) if not name.startswith("_")} == {*contract, "look_up_recent"}
     assert {*CALLS, "scope"} == {*METHODS, "scope"} == contract
 
 
@@ -131,7 +140,7 @@ async def test_only_the_first_opening_may_take_its_time(counted: list[float]) ->
 async def test_a_call_that_takes_too_long_has_an_unknown_outcome() -> None:
     """The session is neither found nor not found."""
     with refused("store_timeout"):
-        await within(anyio.sleep_forever, 0, 0).status(CLAIMS)
+        await status_in(within(anyio.sleep_forever, 0, 0), CLAIMS)
 
 
 async def test_who_cancels_from_outside_is_not_told_of_a_time_out() -> None:
@@ -170,7 +179,7 @@ async def test_a_foreign_error_is_named_and_its_text_kept_back(
     """Drivers quote addresses, and addresses hold passwords: one line with the kind of error, and no more."""
     store = raising(error)
     with caplog.at_level(logging.DEBUG, "mcp_sessions"), pytest.raises(StoreUnavailable) as caught:
-        await store.status(CLAIMS)
+        await status_in(store, CLAIMS)
     assert (caught.value.reason, caught.value.__suppress_context__) == (reason, True)
     assert caplog.messages == [f"session store unavailable ({reason}): Scripted: {cause}"]
     assert caplog.records[0].exc_info is None
@@ -250,8 +259,16 @@ def workers(clock: Clock) -> tuple[Store, Store]:
     return TimeoutStore(shared, seconds=60), TimeoutStore(shared, seconds=60)
 
 
-Use = Callable[[Store], Any]
-USES: list[Use] = [lambda store: store.status(CLAIMS), lambda store: store.touch(CLAIMS, idle_timeout=60)]
+Use = Callable[[Any], Any]
+
+
+async def recent(store: Any, claims: Claims, **options: Any) -> SessionStatus:
+    """Return the status of a session for a request that brings the state itself."""
+    (found,) = await store.look_up_recent(claims, **options)
+    return cast("Found", found).status
+
+
+USES: list[Use] = [partial(recent, claims=CLAIMS), partial(recent, claims=CLAIMS, touch=True, idle_timeout=60)]
 ENDS: list[Use] = [
     partial(revoke, claims=CLAIMS),
     lambda store: store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER),
@@ -269,7 +286,7 @@ async def test_an_end_elsewhere_is_seen_when_the_status_is_old(
     assert [await use(own), await use(other)] == [LIVE, LIVE]
     await end(other)
     assert [await use(own), await use(other)] == [LIVE, ENDED]
-    assert await own.statuses([CLAIMS]) == [ENDED]
+    assert await statuses_in(own, [CLAIMS]) == [ENDED]
     steady.now += FRESHNESS
     assert await use(own) is ENDED
 
@@ -278,13 +295,13 @@ async def test_an_answer_from_before_an_own_end_is_not_kept() -> None:
     """The question was under way when the session was ended."""
 
     class Slow(Fresh):
-        async def status(self, claims: Claims) -> SessionStatus:
-            answer = await super().status(claims)
-            await revoke(own, claims)
+        async def look_up(self, *claims: Claims, **options: Any) -> list[Found]:
+            answer = await super().look_up(*claims, **options)
+            await revoke(own, claims[0])
             return answer
 
     own = TimeoutStore(Slow(clock=Clock()), seconds=60)
-    assert [await own.status(CLAIMS) for _ in range(2)] == [LIVE, ENDED]
+    assert [await recent(own, CLAIMS) for _ in range(2)] == [LIVE, ENDED]
 
 
 async def test_a_use_that_was_not_noted_ends_no_session_sooner(
@@ -295,7 +312,7 @@ async def test_a_use_that_was_not_noted_ends_no_session_sooner(
     await register(own, CLAIMS)
     for seconds in (0, FRESHNESS - 0.1):  # the second is not noted
         clock.now = START + seconds
-        assert await own.touch(CLAIMS, idle_timeout=60) is LIVE
+        assert await recent(own, CLAIMS, touch=True, idle_timeout=60) is LIVE
     for seconds, ended in ((62.9, []), (63.0, ["idle"])):
         clock.now = START + seconds
         assert [one.reason for one in await claim(other, idle_timeout=60)] == ended
@@ -306,10 +323,10 @@ async def test_what_is_remembered_is_bounded(workers: tuple[Store, Store], monke
     monkeypatch.setattr(_timeout, "_MAX_RECENT", 2)
     own, other = workers
     names = [session(name) for name in "abc"]
-    assert [await own.status(one) for one in names] == [LIVE] * 3
+    assert [await recent(own, one) for one in names] == [LIVE] * 3
     for one in names:
         await revoke(other, one)
-    assert [await own.status(one) for one in names] == [ENDED, ENDED, LIVE]
+    assert [await recent(own, one) for one in names] == [ENDED, ENDED, LIVE]
 
 
 async def test_a_session_that_ended_elsewhere_cannot_be_forked(workers: tuple[Store, Store], clock: Clock) -> None:

@@ -33,6 +33,7 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Record, SessionStatus, Store
+from mcp_sessions.testing._contract import statuses_in
 
 TASKS: Final = 4  # of a worker
 DAY: Final = 24 * 3600  # seconds
@@ -166,7 +167,7 @@ class Trial:
         """See that a fresh worker finds every acknowledged change, and nothing that nobody began."""
         async with opened(self.url) as store:
             began, deleted = self.said["deleting"], {*self.said["deleted"]}
-            statuses = await store.statuses([session(name, self.issued_at) for name in (*began, "untouched")])
+            statuses = await statuses_in(store, [session(name, self.issued_at) for name in (*began, "untouched")])
             number = await data(store, self.issued_at).get("n", 0)
         ended = {name for name, status in zip(began, statuses, strict=False) if status is SessionStatus.ENDED}
         added = [int(text) for text in self.said["added"]]

@@ -15,6 +15,7 @@ from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Record, SessionStatus
+from mcp_sessions.testing._contract import statuses_in
 
 
 def test_nothing_that_was_acknowledged_is_lost() -> None:
@@ -52,7 +53,7 @@ async def keep_through(url: str, fault: Callable[[], object]) -> None:
         await anyio.to_thread.run_sync(fault)
         tasks.cancel_scope.cancel()
     await delete(len(deleted) + 20)
-    statuses = await store.statuses([*deleted, crash.session("untouched", issued_at)])
+    statuses = await statuses_in(store, [*deleted, crash.session("untouched", issued_at)])
     assert statuses == [*[SessionStatus.ENDED] * len(deleted), SessionStatus.LIVE]
     await store.close()
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from .._server.context import Request
 from .._server.minting import mint_for
 from .._server.response import Change
 from .._server.runtime import Runtime
-from .._server.sessions import checked_status, load_stored, make_session
+from .._server.sessions import load_stored, look_up, make_session
 from .._session.claims import PRINCIPAL, Claims, RedactedRepr, ref_of
 from .._session.data import Namespace
 from .._session.session import Session
@@ -40,6 +40,14 @@ _CLIENT: Final = NoCredential(
     "it is authenticated as an OAuth client and not as a user", "see the warning about it in the server's log"
 )
 _log: Final = logging.getLogger("mcp_sessions")
+
+
+class _Known(NamedTuple):
+    """A live session."""
+
+    claims: Claims
+    state: bytes | None  # as it is stored
+    fault: str | None = None  # why the store did not answer
 
 
 class _Current(RedactedRepr, msgspec.Struct, frozen=True):
@@ -88,12 +96,12 @@ class PerUser(Dialect):
         now = runtime.clock()
         ring = runtime.ring(now)
         try:
-            claims = await self._find_or_create(request, sorted(ring.subjects(principal)), fail_open=fail_open)
-            if claims is None:
+            known = await self._find_or_create(request, sorted(ring.subjects(principal)), fail_open=fail_open)
+            if known is None:
                 return None
-            ends_at = min(claims.expires_at, int(now + self._idle))
-            session = make_session(runtime, claims, principal, ring, now=now, ends_at=ends_at)
-            await load_stored(runtime, session, fail_open=fail_open)
+            ends_at = min(known.claims.expires_at, int(now + self._idle))
+            session = make_session(runtime, known.claims, principal, ring, now=now, ends_at=ends_at)
+            load_stored(runtime, session, known.state, known.fault)
         except StoreUnavailable as error:
             if not fail_open:
                 raise
@@ -105,54 +113,62 @@ class PerUser(Dialect):
         """Store the session's state."""
         return () if session is None else (SaveState(session=session),)
 
-    async def _find_or_create(self, request: Request, subjects: Sequence[str], *, fail_open: bool) -> Claims | None:
+    async def _find_or_create(self, request: Request, subjects: Sequence[str], *, fail_open: bool) -> _Known | None:
         runtime = request.runtime
-        claims = await self._find(runtime, subjects, fail_open=fail_open)
-        if claims is not None:
-            return claims
+        known = await self._find(runtime, subjects, fail_open=fail_open)
+        if known is not None:
+            return known
         async with runtime.principals.beginning(subjects[0]):
             # Another request may have created one meanwhile.
-            claims = await self._find(runtime, subjects, fail_open=fail_open)
-            if claims is not None or not await admits(request):
-                return claims
+            known = await self._find(runtime, subjects, fail_open=fail_open)
+            if known is not None or not await admits(request):
+                return known
             try:
-                return (await mint_for(request, self, PRINCIPAL, publish=partial(self._publish, runtime)))._claims
+                made = await mint_for(request, self, PRINCIPAL, publish=partial(self._publish, runtime))
             except StoreUnavailable:
-                if (claims := await self._find(runtime, subjects, fail_open=fail_open)) is None:
+                if (known := await self._find(runtime, subjects, fail_open=fail_open)) is None:
                     raise
-                return claims
+                return known
+            return _Known(made._claims, made._state._stored)
 
-    async def _find(self, runtime: Runtime, subjects: Sequence[str], *, fail_open: bool) -> Claims | None:
+    async def _find(self, runtime: Runtime, subjects: Sequence[str], *, fail_open: bool) -> _Known | None:
         """Return the live session of a principal, whose name differs by the key that hashed it, or None."""
         for subject in subjects:
             remembered = runtime.principals.get(subject)
-            if remembered is not None and await self._touch_if_live(runtime, subject, remembered, fail_open=fail_open):
-                return _decode(remembered).claims
-            stored = await runtime.store.read(_namespace_of(runtime, subject), _KEY)
-            if stored not in {None, remembered} and await self._touch_if_live(
-                runtime, subject, stored, fail_open=fail_open
-            ):
-                return _decode(stored).claims
+            known = await self._touch_if_live(runtime, subject, remembered, fail_open=fail_open)
+            if known is None:
+                stored = await runtime.store.read(_namespace_of(runtime, subject), _KEY)
+                if stored != remembered:
+                    known = await self._touch_if_live(runtime, subject, stored, fail_open=fail_open)
+            if known is not None:
+                return known
         return None
 
-    async def _touch_if_live(self, runtime: Runtime, subject: str, kept: bytes, *, fail_open: bool) -> bool:
-        """Return True if the stored session is live, and record its use."""
+    async def _touch_if_live(
+        self, runtime: Runtime, subject: str, kept: bytes | None, *, fail_open: bool
+    ) -> _Known | None:
+        """Return the session that is remembered or stored if it is live, and record its use."""
+        if kept is None:
+            return None
         current, now = _decode(kept), runtime.clock()
         claims, idle = current.claims, self._idle_here(runtime)
         is_ours = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(current.seen_at, idle))
-        if not is_ours or await checked_status(claims, runtime, fail_open=fail_open) is not LIVE:
+        found, fault = None, None
+        if is_ours:
+            found, fault = await look_up(runtime, claims, state=True, fail_open=fail_open)
+        if found is None or found.status is not LIVE:
             runtime.principals.put(subject, None)
-            return False
+            return None
         if idle is not None and is_touch_due(current.seen_at, now, idle):
             with suppress(StoreUnavailable):  # it is noted next time
                 touched = _encode(_Current(claims, now))
                 place = _namespace_of(runtime, subject, claims.expires_at)
                 if not await runtime.store.compare_and_swap(place, _KEY, kept, touched):
                     runtime.principals.put(subject, None)
-                    return False  # another worker was faster, so this is not what the store has
+                    return None  # another worker was faster, so this is not what the store has
                 kept = touched
         runtime.principals.put(subject, kept)
-        return True
+        return _Known(claims, found.state, fault)
 
     async def _publish(self, runtime: Runtime, new: Session) -> None:
         """Put a new session in the place of one that has ended, if there was any."""

@@ -164,7 +164,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if not runtime.clock() < claims.expires_at:
             return SessionExpired(ref=claims.ref)
         try:
-            statuses = await runtime.store.statuses(call.all_claims)
+            answers = await runtime.store.look_up(*call.all_claims)
         except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
             if is_answered:
                 text = "answer of %s in session %s delivered, though the session may have ended during the call: store "
@@ -172,8 +172,8 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
                 reason = error.reason if isinstance(error, StoreUnavailable) else type(error).__name__
                 _log.warning(text, ascii(call.label), claims.ref, reason, extra=log_extra(claims.ref))
             return None
-        ended = (pair for pair in zip(statuses, call.all_claims, strict=True) if pair[0] is not LIVE)
-        return next((refusal_for_status(status, one) for status, one in ended), None)
+        pairs = zip(answers, call.all_claims, strict=True)
+        return next((refusal_for_status(found.status, one) for found, one in pairs if found.status is not LIVE), None)
 
     async def _send_end(self) -> None:
         """Send the error for which it ends, or only the end if its client expects nothing more."""

@@ -34,7 +34,7 @@ from .._session.functions import finish
 from .._session.session import Session
 from .._session.state import State
 from .._tokens import seal
-from ..stores._base import LIVE, Record
+from ..stores._base import LIVE, STATE_KEY, Record
 from ..telemetry._core import hook
 from .context import Request, params_of
 from .lifecycle import LEASE, SUPERSEDED
@@ -42,7 +42,6 @@ from .logs import log_extra, warn_once, warns_of_client
 from .resumption import refusal_for_status
 from .runtime import Runtime
 from .sessions import (
-    STATE_KEY,
     check_capabilities,
     end_of,
     make_session,
@@ -195,9 +194,9 @@ async def fork(request: Request, traits: Traits, parent: Session) -> Session:
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=origin.ref) from None
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
-        (status,) = await runtime.store.statuses((origin,))  # which no store answers from its memory
-        if status is not LIVE:
-            raise refusal_for_status(status, origin)
+        (found,) = await runtime.store.look_up(origin)  # the store itself: no answer from a moment ago
+        if found.status is not LIVE:
+            raise refusal_for_status(found.status, origin)
         await _run_on_create(runtime, session, params, request.scope)
     if request.telemetry is not None:
         request.telemetry.name_session(session.ref)

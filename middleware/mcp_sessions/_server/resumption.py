@@ -140,19 +140,19 @@ class Streams:
         for first in range(0, len(live), BATCH):
             asked = live[first : first + BATCH]
             try:
-                statuses = await self._store.statuses(asked)
+                answers = await self._store.look_up(*asked)
             except StoreUnavailable:  # without an answer they go on
                 continue
             except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
                 _log.error("calls under way not checked, the store raised %s: they go on", type(error).__name__)
                 continue
-            for claim, status in zip(asked, statuses, strict=True):
-                if status is not LIVE:
-                    self._terminate(claim.ref, refusal_for_status(status, claim))
+            for claim, found in zip(asked, answers, strict=True):
+                if found.status is not LIVE:
+                    self._terminate(claim.ref, refusal_for_status(found.status, claim))
 
 
 def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound:
-    if status is SessionStatus.UNKNOWN:
+    if status in {SessionStatus.UNKNOWN, SessionStatus.UNRECORDED}:
         return SessionNotFound("store_lost", ref=claims.ref)
     return SessionExpired(ref=claims.ref) if status is SessionStatus.IDLE else SessionEnded(ref=claims.ref)
 

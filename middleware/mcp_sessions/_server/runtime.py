@@ -10,7 +10,7 @@ import hashlib
 import os
 import secrets
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -25,8 +25,9 @@ from .._tokens import seal
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
-from ..stores._base import ANONYMOUS, SessionStatus, StoreScope
+from ..stores._base import ANONYMOUS, Found, StoreScope
 from ..stores._threads import Loop, running_loop, wait_from_thread
+from ..stores._timeout import TimeoutStore
 from ..telemetry._core import is_traced
 from . import routing
 from .background import LiveSessionCounter
@@ -123,6 +124,7 @@ class Runtime:
         """Make the store, and what ends and counts the sessions in it."""
         store = stores.make(options["store"], clock=self.clock, timeout=as_seconds(options["limits"].store_timeout))
         self.store = store
+        self._question = "look_up_recent" if isinstance(store, TimeoutStore) else "look_up"
         memory = store if isinstance(options["store"], str) else options["store"]
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None
@@ -147,13 +149,13 @@ class Runtime:
 
             self.background_services.append(Inspected(options, self.telemetry.feed, self.terminator))
 
-    async def status(self, claims: Claims, *, is_offered: bool = False) -> SessionStatus:
-        """Ask the store how a session stands; if sessions are recorded, note that it is used."""
-        if self.tracked:
-            status = await self.store.touch(claims, idle_timeout=self.idle_timeout)
-            if not is_offered or status is not SessionStatus.UNKNOWN:
-                return status
-        return await self.store.status(claims)  # an offered one is recorded at its first use
+    async def look_up(self, claims: Claims, *, state: bool = False) -> Found:
+        """Ask the store about the session of a request; if sessions are recorded, note that it is used."""
+        ask = getattr(self.store, self._question)
+        (found,) = cast(
+            "list[Found]", await ask(claims, state=state, touch=self.tracked, idle_timeout=self.idle_timeout)
+        )
+        return found
 
     def kind_of(self, token: str) -> Kind | None:
         """Return what a token may be used as, or None if it is not authentic."""

@@ -1,7 +1,7 @@
 """Sessions between a request and the store: opened, read and written back. `minting` creates new ones.
 
 A session of the draft comes from its token and the state that its client carries; the store is asked for its status
-alone. For header and cookie sessions, whose clients carry none, the store holds the state, too.
+alone. For header and cookie sessions, whose clients carry none, the store holds the state, too. Each is one question.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .._session.session import Session
 from .._session.state import State
 from .._tokens import seal
 from .._tokens.keys import KeyRing
-from ..stores._base import LIVE, SessionStatus
+from ..stores._base import LIVE, STATE_KEY, Found, SessionStatus
 from ..stores._threads import running_loop
 from .context import Request
 from .logs import log_extra, warn_once
@@ -38,8 +38,6 @@ from .resumption import refusal_for_status
 from .runtime import CAPABILITIES_KEY, Runtime
 
 RECHECK_AFTER: Final = 1.0  # seconds; for an answer later than this, the store is asked again
-# Where the store has the state of a session whose client carries none; `session.data` has no such name.
-STATE_KEY: Final = ""
 MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 BEGUN_ELSEWHERE: Final = (
     'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
@@ -80,8 +78,8 @@ async def open_session(
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), token, now=now, principal=principal, kind=kind)
     claims, carried, last_seen = verified.claims, None, int(verified.claims.issued_at)
-    status = await checked_status(claims, runtime, is_offered=is_offered, fail_open=fail_open)
-    if status is not LIVE:
+    (status, stored), fault = await look_up(runtime, claims, state=not carries_state, fail_open=fail_open)
+    if status is not LIVE and not (is_offered and status is SessionStatus.UNRECORDED):  # recorded at its first use
         raise refusal_for_status(status, claims)
     if state is not None:
         try:
@@ -99,7 +97,7 @@ async def open_session(
     session._token, session._key = token, verified.key
     session._carries_state, session._is_offered = carries_state, is_offered
     if not carries_state:
-        await load_stored(runtime, session, fail_open=fail_open)
+        load_stored(runtime, session, stored, fault)
     return session
 
 
@@ -125,23 +123,18 @@ def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
     return end if idle is None else min(last_seen + idle, end)
 
 
-async def checked_status(
-    claims: Claims, runtime: Runtime, *, is_offered: bool = False, fail_open: bool
-) -> SessionStatus:
-    """Return the status of a session, recording its use where sessions are tracked."""
+async def look_up(runtime: Runtime, claims: Claims, *, state: bool, fail_open: bool) -> tuple[Found, str | None]:
+    """Return what the store has of a session; with `fail_open` LIVE and why, if the store does not answer."""
     try:
-        return await runtime.status(claims, is_offered=is_offered)
+        return await runtime.look_up(claims, state=state), None
     except StoreUnavailable as error:
         if not fail_open:
             error.ref = claims.ref
             raise
-        _log.warning(
-            "session %s accepted without a revocation check: store unavailable (%s)",
-            claims.ref,
-            error.reason,
-            extra=log_extra(claims.ref),
-        )
-        return LIVE
+        without = "a revocation check and without its state" if state else "a revocation check"
+        text = "session %s accepted without %s: store unavailable (%s)"
+        _log.warning(text, claims.ref, without, error.reason, extra=log_extra(claims.ref))
+        return Found(LIVE), error.reason
 
 
 def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Claims | None:
@@ -160,23 +153,18 @@ def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Clai
 # --- what the store has of a session ---
 
 
-async def load_stored(runtime: Runtime, session: Session, *, fail_open: bool) -> None:
-    """Read the state of a session whose client carries none; with `fail_open` the request goes on without it."""
+def load_stored(runtime: Runtime, session: Session, stored: bytes | None, fault: str | None) -> None:
+    """Give a session whose client carries no state the stored one, or why the store did not answer.
+
+    Raises:
+        SessionNotFound: The state was stored in another process.
+    """
     claims = session._claims
     if claims.boot != runtime.boot():
         warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
         raise SessionNotFound("begun_in_another_process", ref=claims.ref)
-    try:
-        stored = await runtime.store.read(runtime.namespace_of(claims), STATE_KEY)
-    except StoreUnavailable as error:
-        if not fail_open:
-            error.ref = claims.ref
-            raise
-        session._state._fault = error.reason
-        text = "session %s continues without its state: store unavailable (%s)"
-        _log.warning(text, claims.ref, error.reason, extra=log_extra(claims.ref))
-    else:
-        set_stored(runtime, session, stored)
+    set_stored(runtime, session, stored)
+    session._state._fault = fault
 
 
 def set_stored(runtime: Runtime, session: Session, stored: bytes | None) -> None:

@@ -17,9 +17,11 @@ from .._session.data import Namespace
 from ._base import (
     FIRST,
     METHODS,
+    STATE_KEY,
     VALUE_COST,
     Ended,
     Facts,
+    Found,
     Position,
     Record,
     SessionStatus,
@@ -44,9 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST",
+    "STATE_KEY",
     "VALUE_COST",
     "Ended",
     "Facts",
+    "Found",
     "MemoryStore",
     "Namespace",
     "Position",

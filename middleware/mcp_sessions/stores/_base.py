@@ -11,7 +11,6 @@ import logging
 import math
 import re
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from .._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 
+STATE_KEY: Final = ""
+"""Where a store has the state of a session whose client carries none; `session.data` has no such name."""
 MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 logger: Final = logging.getLogger("mcp_sessions")
 
@@ -34,7 +35,8 @@ class SessionStatus(Enum):
     LIVE = "live"
     ENDED = "ended"  # revoked by its name, with all of its principal's, or with all before a moment
     IDLE = "idle"  # recorded, and not used for too long
-    UNKNOWN = "unknown"  # not recorded, or issued before the store lost data
+    UNRECORDED = "unrecorded"  # without a record, though sessions are recorded; otherwise live
+    UNKNOWN = "unknown"  # issued before the store lost data
 
 
 LIVE: Final = SessionStatus.LIVE  # bound once: each look-up of an enum's member costs a request more than the answer
@@ -97,6 +99,13 @@ class Ended:
     reason: str  # "expired", "idle", or what was given to `revoke`
 
 
+class Found(NamedTuple):
+    """What `Store.look_up` returns for a session."""
+
+    status: SessionStatus
+    state: bytes | None = None  # the value of `STATE_KEY` in its data, if that was asked for
+
+
 class Facts(NamedTuple):
     """What a store holds about a session."""
 
@@ -124,7 +133,7 @@ def status_with_idle(
     if status is not LIVE:
         return status
     if facts.seen_at is None:
-        return SessionStatus.UNKNOWN
+        return SessionStatus.UNRECORDED
     return LIVE if now < idle_at(facts.seen_at, idle_timeout) else SessionStatus.IDLE
 
 
@@ -153,19 +162,21 @@ class Store(DataStore, Protocol):
     async def close(self) -> None:
         """Release connections, threads and files. The store is not used again."""
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        """Return whether a verified session was ended: LIVE, ENDED or UNKNOWN."""
+    async def look_up(
+        self, *claims: Claims, state: bool = False, touch: bool = False, idle_timeout: int | None = None
+    ) -> list[Found]:
+        """Return the status of each session, and its state if asked for, in the order of the claims.
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        """Return the status of many sessions in one round trip, in their order."""
+        Every request in a session asks this question, so it should take one round trip, whatever is asked for. A
+        session has ENDED if it was revoked, or issued before a cut-off for its audience or any of `claims.owners`.
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        """Record a use of a session and return its status: UNKNOWN without a record, IDLE after `idle_timeout` seconds.
-
-        A cut-off for any of `claims.owners` has ended it.
-
-        The `seen_at` of a LIVE session becomes the present time. It may lag by up to `resolution(idle_timeout)`
-        seconds, by which the session then becomes idle later, never earlier.
+        Args:
+            claims: The verified sessions, at most a few hundred. Without any, the store only has to answer.
+            state: Whether to return the states, too: the value of `STATE_KEY` in the data of each session.
+            touch: Whether the sessions must have a record, and are used now. One without a record is UNRECORDED, and
+                one that was not used for `idle_timeout` seconds is IDLE. The `seen_at` of LIVE ones becomes the present
+                time. It may lag by `resolution(idle_timeout)` seconds, and they then become idle later, never earlier.
+            idle_timeout: Whole seconds, or None for no idle timeout.
         """
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
@@ -365,20 +376,6 @@ def log_full(usage: StoreUsage) -> None:
         "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
         *usage,
     )
-
-
-class MinuteLog:
-    """Lets each of several lines into the log once a minute."""
-
-    def __init__(self) -> None:
-        self._logged_at: dict[str, float] = {}
-
-    def is_due(self, line: str) -> bool:
-        now = time.monotonic()
-        if now < self._logged_at.get(line, -math.inf) + 60:
-            return False
-        self._logged_at[line] = now
-        return True
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from .._session.keywords import known_keywords
 from . import _base as base
 from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
 from ._clocks import MachineClock
+from ._minute_log import MinuteLog
+from ._stepwise import StepwiseLookUp
 
 _DROPPED: Final = 250  # expired entries that one call drops
 _RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
@@ -145,7 +147,7 @@ class _SessionData:
             del self.of_subjects[values.subject]
 
 
-class MemoryStore:
+class MemoryStore(StepwiseLookUp):
     """Sessions of one process, in memory. They are lost when the process ends, so its keys should not outlive it.
 
     If middlewares with different audiences share one, each audience has as much room as the arguments say.
@@ -188,7 +190,7 @@ class MemoryStore:
         self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
         self._data: defaultdict[str, _SessionData] = defaultdict(partial(_SessionData, max_data_bytes, self._full))
         self._recorded: Counter[tuple[str, bool]] = Counter()  # by audience, and by whether there is a principal
-        self._log = base.MinuteLog()
+        self._log = MinuteLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -203,9 +205,6 @@ class MemoryStore:
         entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, *claims.owners)
         seen_at = None if entry is None else entry.seen_at
         return Facts(self._has_ended(claims.ref, claims.audience), cutoff_time, 0, registered=False, seen_at=seen_at)
-
-    async def status(self, claims: Claims) -> SessionStatus:
-        return base.status_of(claims.issued_at, self._facts(claims))
 
     async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
         return [base.status_of(one.issued_at, self._facts(one)) for one in claims]

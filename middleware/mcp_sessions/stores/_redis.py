@@ -25,6 +25,7 @@ from ._base import FIRST, Durability, Ended, Facts, Forgotten, Position, Record,
 from ._redis_client import connect
 from ._redis_epoch import Epoch
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
+from ._stepwise import StepwiseLookUp
 from ._timeout import checked_freshness
 
 DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
@@ -38,7 +39,7 @@ _REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
 }
 
 
-class RedisStore:
+class RedisStore(StepwiseLookUp):
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
     With `noeviction` and an append-only file, acknowledged changes survive `kill -9`, and with `appendfsync always` a

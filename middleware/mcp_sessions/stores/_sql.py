@@ -21,6 +21,7 @@ from . import _base as base
 from . import _sql_text as sql
 from ._base import FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, marked
 from ._clocks import MachineClock, ServerClock
+from ._stepwise import StepwiseLookUp
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = list[tuple[Any, ...]]
@@ -48,7 +49,7 @@ class _Found(NamedTuple):
         base.check_principal(namespace, self.of_others + self.of_owner, cost - self.of_owner)
 
 
-class SQLStore(ABC):
+class SQLStore(StepwiseLookUp, ABC):
     """The methods of a store in SQL.
 
     Args:

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, TypeVar
 from .._errors import ConfigurationError, DataNotInteger, StoreFull, StoreUnavailable
 from .._files import SQLITE_ENDS, check_private, open_files, require_posix, was_exchanged
 from . import _sql_text as sql
-from ._base import MinuteLog, checked_add, logger
+from ._base import checked_add, logger
+from ._minute_log import MinuteLog
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
@@ -21,7 +20,8 @@ from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnav
 from .._session.claims import Claims
 from .._session.confidential import forget
 from .._session.data import Namespace
-from ._base import LIVE, Ended, MinuteLog, Record, SessionStatus, Store, StoreScope, StoreUsage, log_full, logger
+from ._base import LIVE, Ended, Found, Record, Store, StoreScope, StoreUsage, log_full, logger
+from ._minute_log import MinuteLog
 from ._threads import suppress_instrumentation
 
 P = ParamSpec("P")
@@ -69,27 +69,23 @@ class TimeoutStore:
     async def close(self) -> None:
         await self._within(self._background, self._store.close)
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        ask = partial(self._within, self._one, self._store.status, claims)
-        return await self._recent_or(
-            claims.ref, ask if claims.aliases is None else partial(self._status_of_all, claims)
-        )
+    async def look_up(self, *claims: Claims, **options: Any) -> list[Found]:
+        if "idle_timeout" in options:
+            options["idle_timeout"] = self._prolonged(options["idle_timeout"])
+        return await self._within(self._one, self._store.look_up, *claims, **options)
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        """Return the statuses of sessions; what was cut off by one of its owners' names has ended."""
-        if all(one.aliases is None for one in claims):
-            return await self._within(self._one, self._store.statuses, claims)
-        named = [of_owner for one in claims for of_owner in one.by_owner()]
-        found = iter(await self._within(self._one, self._store.statuses, named))
-        return [min([next(found) for _ in one.owners], key=_lives) for one in claims]
-
-    async def _status_of_all(self, claims: Claims) -> SessionStatus:
-        return (await self.statuses((claims,)))[0]
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        idle_timeout = self._prolonged(idle_timeout)
-        touch = partial(self._within, self._one, self._store.touch, claims, idle_timeout=idle_timeout)
-        return await self._recent_or(claims.ref, touch)
+    async def look_up_recent(self, claims: Claims, *, state: bool = False, **options: Any) -> list[Found]:
+        """Return what `look_up` does, or that the store has called the session LIVE a moment ago."""
+        asked_at, endings = time.monotonic(), self._endings
+        if not state and asked_at < self._live_until.get(claims.ref, -math.inf):
+            return [Found(LIVE)]
+        found = await self.look_up(claims, state=state, **options)
+        # What ended meanwhile may have been live when the store was asked.
+        if self._freshness and found[0].status is LIVE and endings == self._endings:
+            if len(self._live_until) >= _MAX_RECENT:
+                self._live_until.clear()
+            self._live_until[claims.ref] = asked_at + self._freshness
+        return found
 
     async def revoke(self, record: Record, **options: Any) -> bool:
         try:
@@ -144,19 +140,6 @@ class TimeoutStore:
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         await self._within(self._three, self._store.copy, namespace, target)
 
-    async def _recent_or(self, ref: str, ask: Callable[[], Awaitable[SessionStatus]]) -> SessionStatus:
-        """Return a session's status, from the store unless that has called it LIVE a moment ago."""
-        asked_at, endings = time.monotonic(), self._endings
-        if asked_at < self._live_until.get(ref, -math.inf):
-            return LIVE
-        status = await ask()
-        # What ended meanwhile may have been live when the store was asked.
-        if self._freshness and status is LIVE and endings == self._endings:
-            if len(self._live_until) >= _MAX_RECENT:
-                self._live_until.clear()
-            self._live_until[ref] = asked_at + self._freshness
-        return status
-
     def _prolonged(self, idle_timeout: int | None) -> int | None:
         """Add the seconds in which no use is noted: a session is idle later, never sooner."""
         return None if idle_timeout is None else idle_timeout + math.ceil(self._freshness)
@@ -209,10 +192,6 @@ class TimeoutStore:
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
-
-
-def _lives(status: SessionStatus) -> bool:
-    return status is not SessionStatus.ENDED
 
 
 def checked_freshness(value: object) -> float:

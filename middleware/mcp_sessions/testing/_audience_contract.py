@@ -12,8 +12,23 @@ import pytest
 from .._errors import PrincipalDataTooLarge, Refusal
 from .._session.claims import ALIAS, Claims
 from .._session.data import Namespace
-from ..stores._base import Record, SessionStatus, Store
-from ._contract import ALICE, LATER, START, Clock, Fixtures, claim, listed, refused, revoke, session
+from ..stores._base import Ended, Record, SessionStatus, Store
+from ._contract import (
+    ALICE,
+    HOUR,
+    LATER,
+    START,
+    Clock,
+    Fixtures,
+    claim,
+    listed,
+    refused,
+    register,
+    revoke,
+    session,
+    statuses_in,
+    touch_in,
+)
 
 AUDIENCES = ("ours", "theirs", "our s", "ours 1 x", "s")
 
@@ -79,7 +94,7 @@ class AudienceContract(Fixtures):
         for audience in AUDIENCES:
             await store.register(Record.of(of(audience, "a")))
         await store.revoke_before(START + 1, audience=AUDIENCES[0], subject=subject, expires_at=LATER)
-        statuses = await store.statuses([of(audience, "a") for audience in AUDIENCES])
+        statuses = await statuses_in(store, [of(audience, "a") for audience in AUDIENCES])
         assert statuses == [SessionStatus.ENDED, *[SessionStatus.LIVE] * (len(AUDIENCES) - 1)]
         for audience in AUDIENCES[1:]:
             assert await listed(store, audience=audience) == [Record.of(of(audience, "a"))]
@@ -96,10 +111,10 @@ class AudienceContract(Fixtures):
             one, other = (msgspec.structs.replace(made, issued_at=clock.now - 1) for made in (one, other))
             for made in (one, other):
                 await store.register(Record.of(made))
-                assert await store.touch(made, idle_timeout=900) is SessionStatus.LIVE
+                assert await touch_in(store, made, idle_timeout=900) is SessionStatus.LIVE
             await store.revoke_before(clock.now, audience=AUDIENCES[0], subject=name, expires_at=LATER)
-            assert await store.touch(one, idle_timeout=900) is SessionStatus.ENDED
-            assert await store.touch(other, idle_timeout=900) is SessionStatus.LIVE
+            assert await touch_in(store, one, idle_timeout=900) is SessionStatus.ENDED
+            assert await touch_in(store, other, idle_timeout=900) is SessionStatus.LIVE
 
     async def test_each_audience_lists_and_counts_its_own(self, store: Store, clock: Clock) -> None:
         """Also once they have ended: each is claimed for its own audience, and for no other."""
@@ -114,3 +129,14 @@ class AudienceContract(Fixtures):
         for audience, record in records.items():
             assert [ended.record for ended in await claim(store, audience=audience)] == [record]
             assert await claim(store, audience=audience) == []
+
+    async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
+        """Whether they were ended, expired or idle; one that has none is given none."""
+        ones = {name: msgspec.structs.replace(session(name), audience=name) for name in "ab"}
+        await register(store, *ones.values())
+        await revoke(store, ones["a"], lease=0)
+        assert [await listed(store, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
+        clock.now = LATER
+        for name, expected in zip("cba", (None, "expired", "deleted"), strict=True):
+            ended = [] if expected is None else [Ended(Record.of(ones[name]), expected)]
+            assert await claim(store, audience=name, idle_timeout=HOUR) == ended

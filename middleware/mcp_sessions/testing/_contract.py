@@ -17,7 +17,7 @@ import pytest
 from .._errors import DataGone, Refusal
 from .._session.claims import AUDIENCE, SESSION, Claims
 from .._session.data import Namespace
-from ..stores._base import Ended, Record, SessionStatus, Store, resolution
+from ..stores._base import Ended, Record, SessionStatus, Store
 
 START: Final = 1_800_000_000
 HOUR: Final = 3600
@@ -68,6 +68,23 @@ async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease
 async def claim(store: Store, **options: Any) -> list[Ended]:
     """Lease the sessions that ended."""
     return await store.claim_ended(**{"audience": AUDIENCE, "idle_timeout": None, "lease": 30, "limit": 100, **options})
+
+
+async def statuses_in(store: Store, claims: Sequence[Claims], **options: Any) -> list[SessionStatus]:
+    """Return the status of each session."""
+    return [found.status for found in await store.look_up(*claims, **options)]
+
+
+async def status_in(store: Store, claims: Claims) -> SessionStatus:
+    """Return the status of a session."""
+    (found,) = await statuses_in(store, [claims])
+    return found
+
+
+async def touch_in(store: Store, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
+    """Use a session, and return its status."""
+    (found,) = await statuses_in(store, [claims], touch=True, idle_timeout=idle_timeout)
+    return found
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
@@ -132,22 +149,22 @@ class RevocationContract(Fixtures):
         """
         asked, changed, unused = make_store(), make_store(), make_store()
         await asked.register_at_epoch(session())
-        assert await asked.status(session()) is SessionStatus.LIVE
+        assert await status_in(asked, session()) is SessionStatus.LIVE
         assert await revoke(changed, session()) is True
         for _ in range(2):
             await changed.open()
-            assert await changed.status(session()) is SessionStatus.ENDED
+            assert await status_in(changed, session()) is SessionStatus.ENDED
         for one in (asked, changed, unused):
             await one.close()
 
     async def test_a_revocation_is_seen_as_soon_as_it_returns(self, store: Store) -> None:
         """Nothing is stored for a live session. Many are asked about in one trip, in the order of the questions."""
         a, b = session("a"), session("b")
-        assert await store.statuses([a, b, a]) == [SessionStatus.LIVE] * 3
+        assert await statuses_in(store, [a, b, a]) == [SessionStatus.LIVE] * 3
         assert await revoke(store, b) is True
-        assert await store.statuses([a, b, a]) == [SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.LIVE]
-        assert [await store.status(one) for one in (a, b)] == [SessionStatus.LIVE, SessionStatus.ENDED]
-        assert await store.statuses([]) == []
+        assert await statuses_in(store, [a, b, a]) == [SessionStatus.LIVE, SessionStatus.ENDED, SessionStatus.LIVE]
+        assert [await status_in(store, one) for one in (a, b)] == [SessionStatus.LIVE, SessionStatus.ENDED]
+        assert await statuses_in(store, []) == []
 
     async def test_only_one_call_ends_a_session(self, store: Store) -> None:
         """One after another or in parallel, also of one that expires meanwhile; different ones lose nothing."""
@@ -156,7 +173,7 @@ class RevocationContract(Fixtures):
         assert await revoke(store, session("c", expires_at=START - 1)) is True
         many = [session("a"), session("b"), *(session(f"s{n}", expires_at=LATER + n) for n in range(50))]
         await at_once([partial(revoke, store, one) for one in many])
-        assert await store.statuses(many) == [SessionStatus.ENDED] * 52
+        assert await statuses_in(store, many) == [SessionStatus.ENDED] * 52
 
     async def test_what_ends_a_session_lasts_as_long_as_it_and_the_leeway(self, store: Store, clock: Clock) -> None:
         """What is forgotten too early is a deleted session that works again, for a clock that is behind, too.
@@ -170,7 +187,7 @@ class RevocationContract(Fixtures):
         for now in (*range(START, LATER, 60), LATER + self.leeway - 1):
             clock.now = now
             await revoke(store, session(f"short-{now}", expires_at=now + 1))
-            assert await store.statuses([a, old]) == [SessionStatus.ENDED] * 2
+            assert await statuses_in(store, [a, old]) == [SessionStatus.ENDED] * 2
 
     @pytest.mark.parametrize("subject", [ALICE, None])
     async def test_a_cut_off_ends_what_was_issued_before(self, store: Store, subject: str | None) -> None:
@@ -186,8 +203,8 @@ class RevocationContract(Fixtures):
             theirs = msgspec.structs.replace(theirs, audience="theirs")
             await register(store, before, theirs)
             ended = SessionStatus.ENDED if subject in {None, whose} else SessionStatus.LIVE
-            assert await store.statuses([before, then, theirs]) == [ended, SessionStatus.LIVE, SessionStatus.LIVE]
-            assert await store.status(before) is await store.touch(before, idle_timeout=None) is ended
+            assert await statuses_in(store, [before, then, theirs]) == [ended, SessionStatus.LIVE, SessionStatus.LIVE]
+            assert await status_in(store, before) is await touch_in(store, before, idle_timeout=None) is ended
             assert await store.get(before.ref) == (Record.of(before) if ended is SessionStatus.LIVE else None)
             assert await store.get(theirs.ref) == Record.of(theirs)
 
@@ -204,7 +221,7 @@ class RecordContract(Fixtures):
         await register(store, bare)
         assert await listed(store) == [await store.get(noted.ref)] == [noted]
         assert await store.get(bare.ref) == Record.of(bare)
-        assert await store.touch(bare, idle_timeout=None) is SessionStatus.LIVE
+        assert await touch_in(store, bare, idle_timeout=None) is SessionStatus.LIVE
         clock.now = LATER - 1
         assert await listed(store) == [noted]
         clock.now = LATER
@@ -259,7 +276,7 @@ class RecordContract(Fixtures):
         A session without a record is lost: it was not made there, or its end was long ago.
         """
         a, b = session("a"), session("b")
-        assert await store.touch(a, idle_timeout=None) is SessionStatus.UNKNOWN
+        assert await touch_in(store, a, idle_timeout=None) is SessionStatus.UNRECORDED
         await register(store, a)
         await store.register(replace(Record.of(a), subject=BOB))
         assert await store.get(a.ref) == Record.of(a)
@@ -267,40 +284,9 @@ class RecordContract(Fixtures):
             await revoke(store, one)
             await register(store, one)
         for _ in range(2):
-            assert [await store.touch(one, idle_timeout=None) for one in (a, b)] == [SessionStatus.ENDED] * 2
+            assert [await touch_in(store, one, idle_timeout=None) for one in (a, b)] == [SessionStatus.ENDED] * 2
             assert await listed(store) == []
             await store.purge(a.ref)
-
-    @pytest.mark.parametrize("idle_timeout", [1, 59, 60, 300, 1800])
-    async def test_a_session_is_idle_after_its_time_and_the_resolution(
-        self, store: Store, clock: Clock, idle_timeout: int
-    ) -> None:
-        """Each use counts, wherever it falls between two notes; being asked about or refused is not a use."""
-        await register(store, session())
-        for part in (0.99, 0.01, 0.5, 0.99):
-            clock.now += idle_timeout * part
-            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.LIVE
-        clock.now += idle_timeout * 0.5
-        assert await store.status(session()) is SessionStatus.LIVE
-        clock.now += idle_timeout * 0.5 + resolution(idle_timeout)
-        for _ in range(3):
-            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.IDLE
-
-    @pytest.mark.parametrize("idle_timeout", [None, 59, 300])
-    async def test_a_use_is_on_record_within_the_resolution(
-        self, store: Store, clock: Clock, idle_timeout: int | None
-    ) -> None:
-        """Not every use has to be written. Without an idle timeout a session lives until it expires."""
-        await register(store, session())
-        for step in (1, 7, 40, 13, 55):
-            clock.now += step
-            assert await store.touch(session(), idle_timeout=idle_timeout) is SessionStatus.LIVE
-            found = await store.get(session().ref)
-            assert found is not None
-            assert clock.now - resolution(idle_timeout) <= found.seen_at <= clock.now
-        clock.now = LATER - 1
-        assert await store.touch(session(), idle_timeout=None) is SessionStatus.LIVE
-        assert await claim(store, idle_timeout=None) == []
 
     async def test_an_idle_session_ends_when_it_is_claimed(self, store: Store, clock: Clock) -> None:
         """Nothing revives it, its data cannot be changed, and a later revocation was not what ended it."""
@@ -311,8 +297,8 @@ class RecordContract(Fixtures):
         assert await claim(store, idle_timeout=31) == []
         clock.now = START + 31
         assert await claim(store, idle_timeout=31) == [Ended(Record.of(a), "idle")]
-        assert [await store.touch(a, idle_timeout=timeout) for timeout in (31, None)] == [SessionStatus.ENDED] * 2
-        assert await store.status(a) is SessionStatus.ENDED
+        assert [await touch_in(store, a, idle_timeout=timeout) for timeout in (31, None)] == [SessionStatus.ENDED] * 2
+        assert await status_in(store, a) is SessionStatus.ENDED
         assert await revoke(store, a) is False
         assert await store.get(a.ref) is None
         await refused(DataGone, partial(store.write, namespace(a), "k", b"2"))
@@ -321,7 +307,7 @@ class RecordContract(Fixtures):
         """Also for sessions that were used, and looked at, under a longer one: the next sweep reports their end."""
         await register(store, *(names := [session(name) for name in "ab"]))
         clock.now = START + 100
-        assert await store.touch(names[1], idle_timeout=900) is SessionStatus.LIVE
+        assert await touch_in(store, names[1], idle_timeout=900) is SessionStatus.LIVE
         assert await claim(store, idle_timeout=900) == []
         clock.now = START + 105
         ended = await claim(store, idle_timeout=4)
@@ -347,7 +333,7 @@ class RecordContract(Fixtures):
             assert await claim(store, lease=30) == [Ended(Record.of(session()), "logout")]
         clock.now = LATER + HOUR
         await revoke(store, session("b", expires_at=LATER + DAY))
-        assert await store.touch(session(), idle_timeout=None) is SessionStatus.ENDED
+        assert await touch_in(store, session(), idle_timeout=None) is SessionStatus.ENDED
         assert await revoke(store, session()) is False
 
     async def test_without_a_lease_a_session_is_purged_at_once(self, store: Store) -> None:
@@ -360,7 +346,7 @@ class RecordContract(Fixtures):
         for one in (a, b):
             await store.write(namespace(one), "k", b"1")
             assert [await revoke(store, one, lease=None) for _ in range(2)] == [True, False]
-            assert await store.status(one) is await store.touch(one, idle_timeout=None) is SessionStatus.ENDED
+            assert await status_in(store, one) is await touch_in(store, one, idle_timeout=None) is SessionStatus.ENDED
             assert await store.read(namespace(one), "k") is None
             await refused(DataGone, partial(store.write, namespace(one), "k", b"2"))
         assert [await listed(store), await store.count(audience=AUDIENCE), await claim(store)] == [[], 0, []]

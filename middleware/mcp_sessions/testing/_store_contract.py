@@ -34,13 +34,16 @@ from ._contract import (
     RevocationContract,
     at_once,
     claim,
-    listed,
     namespace,
     refused,
     register,
     revoke,
     session,
+    status_in,
+    statuses_in,
+    touch_in,
 )
+from ._look_up_contract import LookUpContract
 
 MOST = 2**63 - 1
 SUMS: list[tuple[bytes | None, int, int | None]] = [
@@ -77,7 +80,7 @@ class SweepingContract(Fixtures):
         for clock.now in (START + 69, LATER):
             assert await claim(store) == []
             await store.purge(*(one.ref for one in many))
-            assert await store.status(session("unrecorded")) is SessionStatus.ENDED
+            assert await status_in(store, session("unrecorded")) is SessionStatus.ENDED
 
     async def test_it_counts_those_that_live(self, store: Store) -> None:
         """Of an audience, whoever they belong to: neither once `on_end` has run nor after a cut-off of all."""
@@ -103,17 +106,6 @@ class SweepingContract(Fixtures):
             await revoke(store, session(f"x{clock.now}", expires_at=int(clock.now)))
         assert await claim(store) == [Ended(Record.of(a), "expired")]
         assert [await store.read(namespace(a), key) for key in ("browser", "before")] == [b'"b1"', b"0"]
-
-    async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
-        """Whether they were ended, expired or idle; one that has none is given none."""
-        ones = {name: msgspec.structs.replace(session(name), audience=name) for name in "ab"}
-        await register(store, *ones.values())
-        await revoke(store, ones["a"], lease=0)
-        assert [await listed(store, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
-        clock.now = LATER
-        for name, expected in zip("cba", (None, "expired", "deleted"), strict=True):
-            ended = [] if expected is None else [Ended(Record.of(ones[name]), expected)]
-            assert await claim(store, audience=name, idle_timeout=HOUR) == ended
 
 
 @pytest.mark.anyio
@@ -314,7 +306,9 @@ def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Na
     return Namespace(session(name, subject=subject).ref, LATER, 10_000, subject, most)
 
 
-class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract, AudienceContract):
+class StoreContract(
+    LookUpContract, RevocationContract, RecordContract, SweepingContract, DataContract, AudienceContract
+):
     """The tests of every store: derive a test class from it, and override the fixture `make_store`.
 
     A store that cannot count what a principal's sessions take together sets the last two tests of data to None, and
@@ -344,27 +338,27 @@ class SharedStoreContract(StoreContract):
         await store.close()
         await other.close()
         again = make_store()
-        assert await again.statuses([a, b, c]) == [SessionStatus.ENDED, SessionStatus.ENDED, SessionStatus.LIVE]
+        assert await statuses_in(again, [a, b, c]) == [SessionStatus.ENDED, SessionStatus.ENDED, SessionStatus.LIVE]
         assert [await again.get(c.ref), await again.read(namespace(c), "cart")] == [Record.of(c), b"[1]"]
         await again.close()
 
     async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
         """Also where the other one was asked before, and has answered what was right then."""
         a, b, place = session("a"), session("b", issued_at=START - 1), namespace(session("a"))
-        assert await other.statuses([a, b]) == [SessionStatus.LIVE] * 2
+        assert await statuses_in(other, [a, b]) == [SessionStatus.LIVE] * 2
         assert [await other.get(a.ref), await other.read(place, "k")] == [None, None]
         await register(store, a)
-        assert await other.touch(a, idle_timeout=60) is SessionStatus.LIVE
+        assert await touch_in(other, a, idle_timeout=60) is SessionStatus.LIVE
         assert await other.get(a.ref) == Record.of(a)
         await store.write(place, "k", b"1")
         assert await other.read(place, "k") == b"1"
         assert await other.compare_and_swap(place, "k", b"1", b"2") is True
         assert await store.read(place, "k") == b"2"
         await revoke(store, a)
-        assert await other.status(a) is SessionStatus.ENDED
+        assert await status_in(other, a) is SessionStatus.ENDED
         assert await revoke(other, a) is False
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=LATER)
-        assert await other.status(b) is SessionStatus.ENDED
+        assert await status_in(other, b) is SessionStatus.ENDED
 
     async def test_of_parallel_calls_one_succeeds(self, store: Store, other: Store, clock: Clock) -> None:
         """On whichever worker they run: one ends a session, and each ended session is claimed once."""
@@ -393,7 +387,7 @@ class SharedStoreContract(StoreContract):
 
         async def ends() -> None:
             for _ in range(3):
-                await other.status(session())
+                await status_in(other, session())
             await revoke(store, session())
 
         done, _ = await at_once([changes, ends])
