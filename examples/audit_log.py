@@ -19,7 +19,8 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import RequestRefused, Session, SessionDeleted, SessionEvent, Telemetry, add_sessions, require_session
+from mcp_sessions import Session, Telemetry, add_sessions, require_session
+from mcp_sessions.events import RequestRefused, SessionDeleted, SessionEvent
 
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}
 

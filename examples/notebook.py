@@ -16,7 +16,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import MCPSessionMiddleware, Session, StateTooLarge, require_session
+from mcp_sessions import MCPSessionMiddleware, Session, require_session
+from mcp_sessions.errors import StateTooLarge
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 mcp = MCPServer("notebook")

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_sessions import Claims, DataGone, stores
+from mcp_sessions import stores
+from mcp_sessions.errors import DataGone
 from mcp_sessions.stores import (
     FIRST,
+    Claims,
     Ended,
     Facts,
     Found,

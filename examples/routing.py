@@ -18,7 +18,8 @@ from typing import Annotated
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, require_session
+from mcp_sessions import MCPSessionMiddleware, Session, require_session
+from mcp_sessions.events import EndedSession
 
 NGINX = """\
 daemon off;

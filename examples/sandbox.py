@@ -20,7 +20,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, require_session
+from mcp_sessions import MCPSessionMiddleware, Session, require_session
+from mcp_sessions.events import EndedSession
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 SANDBOXES = Path(os.environ.get("SANDBOXES", "sandboxes"))

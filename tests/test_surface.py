@@ -12,18 +12,20 @@ from types import SimpleNamespace
 import pytest
 
 import mcp_sessions
-from mcp_sessions import EndedSession, Session, Sessions, State
+from mcp_sessions import Session, Sessions, State, errors
 from mcp_sessions._errors import MCPSessionsError
 from mcp_sessions._protocol.jsonrpc import REQUEST
 from mcp_sessions._session.data import Data, SyncData
+from mcp_sessions.events import EndedSession
 
 NAMES = """
-    Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
-    DataTooLarge EndedSession Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
-    MCPSessionsError Options Principal Record RequestRefused Session SessionCreated SessionDeleted SessionEvent
-    SessionStatus SessionUsed Sessions State StateClosed StateError StateNotJSON StateTooLarge SyncData
-    Telemetry Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
-    require_session
+    ConfigurationError CreateRefused Data DataError KeyRing Limits MCPSessionMiddleware MCPSessionsError Options
+    Principal Session Sessions State StateError Telemetry Tracking TransportSessions Wire add_sessions current_session
+    from_env require_session
+"""
+MODULES = """
+    client dialects errors events handles integrations.fastapi integrations.fastmcp keys operator stores telemetry
+    testing
 """
 
 MEMBERS = {
@@ -34,20 +36,17 @@ MEMBERS = {
     Data: "delete get increment set sync update",
     SyncData: "delete get increment set update",
     State: "clear get items keys pop popitem section setdefault update values",
-    Sessions: "check close end end_all end_all_before of open",
+    Sessions: "check close count each end end_all end_all_before of open",
 }
 
-WHEN_ASKED_FOR = ["_server.operator", "handles"]
+WHEN_ASKED_FOR = ["_server.operator", "integrations._starlette"]
 
 
 def test_the_public_names_are_these() -> None:
     assert mcp_sessions.__all__ == NAMES.split()
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["mcp_sessions", "mcp_sessions.dialects", "mcp_sessions.stores", "mcp_sessions.testing", "mcp_sessions.telemetry"],
-)
+@pytest.mark.parametrize("module", ["mcp_sessions", *(f"mcp_sessions.{name}" for name in MODULES.split())])
 def test_what_a_module_exports_is_there_and_nothing_else(module: str) -> None:
     """Though some of it is imported only when it is asked for."""
     found = import_module(module)
@@ -64,10 +63,11 @@ def test_the_public_members_are_these(of: type) -> None:
 
 def test_every_public_error_is_an_mcp_sessions_error() -> None:
     """`except MCPSessionsError` catches every public error."""
-    made = [getattr(mcp_sessions, name) for name in mcp_sessions.__all__]
-    errors = [one for one in made if isinstance(one, type) and issubclass(one, Exception)]
-    assert errors
-    assert all(issubclass(error, MCPSessionsError) for error in errors)
+    found = [getattr(module, name) for module in (mcp_sessions, errors) for name in module.__all__]
+    raised = [one for one in found if isinstance(one, type) and issubclass(one, Exception)]
+    assert {*raised} == {getattr(errors, name) for name in errors.__all__}
+    assert all(issubclass(error, MCPSessionsError) for error in raised)
+    assert {error.__module__ for error in raised} == {"mcp_sessions.errors"}
 
 
 def test_rarely_needed_modules_are_imported_on_demand() -> None:
@@ -79,7 +79,7 @@ import mcp_sessions
 assert not [name for name in {modules} if name in sys.modules]
 from mcp_sessions import *
 assert all(name in sys.modules for name in {modules})
-assert mcp_sessions.Handles is Handles
+assert mcp_sessions.Sessions is Sessions
 """
     subprocess.run([sys.executable, "-c", source], check=True)
 
@@ -93,10 +93,10 @@ STAND_INS = {
 HARMLESS = """
     Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
     EndedSession Facts Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace
-    NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Refused RequestRefused Roster Rules
-    Seal ServerInfo Services SessionCreated SessionDeleted SessionPage SessionUsed StoreUsage Sweeper Telemetry
-    Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint _Error _Event _Found _Header _Hello
-    _Pending _Result _Tool _Values
+    NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Refused RequestRefused
+    Roster Rules Seal ServerInfo Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed Snapshot
+    State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint
+    _Error _Event _Found _Header _Hello _Pending _Result _Tool _Values
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -13,12 +13,12 @@ from clients import SECRET
 from environments import INSTALLED
 from sources import claims
 
-from mcp_sessions import Claims, KeyRing, Principal, Record, SessionStatus
+from mcp_sessions import KeyRing, Principal
 from mcp_sessions import _cli as cli
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import base64url
-from mcp_sessions.stores import SQLiteStore
+from mcp_sessions.stores import Claims, Record, SessionStatus, SQLiteStore
 from mcp_sessions.testing._contract import statuses_in
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z

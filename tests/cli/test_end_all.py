@@ -15,9 +15,9 @@ from every_store import STORES
 from pages import DOCS
 from sources import claims
 
-from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions, SessionStatus
+from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions
 from mcp_sessions import _cli as cli
-from mcp_sessions.stores import MemoryStore, SQLiteStore, make
+from mcp_sessions.stores import MemoryStore, SessionStatus, SQLiteStore, make
 from mcp_sessions.testing._contract import status_in, statuses_in
 
 [COMMAND] = re.findall(r"`mcp-sessions (end-all .*?)`", (DOCS / "stores.md").read_text("utf-8"))

@@ -20,8 +20,9 @@ require("readme-renderer")
 import yaml
 from readme_renderer import markdown
 
-from mcp_sessions import Limits, SessionEvent
+from mcp_sessions import Limits
 from mcp_sessions._tokens.keyfile import key_source
+from mcp_sessions.events import SessionEvent
 from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
 from mutants import MUTANTS, place_of
 
@@ -73,7 +74,8 @@ def test_every_public_name_is_on_the_api_page() -> None:
     """Under its own or another one of the same object; so are stores and events, which have none in `mcp_sessions`."""
     found = [getattr(import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in DOCUMENTED]
     public = [*STORES, *get_args(SessionEvent)]
-    for name in ("", ".client", ".telemetry", ".testing", ".integrations.fastapi", ".integrations.fastmcp"):
+    names = "client errors events handles keys operator telemetry testing integrations.fastapi integrations.fastmcp"
+    for name in ("", *(f".{name}" for name in names.split())):
         module = import_module(f"mcp_sessions{name}")
         public += [getattr(module, each) for each in module.__all__]
     assert [thing for thing in public if not any(thing is one for one in found)] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
-from mcp_sessions import EndedSession
+from mcp_sessions.events import EndedSession
 
 from . import javascript
 from .event_store import keeping_events, with_events

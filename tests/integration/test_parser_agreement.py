@@ -16,7 +16,8 @@ import pytest
 from clients import SESSION_KEY, Answer, RealClient, lifespan
 from json_corpus import GROUPS
 
-from mcp_sessions import MCPSessionMiddleware, RequestRefused, SessionEvent, Telemetry, current_session
+from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
+from mcp_sessions.events import RequestRefused, SessionEvent
 
 from .servers import DEADLINE, ERAS, KEYS, SDK
 

@@ -14,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client.peers import streams_of
-from mcp_sessions import MCPSessionMiddleware, SessionCreated, SessionDeleted, SessionEvent
+from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions.client import with_sessions
+from mcp_sessions.events import SessionCreated, SessionDeleted, SessionEvent
 
 from .servers import CELLS, COVERING, DEADLINE, FRAMEWORKS, KEYS, STATEFUL, Cell, Hall, ref, running, wrapped
 from .serving import peer, serving

@@ -12,9 +12,10 @@ from failing import Failing
 from sep1364 import Speaker, Stateful
 from starlette.types import ASGIApp
 
-from mcp_sessions import CreateRefused, EndedSession, Principal, Session
+from mcp_sessions import CreateRefused, Principal, Session
 from mcp_sessions._server.options import DAY
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
+from mcp_sessions.events import EndedSession
 from mcp_sessions.stores._memory import MemoryStore
 
 GONE = -32043

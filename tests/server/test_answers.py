@@ -10,9 +10,10 @@ from clients import ENVELOPE, START, Client, Clock, Header, call, http
 from failing import Failing
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import Record, Session
+from mcp_sessions import Session
 from mcp_sessions._server.options import DAY, OnStoreError
 from mcp_sessions.dialects import SEP1364Create
+from mcp_sessions.stores import Record
 
 TOKEN = {"sessionId": "forged"}
 KEPT: list[Header] = [(b"authorization", b"Bearer x"), (b"origin", b"https://app")]

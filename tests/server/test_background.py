@@ -15,11 +15,11 @@ from failing import Failing
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from mcp_sessions import SessionDeleted, SessionEvent
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import background
 from mcp_sessions._server.lifecycle import BATCH_SIZE, SWEEP_BATCH
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions.events import SessionDeleted, SessionEvent
 from mcp_sessions.stores import Record
 from mcp_sessions.telemetry import SessionMetrics
 

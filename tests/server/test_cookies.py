@@ -11,11 +11,12 @@ from clients import DISCOVER, START, Answer, Client, Clock, Header, call, http
 from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions import CreateRefused, Limits, Record, Session, SessionCreated, SessionEvent, TransportSessions
+from mcp_sessions import CreateRefused, Limits, Session, TransportSessions
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores import MemoryStore
+from mcp_sessions.events import SessionCreated, SessionEvent
+from mcp_sessions.stores import MemoryStore, Record
 
 CLIENT = "io.modelcontextprotocol/clientCapabilities"
 

@@ -14,12 +14,14 @@ from failing import Failing
 from sources import claims
 from streaming import Streaming
 
-from mcp_sessions import Record, Session, SessionDeleted, SessionEvent
+from mcp_sessions import Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server import resumption
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions.events import SessionDeleted, SessionEvent
+from mcp_sessions.stores import Record
 from mcp_sessions.stores._base import Ended
 
 

@@ -10,9 +10,10 @@ from clients import DEADLINE, DISCOVER, SECRET, Answer, Client, Clock, Header, b
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import Principal, RequestRefused, SessionEvent, Sessions
+from mcp_sessions import Principal, Sessions
 from mcp_sessions._server.options import DAY
 from mcp_sessions._tokens.event_ids import MAX_EVENT_ID_BYTES
+from mcp_sessions.events import RequestRefused, SessionEvent
 from mcp_sessions.stores import MemoryStore
 
 RESULT = "what only its owner may hear"

@@ -6,8 +6,9 @@ import pytest
 from apps import Server, sessions
 from clients import SECRET, Client, by, user_of
 
-from mcp_sessions import Handles, Principal, Session
+from mcp_sessions import Principal, Session
 from mcp_sessions._server import logs
+from mcp_sessions.handles import Handles
 
 HANDLES = Handles(SECRET)
 

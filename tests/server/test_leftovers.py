@@ -16,11 +16,11 @@ from failing import Failing
 from sources import claims_of
 from stateful import Stateful
 
-from mcp_sessions import Record, Session, SessionStatus
+from mcp_sessions import Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import minting
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions.stores import MemoryStore, SQLiteStore, Store
+from mcp_sessions.stores import MemoryStore, Record, SessionStatus, SQLiteStore, Store
 from mcp_sessions.telemetry import Inspector
 from mcp_sessions.testing._contract import status_in
 

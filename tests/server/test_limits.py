@@ -19,12 +19,13 @@ from reasons import refused
 from recorded import process_wide
 from starlette.types import Message, Receive
 
-from mcp_sessions import RequestRefused, Session, SessionEvent
+from mcp_sessions import Session
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH
 from mcp_sessions._server.body import read_body
 from mcp_sessions._tokens.seal import sealed_size
+from mcp_sessions.events import RequestRefused, SessionEvent
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.telemetry import Inspector, SessionMetrics
 

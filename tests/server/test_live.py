@@ -12,12 +12,13 @@ from clients import LEGACY, START, Answer, Client, Clock, Incoming, chunks, http
 from failing import Failing
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import CreateRefused, RequestRefused, Session
+from mcp_sessions import CreateRefused, Session
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import logs
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions.events import RequestRefused
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.stores._timeout import TimeoutStore
 

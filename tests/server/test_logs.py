@@ -18,21 +18,13 @@ from clients import DISCOVER, INITIALIZE, Client, Header, call, http
 from recorded import process_wide
 from signers import NEW, OLD
 
-from mcp_sessions import (
-    KeyRing,
-    Principal,
-    RequestRefused,
-    Session,
-    SessionDeleted,
-    SessionUsed,
-    TransportSessions,
-    current_session,
-)
+from mcp_sessions import KeyRing, Principal, Session, TransportSessions, current_session
 from mcp_sessions._refusals import FLOOD_THRESHOLD, REFUSALS
 from mcp_sessions._server import current, logs
 from mcp_sessions._server.logs import EventSink, caller_of
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.dialects import SEP1364Create
+from mcp_sessions.events import RequestRefused, SessionDeleted, SessionUsed
 from mcp_sessions.telemetry import SessionLogFilter
 
 

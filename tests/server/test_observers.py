@@ -13,10 +13,10 @@ from clients import DEADLINE, Answer, Client, Clock, call, http
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from streaming import Streaming
 
-from mcp_sessions import SessionDeleted, SessionEvent
 from mcp_sessions._server import logs
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.session import EndedSession
+from mcp_sessions.events import SessionDeleted, SessionEvent
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.telemetry import Inspector, SessionMetrics, _core
 

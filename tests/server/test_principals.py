@@ -34,18 +34,7 @@ from starlette.authentication import SimpleUser, UnauthenticatedUser
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import (
-    ConfigurationError,
-    CreateRefused,
-    KeyRing,
-    Principal,
-    RequestRefused,
-    Session,
-    SessionCreated,
-    SessionEvent,
-    SessionUsed,
-    TransportSessions,
-)
+from mcp_sessions import ConfigurationError, CreateRefused, KeyRing, Principal, Session, TransportSessions
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server import logs, minting
@@ -54,6 +43,7 @@ from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.principal import PrincipalSessions, from_scope, reader
 from mcp_sessions._session.claims import Kind
 from mcp_sessions.dialects import SEP1364Create, SEP1364Initialize
+from mcp_sessions.events import RequestRefused, SessionCreated, SessionEvent, SessionUsed
 from mcp_sessions.stores import MemoryStore
 
 JOHN_SMITH = {"display_name": "John Smith"}

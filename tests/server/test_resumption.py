@@ -11,9 +11,10 @@ from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import SECRET_RESULT, Streaming
 
-from mcp_sessions import RequestRefused, Session, SessionCreated, SessionEvent
+from mcp_sessions import Session
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
+from mcp_sessions.events import RequestRefused, SessionCreated, SessionEvent
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 

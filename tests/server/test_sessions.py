@@ -9,11 +9,11 @@ from clients import SECRET, START, Clock
 from failing import Failing
 from sources import claims
 
-from mcp_sessions import Claims, ConfigurationError, KeyRing, Principal, Record, Sessions
+from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import operator, option_types
 from mcp_sessions._session.claims import AUDIENCE, floor_ms, utc
-from mcp_sessions.stores import MemoryStore, SQLiteStore
+from mcp_sessions.stores import Claims, MemoryStore, Record, SQLiteStore
 from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.testing._contract import status_in, statuses_in
 

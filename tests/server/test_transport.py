@@ -10,9 +10,10 @@ from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, ca
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
-from mcp_sessions import CreateRefused, RequestRefused, Session, SessionEvent, TransportSessions
+from mcp_sessions import CreateRefused, Session, TransportSessions
 from mcp_sessions._dialects.transport import Crossing
 from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions.events import RequestRefused, SessionEvent
 from mcp_sessions.stores import MemoryStore
 
 

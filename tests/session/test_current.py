@@ -15,8 +15,9 @@ from clients import Client, http
 from environments import needs
 from starlette.requests import Request
 
-from mcp_sessions import Session, current_correlation, current_session
+from mcp_sessions import Session, current_session
 from mcp_sessions._session.session import shown_variable
+from mcp_sessions.telemetry import current_correlation
 
 
 def ref() -> str:

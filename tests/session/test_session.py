@@ -16,13 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sources import NoServer, claims, session_of
 
-from mcp_sessions import DataError, DataGone, DataNotJSON, State, current_session
+from mcp_sessions import DataError, State, current_session
 from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from mcp_sessions._session import claims as module
 from mcp_sessions._session.claims import TYP, Claims, Principal, after_ms, floor_ms, looks_like_session_id, utc
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions._tokens.keys import base64url
+from mcp_sessions.errors import DataGone, DataNotJSON
 from mcp_sessions.testing import session_for_test
 
 ID = "eyJ0eXAi.a-credential.that-must-not-show"

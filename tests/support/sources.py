@@ -5,9 +5,9 @@ from typing import Any
 
 from clients import START
 
-from mcp_sessions import Claims, Data, Principal, Session, State
+from mcp_sessions import Data, Principal, Session, State
 from mcp_sessions._session.claims import AUDIENCE, SESSION
-from mcp_sessions.stores import MemoryStore, Namespace
+from mcp_sessions.stores import Claims, MemoryStore, Namespace
 
 
 def claims(**changes: Any) -> Claims:

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Tracer, TraceState, set_span_in_context
 from recorded import ALIAS, Recorder, process_wide, said
 
-from mcp_sessions import Correlation, Session, current_correlation
-from mcp_sessions.telemetry import SessionSpanProcessor
+from mcp_sessions import Session
+from mcp_sessions.telemetry import Correlation, SessionSpanProcessor, current_correlation
 from mcp_sessions.telemetry._processor import SessionSampler, sampling_ratio_of
 
 Attributes = dict[str, dict[str, Any]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._errors import ConfigurationError
 from .._refusals import refusal
+from .._session.claims import Claims
 from .._session.confidential import confidential
 from .._session.data import Namespace
 from ._base import (
@@ -48,6 +49,7 @@ __all__ = [
     "FIRST",
     "STATE_KEY",
     "VALUE_COST",
+    "Claims",
     "Ended",
     "Facts",
     "Found",

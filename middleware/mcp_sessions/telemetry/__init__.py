@@ -6,12 +6,23 @@ Only OpenTelemetry's API is used, and it is imported on first use of a name; the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._session.claims import Correlation
+from .._session.session import current_correlation
+
 if TYPE_CHECKING:
     from ._inspector import Inspector
     from ._metrics import SessionMetrics
     from ._processor import SessionLogFilter, SessionSampler, SessionSpanProcessor
 
-__all__ = ["Inspector", "SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
+__all__ = [
+    "Correlation",
+    "Inspector",
+    "SessionLogFilter",
+    "SessionMetrics",
+    "SessionSampler",
+    "SessionSpanProcessor",
+    "current_correlation",
+]
 
 
 def __getattr__(name: str) -> Any:
