@@ -17,9 +17,17 @@ author = "The mcp-sessions authors"
 project_copyright = author
 release = version = installed_version("mcp-sessions")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_llms_txt"]
 default_role = "code"  # single backquotes in docstrings
 exclude_patterns = ["_build", "_templates"]
+
+# llms.txt and llms-full.txt, for coding agents: all pages, and the examples that pages include.
+llms_txt_summary = (
+    "An ASGI middleware that gives MCP servers sessions: tools remember each conversation, on every worker, with "
+    "unchanged clients, and traces group its calls."
+)
+llms_txt_code_files = ["+:../examples/*.py", "+:../examples/deployment/*"]
+llms_txt_exclude = ["changelog", "contributing"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3

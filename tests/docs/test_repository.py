@@ -120,10 +120,20 @@ def test_a_change_can_be_applied(name: str) -> None:
         assert f"def {function}" in (ROOT / "tests" / file).read_text("utf-8")
 
 
-def test_every_limit_has_a_row() -> None:
-    """Every limit is on the page, except `store_timeout`, which callers do not influence."""
-    rows = "".join(re.findall(r"^\| (`[a-z_`, ]+) \|", SECURITY.partition("## Limits")[2], re.MULTILINE))
-    assert {field.name for field in fields(Limits)} - {"store_timeout"} == set(re.findall(r"`(\w+)`", rows))
+UNITS = {"KiB": 1024, "MiB": 1024**2, "s": 1}
+
+
+def test_every_limit_has_a_row_with_its_default() -> None:
+    """Every limit is on the page, except the timeouts of the store, which callers do not influence."""
+    rows = re.findall(
+        r"^\| [^|]+ \| ([^|]+) \| `([a-z_]+)` \|", SECURITY.partition("## Sizes and limits")[2], re.MULTILINE
+    )
+    shown: dict[str, float | None] = {}
+    for default, name in rows:
+        number, _, unit = default.replace(",", "").partition(" ")
+        shown[name] = None if default == "no limit" else int(number) * UNITS.get(unit, 1)
+    defaults = {field.name: field.default for field in fields(Limits) if not field.name.endswith("_timeout")}
+    assert shown == {**defaults, "body_timeout": Limits().body_timeout}
 
 
 def test_the_commands_make_and_roll_keys(tmp_path: Path) -> None:
