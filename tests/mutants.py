@@ -353,8 +353,8 @@ MUTANTS: Final = {
     # cookies
     "cookie-scheme": Mutant(
         "_dialects/cookie.py",
-        "if not secure:\n        return b",
-        "if True:\n        return b",
+        'b"" if not request.is_secure else',
+        'b"" if True else',
         COOKIE_TESTS,
     ),
     "cookie-host": Mutant(
@@ -376,6 +376,15 @@ MUTANTS: Final = {
         " or not request.is_own_page:",
         ":",
         "server/test_principals.py",
+    ),
+    "cookie-ports": Mutant(
+        "_dialects/cookie.py",
+        "place_of(port_of(request.headers), request.client_path)",
+        'b""',
+        "server/test_proxies.py",
+    ),
+    "proxy-trust": Mutant(
+        "_server/context.py", 'if self.trusts_proxy else ""', 'if True else ""', "server/test_proxies.py"
     ),
     "cookie-twice": Mutant(
         "_dialects/cookie.py",

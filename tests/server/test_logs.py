@@ -241,7 +241,7 @@ def test_counts_of_refusals_are_bounded(caplog: pytest.LogCaptureFixture) -> Non
 
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")  # another name would end all sessions at an upgrade
+JAR: Header = (b"cookie", b"mcp-session-ktef5iumfdjv7smk=shared")  # another name would end all sessions at an upgrade
 
 
 HTTPX: Header = (b"user-agent", b"agent/1 python-httpx/0.28.1")

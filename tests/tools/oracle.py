@@ -35,7 +35,7 @@ NAMES = {
     "ref": re.compile(r"ses_[a-z2-7]{24}"),
     "state": re.compile(r"(?<![A-Za-z0-9_.-])v1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
     "random": re.compile(r"admission-[0-9a-f]{16}|era-[0-9a-f]{16}|request-[0-9a-f]{16}"),
-    "cookie": re.compile(r"mcp-session-[a-z2-7]{8}"),
+    "cookie": re.compile(r"mcp-session-[a-z2-7]{8}(?:[a-z2-7]{8})?"),
 }
 LENGTH = re.compile(r"content-length=\d+")
 ASKED = "status statuses touch revoke revoke_before register register_at_epoch get list_sessions purge".split()

@@ -33,6 +33,9 @@ class TransportSessions(OptionObject):
     cookie: Annotated[bool | Literal["shared"], option_types.COOKIES] = True
     """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
     if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
+    cookie_path: Annotated[str | None, option_types.or_none(option_types.COOKIE_PATH)] = None
+    """The path of the cookie: that of the endpoint as clients write it, if a proxy strips a part of it and does not say
+    so, such as the stage of an API gateway. None takes it from the request."""
     principal: Flag = False
     """Whether an authenticated caller whose client sends no session id gets the one of its principal, which all its
     conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
@@ -97,7 +100,8 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     if leads:
         yield Leading(names=has_header)
     if transport.cookie and persistent:
-        yield Cookie(runtime.audience, shared=transport.cookie == "shared", lifetime=lifetime, leads=leads)
+        shared, path = transport.cookie == "shared", transport.cookie_path
+        yield Cookie(runtime.audience, shared=shared, lifetime=lifetime, leads=leads, path=path)
     if transport.principal and persistent:
         yield PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY)
 

@@ -14,17 +14,20 @@ import logging
 from base64 import b32encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol.headers import Header, RequestHeaders, keeps_cookies
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.methods import DISCOVER
+from .._protocol.proxies import SHOWS_PATH, hides_tls, port_of, stripped_prefix, strips_prefix
 from .._protocol.rewrite import Answer
 from .._server import minting
 from .._server.changes import SaveState
 from .._server.context import Request
 from .._server.credentials import RECONNECT, WRAP
+from .._server.logs import warn_once
 from .._server.response import Change, Response
 from .._server.sessions import open_session
 from .._session.claims import COOKIE
@@ -49,8 +52,24 @@ _NOT_LED: Final = NoCredential(
     RECONNECT,
 )
 _NONE: Final = NoCredential(
-    "it keeps no cookies, or sent no server/discover", f'{WRAP}, or set wire=Wire(era="legacy")'
+    "it keeps no cookies, sent no server/discover, or a proxy strips a path prefix, so that the cookie does not fit",
+    f'{WRAP}, set wire=Wire(era="legacy"), or set TransportSessions(cookie_path=)',
 )
+_STRIPPED: Final = NoCredential(
+    "a proxy strips a prefix of its path, so that it does not send the cookie back",
+    "start the server with that prefix as --root-path, let it trust X-Forwarded-Prefix of its proxy, or set "
+    "TransportSessions(cookie_path=)",
+)
+UNTRUSTED_PREFIX: Final = (
+    "a proxy strips %a from the path (X-Forwarded-Prefix), but the server does not trust it, so clients do not send "
+    "the cookie of their session back: let the server trust its proxy, as uvicorn does with --forwarded-allow-ips, "
+    "start it with that prefix as --root-path, or set TransportSessions(cookie_path=)"
+)
+UNTRUSTED_TLS: Final = (
+    "TLS ends at a proxy (X-Forwarded-Proto) that the server does not trust, so the cookie of a session is not Secure: "
+    "let the server trust its proxy, as uvicorn does with --forwarded-allow-ips"
+)
+_MAX_PREFIX: Final = 64  # characters, in the log
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -62,14 +81,18 @@ class Cookie(Dialect):
         shared: Whether all clients that share a cookie jar are one conversation.
         lifetime: Seconds from creation to expiry.
         leads: Whether clients not known to keep cookies are led to the header (`era="auto"`).
+        path: The path of the cookie, or None for that of the request as its client writes it.
     """
 
     name: str = "cookie"
     kinds: frozenset[str] = frozenset({COOKIE})
     is_always_sent: bool = True
 
-    def __init__(self, audience: str, *, shared: bool, lifetime: float, leads: bool = False) -> None:
-        self._cookie: Final = cookie_name(audience)
+    def __init__(
+        self, audience: str, *, shared: bool, lifetime: float, leads: bool = False, path: str | None = None
+    ) -> None:
+        self._family: Final = family_of(audience)
+        self._path: Final = path
         self._leads: Final = leads
         self._shared: Final = shared
         self.lifetime = lifetime
@@ -79,7 +102,7 @@ class Cookie(Dialect):
         if HEADER not in request.headers.by_name:
             return
         value, request.scope["headers"] = pop_session_cookie(
-            request.scope["headers"], self._cookie, path=request.client_path, secure=request.is_secure
+            request.scope["headers"], self._family, self._name(request)
         )
         if value is not None and request.headers.is_modern and request.is_own_page:
             request.credentials[self.name] = value
@@ -95,7 +118,9 @@ class Cookie(Dialect):
         if value == SHARED_JAR:
             return _SHARES
         if value is None:
-            return None
+            if request.headers.by_name.keys().isdisjoint(SHOWS_PATH) or self._path is not None:  # nearly always
+                return None
+            return _STRIPPED if strips_prefix(request.headers, request.client_path) else None
         is_outside = message.method == DISCOVER or message.kind is RESPONSE or request.is_answered
         return None if is_outside else Credential(self, value, COOKIE)
 
@@ -160,7 +185,25 @@ class Cookie(Dialect):
         return self._header(request, SHARED_JAR)
 
     def _header(self, request: Request, value: str) -> Header:
-        return set_cookie(self._cookie, value, path=request.client_path, secure=request.is_secure)
+        self._warn_of_proxies(request)
+        return set_cookie(self._name(request), value, path=self._path_for(request), secure=request.is_secure)
+
+    def _name(self, request: Request) -> bytes:
+        """Return the name of the cookie of an endpoint."""
+        path = self._path_for(request)
+        prefix = b"" if not request.is_secure else _HOST if path == "/" else _SECURE  # `__Host-` needs the path `/`
+        return prefix + self._family + place_of(port_of(request.headers), request.client_path)
+
+    def _path_for(self, request: Request) -> str:
+        return request.client_path if self._path is None else self._path
+
+    def _warn_of_proxies(self, request: Request) -> None:
+        """Warn, once, if a proxy that the server does not trust makes the cookie useless or less safe."""
+        prefix = stripped_prefix(request.headers)
+        if prefix and self._path is None and not request.trusts_proxy:
+            warn_once(UNTRUSTED_PREFIX, UNTRUSTED_PREFIX, prefix[:_MAX_PREFIX])
+        if hides_tls(request.headers, request.scope.get("scheme", "http")):
+            warn_once(UNTRUSTED_TLS, UNTRUSTED_TLS)
 
 
 class Offer(Change, kw_only=True):
@@ -177,36 +220,41 @@ class Offer(Change, kw_only=True):
         return None
 
 
-def cookie_name(audience: str) -> bytes:
-    """Return the name of the cookie without its prefix; deployments on one host differ by their audience."""
-    digest = hashlib.sha256(b"mcp-sessions/1/cookie/" + audience.encode()).digest()
-    return b"mcp-session-" + b32encode(digest[:5]).lower()
+def family_of(audience: str) -> bytes:
+    """Return how the names of the cookies of a deployment begin, without their prefix."""
+    return b"mcp-session-" + _digest("cookie", audience)
 
 
-def pop_session_cookie(
-    headers: Iterable[Header], name: bytes, *, path: str, secure: bool
-) -> tuple[str | None, list[Header]]:
-    """Return the value of our cookie, or None, and the headers without it.
+@lru_cache(maxsize=256)
+def place_of(port: str, path: str) -> bytes:
+    """Return how they end for an endpoint, since clients send a host's cookies to each of its ports."""
+    return _digest("cookie-place", f"{port}{path}")
+
+
+def _digest(use: str, text: str) -> bytes:
+    return b32encode(hashlib.sha256(f"mcp-sessions/1/{use}/{text}".encode()).digest()[:5]).lower()
+
+
+def pop_session_cookie(headers: Iterable[Header], family: bytes, name: bytes) -> tuple[str | None, list[Header]]:
+    """Return the value of our cookie, or None, and the headers without any cookie of the deployment.
 
     Those with another prefix are taken out as well and never read: over plain text, or on another host of the site,
-    anybody could have set them.
+    anybody could have set them. So are those of the deployment's other endpoints, on other ports, say.
 
     Args:
         headers: The headers of the request.
-        name: The name of our cookie, without its prefix.
-        path: The endpoint as its clients see it, percent-encoded.
-        secure: Whether the request came by https.
+        family: How the names of the deployment's cookies begin, without their prefix.
+        name: The name of our cookie.
     """
     values, kept = list[bytes](), list[Header]()
-    read = _prefix(path, secure=secure) + name
     for header in headers:
-        if header[0] == HEADER and name in header[1]:
+        if header[0] == HEADER and family in header[1]:
             others = []
             for pair in header[1].split(b";"):
                 key, _, value = pair.strip().partition(b"=")
-                if key.rstrip() == read:
+                if key.rstrip() == name:
                     values.append(value.strip())
-                elif key.rstrip() not in {name, _SECURE + name, _HOST + name}:
+                elif not key.removeprefix(_SECURE).removeprefix(_HOST).startswith(family):
                     others.append(pair.strip())
             header = (HEADER, b"; ".join(others))  # noqa: PLW2901  # what is left of it
             if not others:
@@ -221,16 +269,10 @@ def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:
     """Return the header that sets our cookie until its client is closed; the token holds when the session ends.
 
     Args:
-        name: The name of our cookie, without its prefix.
+        name: The name of our cookie.
         value: A token, or `SHARED_JAR`.
-        path: The endpoint as its clients see it, percent-encoded.
+        path: The path to which clients send it, percent-encoded.
         secure: Whether the request came by https.
     """
     attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), b"; Secure" if secure else b"")
-    return b"set-cookie", _prefix(path, secure=secure) + name + b"=" + value.encode("ascii") + attributes
-
-
-def _prefix(path: str, *, secure: bool) -> bytes:
-    if not secure:
-        return b""
-    return _HOST if path == "/" else _SECURE  # `__Host-` is for the whole host
+    return b"set-cookie", name + b"=" + value.encode("ascii") + attributes

@@ -10,7 +10,7 @@ import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,6 +33,7 @@ from .._protocol.headers import (
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import correlation_of
 from .._protocol.origins import is_own_page
+from .._protocol.proxies import stripped_prefix, trusts_proxy
 from .._refusals import refusal as refusal_for
 from .._session.claims import Claims, Principal, RedactedRepr
 from .._session.events import RequestRefused
@@ -168,6 +169,11 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
                 raise self.caller.error
 
     @property
+    def trusts_proxy(self) -> bool:
+        """Whether the server has shown that it trusts the proxy that the request came by."""
+        return trusts_proxy(self.headers, self.scope.get("client"))
+
+    @property
     def is_secure(self) -> bool:
         return self.scope.get("scheme") == "https"
 
@@ -176,6 +182,9 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         """The path of the request as its client writes it, without a slash at the end."""
         path, root = self.scope["path"], self.scope.get("root_path", "")
         whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
+        prefix = unquote(stripped_prefix(self.headers)) if self.trusts_proxy else ""
+        if prefix and not f"{root}/".startswith(f"{prefix}/"):
+            whole = prefix + whole
         return quote(whole.rstrip("/") or "/", safe=_UNESCAPED, errors="replace")
 
     @property

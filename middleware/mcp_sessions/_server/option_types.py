@@ -29,6 +29,7 @@ Check = Callable[[str, Any], Any]
 CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
 
 _HOST: Final = re.compile(r"\[.*:.*\]|[^:]*")
+_COOKIE_PATH: Final = re.compile(r"/[!#-+\--:<-~]*", re.ASCII)  # RFC 6265, section 4.1.1, without what needs quotes
 _MIN_SECRET: Final = 16  # characters
 _UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
 _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
@@ -262,6 +263,13 @@ NAME: Final = OptionType(
     ),
 )
 PATH: Final = OptionType("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
+COOKIE_PATH: Final = OptionType(
+    "a path",
+    _validator(
+        "a path as clients write it, as in {option}='/tools/mcp'",
+        lambda value: isinstance(value, str) and _COOKIE_PATH.fullmatch(value) is not None,
+    ),
+)
 KEYS: Final = OptionType(
     "secrets, separated by commas or lines, or `file:PATH`",
     # Where the keys are, and never the keys: what is read may be shown.
