@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from time import perf_counter
 from typing import Any, ClassVar
 
 import pytest
@@ -95,6 +96,21 @@ async def test_it_counts_what_becomes_of_sessions(spans: str, meter: Meter) -> N
         r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", (DOCS / "tracing.md").read_text("utf-8"), re.MULTILINE
     )
     assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in page}
+
+
+@pytest.mark.xfail(strict=True, reason="timed from when it is refused")
+async def test_refusals_are_timed_from_their_arrival(meter: Meter) -> None:
+    """What it takes to find out that a request is refused counts."""
+
+    def slow(scope: Scope) -> None:
+        until = perf_counter() + 0.02
+        while perf_counter() < until:
+            pass
+
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), principal=slow))
+    assert (await client.tool(session={"sessionId": "x"})).error["code"] == -32043
+    (point,) = meter.points(OPERATION)
+    assert point.sum >= 0.02
 
 
 async def test_every_counter_begins_at_0(meter: Meter) -> None:
