@@ -322,14 +322,14 @@ MUTANTS: Final = {
     ),
     "frame-body": Mutant(
         REQUEST,
-        "    with recorded(request, plan, refused):\n",
-        "    body = request.body\n    with recorded(request, plan, refused):\n",
+        "    with watch(request, plan, refused):\n",
+        "    body = request.body\n    with watch(request, plan, refused):\n",
         CONFIDENTIAL,
     ),
     "frame-unread": Mutant(
         REQUEST,
-        "    with recorded(request, plan, refused):\n",
-        "    shown = request.headers.session_id\n    with recorded(request, plan, refused):\n",
+        "    with watch(request, plan, refused):\n",
+        "    shown = request.headers.session_id\n    with watch(request, plan, refused):\n",
         CONFIDENTIAL,
     ),
     "frame-handler": Mutant(

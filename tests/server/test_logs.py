@@ -21,10 +21,10 @@ from signers import NEW, OLD
 from mcp_sessions import KeyRing, Principal, Session, TransportSessions, current_session
 from mcp_sessions._refusals import FLOOD_THRESHOLD, REFUSALS
 from mcp_sessions._server import current, logs
-from mcp_sessions._server.logs import EventSink, caller_of
+from mcp_sessions._server.logs import EventLog, caller_of
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.dialects import SEP1364Create
-from mcp_sessions.events import RequestRefused, SessionDeleted, SessionUsed
+from mcp_sessions.events import RequestRefused, SessionDeleted
 from mcp_sessions.telemetry import SessionLogFilter
 
 
@@ -60,7 +60,7 @@ async def test_lines_of_a_session_s_life_carry_it(caplog: pytest.LogCaptureFixtu
     ref, trace = made[0].ref, made[0].traceparent
     assert [extras(record)[0] for part in ("created", "said within") for record in of(caplog, part)] == [ref, ref]
     assert trace is not None
-    EventSink(None, bool, pytest.fail)(SessionDeleted(ref, "idle", 1, trace))
+    EventLog().ended(SessionDeleted(ref, "idle", 1, trace))
     (ended,) = of(caplog, "ended: idle")
     assert extras(ended) == (ref, trace[3:35], "-")  # though it is written outside of a request
 
@@ -74,7 +74,6 @@ async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with process_wide().recording() as spans:
         await client.tool(session=root)
     await client.post(b"{")
-    EventSink(None, bool, pytest.fail)(SessionUsed(refs[0], "ping"))  # which is no line
     assert [line for line in caplog.messages if "at a restart" not in line] == [
         f"session {refs[0]} created",
         f"session {refs[1]} created",
@@ -203,14 +202,14 @@ async def test_flood_of_forged_ids_is_one_warning(caplog: pytest.LogCaptureFixtu
 
 def test_warning_counts_what_was_suppressed_since_the_last(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    sink = EventSink(None, bool, pytest.fail, clock=lambda: now[0])
+    log = EventLog(clock=lambda: now[0])
 
     def more(reason: str, number: int, *, at: float) -> list[str]:
         """Refuse so many requests, and return what the new warnings say of others."""
         caplog.clear()
         now[0] = at
         for _ in range(number):
-            sink(RequestRefused(reason, -32043, "ping", "ses_1"))
+            log.refused(RequestRefused(reason, -32043, "ping", "ses_1"), lambda: (None, None))
         return [line.partition("(-32043)")[2] for line in warnings(caplog)]
 
     def others(number: int) -> str:
@@ -229,10 +228,10 @@ def test_warning_counts_what_was_suppressed_since_the_last(caplog: pytest.LogCap
 
 def test_counts_of_refusals_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """What is forgotten is warned of again."""
-    sink = EventSink(None, bool, pytest.fail, clock=lambda: 0.0)
+    log = EventLog(clock=lambda: 0.0)
     for number in (*range(logs.MAX_COUNTED), 1, logs.MAX_COUNTED, 1, 0):
-        sink(RequestRefused("token_principal", -32043, "ping", f"ses_{number}"))
-    assert len(sink._counts) == logs.MAX_COUNTED
+        log.refused(RequestRefused("token_principal", -32043, "ping", f"ses_{number}"), lambda: (None, None))
+    assert len(log._counts) == logs.MAX_COUNTED
     refs = re.findall(r"ses_\d+", " ".join(warnings(caplog)[-3:]))
     assert refs == [f"ses_{number}" for number in (logs.MAX_COUNTED - 1, logs.MAX_COUNTED, 0)]
 
@@ -389,6 +388,6 @@ async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest
 
     event = RequestRefused("token_principal", -32043, "ping")
     assert caller_of({"client": ("x" * 1000, 5)}, fails) == ("x" * 64, None)
-    EventSink(None, bool, pytest.fail)(event, lambda: caller_of({"client": None}, fails))
+    EventLog().refused(event, lambda: caller_of({"client": None}, fails))
     (line,) = warnings(caplog)
     assert line == "refused 'ping': token_principal (-32043)"

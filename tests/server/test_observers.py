@@ -13,10 +13,15 @@ from clients import DEADLINE, Answer, Client, Clock, call, http
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from streaming import Streaming
 
+from mcp_sessions import Session
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import logs
+from mcp_sessions._server.observers import Observer, Watched
 from mcp_sessions._server.options import DAY
+from mcp_sessions._server.recording import Listening
+from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.events import SessionDeleted, SessionEvent
+from mcp_sessions.events import RequestRefused, SessionCreated, SessionDeleted, SessionEvent, SessionUsed
 from mcp_sessions.stores import MemoryStore
 from mcp_sessions.telemetry import Inspector, SessionMetrics, _core
 
@@ -90,6 +95,61 @@ async def test_clients_notice_nothing(name: str, request: pytest.FixtureRequest)
     assert (await client.delete(session)).result["resultType"] == "complete"
     assert (await client.tool("whoami", session=session)).error["code"] == -32043
     assert ran == ["deleted"]
+
+
+class RaisingParts:
+    """What an observer uses for one request or one creation; every part of it raises."""
+
+    begin_response = read = refuse = name_session = current = end = raising
+    traceparent = None
+    trace = property(raising)
+
+
+class Raising(Observer):
+    """An observer whose every part raises, at once or in what it returns."""
+
+    name = "raising"
+    created = used = refused = ended = raising
+
+    def __init__(self, *, late: bool) -> None:
+        self.late = late
+
+    def watch(self, request: Watched) -> Any:
+        return RaisingParts() if self.late else raising()
+
+    def creating(self, claims: Claims) -> Any:
+        return RaisingParts() if self.late else raising()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in its parts"])
+async def test_raising_observer_is_logged_once(
+    late: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of an observer is called by itself, so another one learns everything."""
+    monkeypatch.setattr(_core, "_failed", set())
+    facts, app = list[SessionEvent](), sessions(Server())
+    app._runtime.observers.__init__(Raising(late=late), Listening(facts.append))  # type: ignore[misc]
+    client = Client(app)
+    for _ in range(2):
+        session = await client.create()
+        assert (await client.tool("whoami", session=session)).result["content"].startswith("ses_")
+        assert (await client.tool("whoami", session={"sessionId": "x"})).error["code"] == -32043
+        assert (await call(app, http("GET", headers=[(b"mcp-session-id", b"x")]))).status == 202
+        assert (await client.delete(session)).result["resultType"] == "complete"
+    kinds = [SessionCreated, SessionUsed, RequestRefused, SessionDeleted]
+    assert [type(fact) for fact in facts] == kinds * 2
+    assert caplog.text.count("raising raised LookupError: the event is lost there") == 1
+
+
+async def test_store_that_fails_outside_of_sessions_is_answered_alike() -> None:
+    """Observers see a request without a session, too, and change none of its answers."""
+
+    async def fails(session: Session | None, arguments: dict[str, Any]) -> None:
+        raise StoreUnavailable("fault")
+
+    for options in ({}, {"metrics": SessionMetrics()}):
+        with pytest.raises(StoreUnavailable):
+            await Client(sessions(Server(fails=fails), **options)).tool("fails")
 
 
 @NAMES

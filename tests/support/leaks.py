@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from mcp_sessions import KeyRing, MCPSessionsError
-from mcp_sessions._server.logs import EventSink
+from mcp_sessions._server.observers import Observers
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import base64url
@@ -64,7 +64,8 @@ def pytest_configure() -> None:
     listen(seal, "seal", credential)
     listen(KeyRing, "__init__", key_ring)
     listen(MCPSessionsError, "__init__", lambda _, error, *args: TEXTS.add(f"{error} {error.args!r}"))
-    listen(EventSink, "__call__", lambda _, sink, event, *more: TEXTS.add(repr(event)))
+    for fact in ("created", "refused", "ended"):
+        listen(Observers, fact, lambda _, observers, event, *more: TEXTS.add(repr(event)))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):  # also those that are not enabled
         listen(
             logging.getLogger("mcp_sessions"), level, lambda _, text, *args: TEXTS.add(text % args if args else text)

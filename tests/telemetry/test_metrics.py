@@ -98,7 +98,6 @@ async def test_it_counts_what_becomes_of_sessions(spans: str, meter: Meter) -> N
     assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in page}
 
 
-@pytest.mark.xfail(strict=True, reason="timed from when it is refused")
 async def test_refusals_are_timed_from_their_arrival(meter: Meter) -> None:
     """What it takes to find out that a request is refused counts."""
 

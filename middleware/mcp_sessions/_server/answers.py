@@ -33,7 +33,6 @@ from .body import replay
 from .context import Request, error_data, session_header_values
 from .current import without_session
 from .event_ids import signing_send
-from .sessions import refused_claims
 
 _JSON: Final = (b"content-type", b"application/json")
 _ACCEPTED: Final = (b"accept", b"application/json, text/event-stream")
@@ -73,10 +72,7 @@ async def send_refusal_without_id(request: Request, refusal: Refusal) -> None:
 def record_unparsed_refusal(request: Request, refusal: Refusal, label: str | None) -> None:
     """Record that a request without a message is refused."""
     request.record_refused(refusal, label)
-    telemetry = request.runtime.telemetry
-    if telemetry.is_recording():
-        claims = refused_claims(request, refusal, request.headers.session_id)
-        telemetry.recorder().refuse_request(refusal, claims, request.scope)
+    request.watch.refuse(refusal)
 
 
 async def refuse_unread(request: Request, refusal: Refusal) -> None:
@@ -279,10 +275,10 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     async def relay(self, request: Request) -> None:
         """Send the caller the server's answer unchanged, except for event ids."""
-        if request.telemetry is not None:
-            request.telemetry.begin_response(self.status, session_header_values(self.messages[0]))
+        if request.watch:
+            request.watch.begin_response(self.status, session_header_values(self.messages[0]))
             for text in self._texts():
-                request.telemetry.read(text)
+                request.watch.read(text)
         send = signing_send(request)
         for message in self.messages:
             await send(message)

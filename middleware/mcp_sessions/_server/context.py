@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -41,11 +42,11 @@ from .._session.session import Session
 from ..telemetry._core import attributes_of
 from .credentials import NoCredential
 from .logs import caller_of, warns_of_client
+from .observers import UNWATCHED, Watching
 from .principal import from_scope, is_unseen
 
 if TYPE_CHECKING:
     from .._errors import Refusal
-    from ..telemetry._outcome import RequestTelemetry
     from .resumption import Call
     from .runtime import Runtime
 
@@ -93,7 +94,8 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     upstream_id: str | None = None  # the wrapped server's own transport session, if it is sealed in ours
     admitting_statuses: frozenset[int] = frozenset()  # of the wrapped server, after which our refusal is still sent
     notes: dict[str, Any] = {}  # what dialects keep of the request between their hooks; each struct has its own
-    telemetry: RequestTelemetry | None = None  # what records the message, if anything does
+    arrived_at: float = msgspec.field(default_factory=perf_counter)
+    watch: Watching = UNWATCHED  # what observers learn of it
     caller: Caller | None = None  # once it is read
 
     @property
@@ -209,14 +211,13 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
     def record_refused(self, refusal: Refusal, method: str | None) -> None:
         """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
         event = RequestRefused(refusal.reason, refusal.code, method, refusal.ref, refusal.claim)
-        self.runtime.telemetry.emit(event, partial(caller_of, self.scope, self.runtime.principal))
+        self.runtime.observers.refused(event, partial(caller_of, self.scope, self.runtime.principal))
 
     def refusal_body(self, refusal: Refusal) -> bytes:
         """Record that the message is refused, and return the error as JSON."""
         message = self.current_message
         self.record_refused(refusal, message.label)
-        if self.telemetry is not None:
-            self.telemetry.refuse(refusal)
+        self.watch.refuse(refusal)
         return rewrite.error(message.id, refusal.code, refusal.client_message, self._error_data(refusal))
 
     def _error_data(self, refusal: Refusal) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from starlette.types import Message as ASGIMessage
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims, utc
 from .._session.data import Data
-from .._session.events import SessionDeleted, SessionEvent
+from .._session.events import SessionDeleted
 from .._session.functions import finish
 from .._session.session import EndedSession
 from ..stores._base import Ended, Record, Store
@@ -55,7 +55,7 @@ class Terminator:
     store: Store
     streams: Streams
     on_end: OnEnd | None
-    emit: Callable[[SessionEvent], None]
+    report: Callable[[SessionDeleted], None]  # that a session has ended
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     timeout: float = HOOK_TIMEOUT  # seconds that the hook may take
@@ -118,7 +118,7 @@ class Terminator:
         if reason == SUPERSEDED:  # its creation was not reported
             return
         lasted = min(self.clock(), record.expires_at) - record.created_at  # it has not lived beyond its token
-        self.emit(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
+        self.report(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
 
     async def _run_hook(self, record: Record, reason: str) -> None:
         """Run `on_end` for a session, which has ended whatever becomes of it."""

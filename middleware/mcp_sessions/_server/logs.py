@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import ClassVar, Final
 
 from starlette.types import Scope
 
@@ -20,11 +20,9 @@ from .._session.claims import Principal
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_lost, is_unfinished
 from .._session.session import find_session
-from ..telemetry._core import START_TRACE, call_observer, running_hook
+from ..telemetry._core import START_TRACE, running_hook
+from .observers import Caller, Observer
 from .principal import ReadPrincipal
-
-if TYPE_CHECKING:
-    from ..telemetry._recorder import Telemetry
 
 SESSION_ID: Final = "session.id"
 MINUTE: Final = 60.0  # seconds, at least, between two warnings with one reason in one session
@@ -44,7 +42,6 @@ CLIENT_HANDLE: Final = (
     "the holder of a handle is an OAuth client (%s), which many users may share: each of them can use it. Pass "
     "principal= to Handles, a function that returns the user; if each client is one user, return its id as text"
 )
-Caller = tuple[str | None, str | None]  # address and user
 Kind = tuple[str, str | None]  # the reason of a refusal, and the session's ref
 _warned: Final[set[str]] = set()  # reasons in our own words, never text from a client
 _log: Final = logging.getLogger("mcp_sessions")
@@ -95,13 +92,11 @@ def _name_of(principal: Principal) -> str:
     return ascii((principal.client_id or principal.subject or "")[:_MAX_NAME])
 
 
-def plain_listener(listen: Listener | None) -> Listener | None:
+def plain_listener(listen: Callable[[SessionEvent], object]) -> Listener:
     """Return `listen=` so that the log has an error if the function is async, which nothing would await."""
-    if listen is None:
-        return None
 
     def called(event: SessionEvent) -> None:
-        outcome: object = listen(event)
+        outcome = listen(event)
         if (is_unfinished(outcome) or is_lost(outcome)) and LISTEN_ASYNC not in _warned:
             _warned.add(LISTEN_ASYNC)
             _log.error(LISTEN_ASYNC, described(outcome))
@@ -133,37 +128,28 @@ _log.addFilter(add_session_id)  # the package's own logger has all lines of the 
 
 
 @dataclass(eq=False, repr=False)
-class EventSink:
-    """Passes each event to the log, to telemetry if `is_recording()`, and to the application's `listen`.
+class EventLog(Observer):
+    """Writes the log: creations, ends and refusals are lines at INFO.
 
-    Creations, ends and refusals are lines at INFO. A refusal that may indicate an attack is a warning instead, at most
-    once a minute for each reason and session, with the number of those that were none.
+    A refusal that may indicate an attack is a warning instead, at most once a minute for each reason and session, with
+    the number of those that were none.
     """
 
-    listen: Listener | None
-    is_recording: Callable[[], bool]
-    telemetry: Callable[[], Telemetry]
+    name: ClassVar[str] = "log"
     clock: Callable[[], float] = time.monotonic
     _counts: dict[Kind, tuple[float, int, int]] = field(default_factory=dict, init=False)
 
-    def __call__(self, event: SessionEvent, caller: Callable[[], Caller] = lambda: (None, None)) -> None:
-        """Pass on an event; `caller` returns the sender of a request that is refused."""
-        if isinstance(event, RequestRefused):
-            self._log_refusal(event, caller)
-        elif isinstance(event, SessionCreated):
-            of = " of a principal" if event.of_principal else ""
-            _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
-        elif isinstance(event, SessionDeleted):
-            _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
-        if self.is_recording():
-            call_observer("telemetry", self._record, event)
-        if self.listen is not None:
-            call_observer("listen=", self.listen, event)
+    def created(self, event: SessionCreated) -> None:
+        """Log that a session was created."""
+        of = " of a principal" if event.of_principal else ""
+        _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
 
-    def _record(self, event: SessionEvent) -> None:
-        self.telemetry().observe(event)
+    def ended(self, event: SessionDeleted) -> None:
+        """Log that a session has ended."""
+        _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
 
-    def _log_refusal(self, event: RequestRefused, caller: Callable[[], Caller]) -> None:
+    def refused(self, event: RequestRefused, caller: Callable[[], Caller], /) -> None:
+        """Log why a request was refused."""
         reason = REFUSALS.get(event.reason)
         similar = None if reason is None or reason.warn_at is None else self._similar(event, reason.warn_at)
         level = logging.INFO if similar is None else logging.WARNING

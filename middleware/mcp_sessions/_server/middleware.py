@@ -161,8 +161,7 @@ class MCPSessionMiddleware:
         """Check what the application serves by now, log what it begins with, and begin to count."""
         self._check_path()
         await self._check_rules()
-        if self._runtime.telemetry.metrics_enabled:
-            self._runtime.telemetry.recorder()  # now, so that its counters begin before the first request
+        self._runtime.recording.begin()
         startup_checks.log_start(self.app, self.path, self._runtime, self._dialects)
         startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -107,15 +107,14 @@ async def mint_for(
     if server_id is not None:
         upstream = seal.seal_upstream(session._ring.signing, server_id, session._claims)
         session._claims = msgspec.structs.replace(session._claims, upstream=upstream)
-    with nullcontext() if request.telemetry is None else request.telemetry.current():
+    with request.watch.current():
         async with registered(runtime, session, has_token=traits.has_token):
             if capabilities is not None:
                 await store_capabilities(runtime, session, capabilities)
             await _run_on_create(runtime, session, params or {}, request.scope)
             if publish is not None:
                 await _publish(session, publish)
-        if request.telemetry is not None:
-            request.telemetry.name_session(session.ref)
+        request.watch.name_session(session.ref)
     return session
 
 
@@ -198,8 +197,7 @@ async def fork(request: Request, traits: Traits, parent: Session) -> Session:
         if found.status is not LIVE:
             raise refusal_for_status(found.status, origin)
         await _run_on_create(runtime, session, params, request.scope)
-    if request.telemetry is not None:
-        request.telemetry.name_session(session.ref)
+    request.watch.name_session(session.ref)
     return session
 
 
@@ -213,9 +211,9 @@ async def registered(runtime: Runtime, session: Session, *, has_token: bool = Tr
     claims = session._claims
     if runtime.create_limit is not None:
         runtime.create_limit.spend(claims.subject, now=runtime.clock())
-    start = runtime.telemetry.recorder().start(claims) if runtime.telemetry.is_recording() else None
-    if start is not None:
-        session._claims = claims = msgspec.structs.replace(claims, trace=start.trace)
+    creating = runtime.observers.creating(claims)
+    if creating.trace is not None:
+        session._claims = claims = msgspec.structs.replace(claims, trace=creating.trace)
     if has_token and not session._token:  # one that was offered has its token
         session._token = runtime.tokens.mint(session._ring, claims)
     try:
@@ -226,12 +224,10 @@ async def registered(runtime: Runtime, session: Session, *, has_token: bool = Tr
             await runtime.terminator.purge(claims.ref)
             raise
     except BaseException as error:
-        if start is not None:
-            start.end(error)
+        creating.end(error)
         raise
-    runtime.telemetry.emit(SessionCreated(claims.ref, claims.expires_at, not has_token))
-    if start is not None:
-        start.end()
+    runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, not has_token))
+    creating.end()
 
 
 def new_session(

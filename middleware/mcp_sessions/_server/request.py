@@ -7,8 +7,7 @@ needs, is up to the dialects. `unread` has what requests without a body need.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -21,15 +20,14 @@ from .._protocol.lenient import may_evade
 from .._protocol.methods import CANCELLED, DISCOVER, HANDSHAKES, INITIALIZE, SESSIONLESS
 from .._refusals import NOT_JSONRPC
 from .._refusals import refusal as refusal_for
-from .._session.events import SessionUsed
 from .._session.session import Session, shown_variable
-from ..telemetry._core import call_observer
 from .answers import NULL_ID, preflight, refuse_unread, respond, send_refusal
 from .body import peek, read_body
 from .context import Request, record_correlation
 from .current import MISSING_SESSION_KEY, MissingSession, explain
 from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide
 from .event_ids import signing_send
+from .observers import UNWATCHED, Watched, Watching
 from .response import Change, Response, close_session
 from .resumption import Call
 from .routing import WITHOUT_BODY
@@ -57,7 +55,7 @@ async def serve(request: Request, rules: Rules) -> None:
         # Drop the traceback: it references this frame.
         refused = (await cause_of(refusal, request.runtime)).with_traceback(None)
     # The server is called outside of the handler: an error of its own would show its frames, which hold what came.
-    with recorded(request, plan, refused):
+    with watch(request, plan, refused):
         if refused is not None:
             await refuse(request, plan, refused, rules.dialects)
         elif plan.answers is not None:
@@ -227,8 +225,7 @@ def note_use(request: Request, message: Message, attached: Session | None) -> No
     """Report that a session is used, and settle the call that a message cancels."""
     if attached is not None:
         attached._answered = message.kind is not REQUEST
-        if (listen := request.runtime.telemetry.listen) is not None:
-            call_observer("listen=", listen, SessionUsed(attached.ref, message.label))
+        request.runtime.observers.used(attached.ref, message.label)
     if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
         ref = None if request.session is None else request.session.ref
         request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
@@ -240,8 +237,8 @@ async def prepare_message(request: Request, message: Message, attached: Session 
         await prepare(request)
     if request.runtime.correlate and message.kind is not RESPONSE:
         record_correlation(request, attached)
-    if request.telemetry is not None and request.telemetry.traceparent is not None:
-        request.outgoing = request.carry_trace(request.outgoing, request.telemetry.traceparent)
+    if (traceparent := request.watch.traceparent) is not None:
+        request.outgoing = request.carry_trace(request.outgoing, traceparent)
     if request.outgoing is not request.body:
         request.set_content_length(request.outgoing)
 
@@ -270,21 +267,21 @@ def set_scope_session(scope: Scope, session: Session | None) -> None:
 
 def response_for(request: Request, plan: Plan, dialects: Dialects) -> Response | None:
     """Return what changes or observes the response on its way out, or None if nothing does."""
-    observer, message, session = request.telemetry, request.message, request.session
+    message, session = request.message, request.session
     if message is None:
         return None if request.call is None else stream_response(request, request.call)
     changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
     if changes or (session is not None and message.kind is REQUEST):
-        response = Response(request, request.send, message.id or b"", message, changes=changes, observer=observer)
+        response = Response(request, request.send, message.id or b"", message, changes=changes, watch=request.watch)
         response.caller_scope = dict(request.scope)
         if session is not None:
             response.call = Call(session._claims, message.id, message.label, request.server_id, session=session)
             response.call.beside = request.beside
             response.recheck_at = session._recheck_at
         return response
-    if observer is None:
+    if not request.watch:
         return None
-    return Response(request, request.send, observer=observer, passes_body=True, caller_scope=dict(request.scope))
+    return Response(request, request.send, watch=request.watch, passes_body=True, caller_scope=dict(request.scope))
 
 
 def stream_response(request: Request, call: Call) -> Response:
@@ -318,27 +315,20 @@ def missing_session(request: Request, message: Message | None, dialects: Dialect
     return MissingSession(runtime, headers, message, absent, absences=dialects.absence, scheme=scheme)
 
 
-@contextmanager
-def recorded(request: Request, plan: Plan, refused: Refusal | None) -> Iterator[None]:
-    """Let telemetry record a request, if it records anything."""
-    if not request.runtime.telemetry.is_recording():
-        yield
-        return
-    recorder, message = request.runtime.telemetry.recorder(), request.message
+def watch(request: Request, plan: Plan, refused: Refusal | None) -> Watching:
+    """Let observers watch a request from now on."""
+    runtime, message = request.runtime, request.message
+    if not runtime.observers.are_watching():
+        return UNWATCHED
     claims = request.claims if request.session is None else request.session._claims
-    server_id = request.server_id if claims is None and request.upstream_id is None else None
-    if message is None:
-        whose = None if refused is not None else claims or server_id
-        with nullcontext() if whose is None else recorder.name_request(whose, request.scope):
-            yield
-        return
     if refused is not None:
-        claims = refused_claims(request, refused, *(credential.id for credential in plan.credentials))
+        ids = [request.headers.session_id] if message is None else [credential.id for credential in plan.credentials]
+        claims = refused_claims(request, refused, *ids)
+    server_id = request.server_id if claims is None and request.upstream_id is None else None
     is_forwarded = refused is None and plan.answers is None
-    request.telemetry = recorder.begin(
-        message, request.headers, request.scope, claims, is_forwarded=is_forwarded, server_id=server_id
+    watched = Watched(
+        *(message, request.headers, request.scope, claims, server_id, is_forwarded, refused, request.arrived_at),
+        store_fault=runtime.store_fault_since,
     )
-    if request.telemetry is not None:
-        request.telemetry.store_fault = request.runtime.store_fault_since
-    with request.telemetry or nullcontext():
-        yield
+    request.watch = runtime.observers.watch(watched)
+    return request.watch

@@ -26,12 +26,12 @@ from .._session.claims import RedactedRepr
 from .context import session_header_values
 from .early_end import EndableResponse
 from .event_ids import EventSigner, can_sign, of_any_length, refuse_compressed, signer_for
+from .observers import UNWATCHED, Watching
 
 if TYPE_CHECKING:
     from .._session.session import Session
-    from ..telemetry._outcome import RequestTelemetry
 
-MAX_OBSERVED_BYTES: Final = 1 << 20  # of one message that telemetry reads: an error has no more
+MAX_OBSERVED_BYTES: Final = 1 << 20  # of one message that observers read: an error has no more
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
 _log: Final = logging.getLogger("mcp_sessions")
@@ -51,10 +51,9 @@ class Response(EndableResponse, eq=False):
     """The response to one request, on its way from the application to the server."""
 
     changes: Sequence[Change] = ()  # what the answer needs, in this order
-    observer: RequestTelemetry | None = None  # learns how the request ended
+    watch: Watching = UNWATCHED  # learns how the request ended
     passes_body: bool = False  # the body leaves part by part as it came, but for its event ids
     caller_scope: Scope | None = None  # of a request outside of sessions, before the application changed it
-    signs_ids: bool = True  # False if what is sent here was signed before
     status: int = 0  # of its start, once the application has sent that
     body: JSONBody | EventBody | None = None  # what reads its body, chosen at the start; None if nothing does
     session_id: str | None = None  # that the headers name
@@ -86,15 +85,15 @@ class Response(EndableResponse, eq=False):
             if self.session_id is not None or self.status != _OK:
                 for change in self.changes:
                     change.defers_start = False
-        if self.observer is not None:
-            self.observer.begin_response(self.status, session_header_values(start))
+        if self.watch:
+            self.watch.begin_response(self.status, session_header_values(start))
         media_type, coding = content_type(start.get("headers", ()))
         if media_type == EVENTS and coding is not None and not self.passes_body:
             self.outgoing.on(CUT)
             self.unlist()
             await refuse_compressed(self.request, self.message, self.send_out)
             return
-        if media_type == EVENTS and self.signs_ids and can_sign(coding):
+        if media_type == EVENTS and can_sign(coding):
             self.signer: EventSigner | None = signer_for(self.request, self.caller_scope or {}, start, self.call)
             start = of_any_length(start)
         self.body = self._body_for(media_type, coding)
@@ -104,13 +103,13 @@ class Response(EndableResponse, eq=False):
             await self.pass_on(start)
 
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | None:
-        """Return what reads the body, be it to change it or to let telemetry read along, or what passes it by."""
-        if media_type == EVENTS and (self.observer is not None or not self.passes_body):
+        """Return what reads the body, be it to change it or to let observers read along, or None."""
+        if media_type == EVENTS and (self.watch or not self.passes_body):
             self.is_stream: bool = not self.passes_body
             self.is_resumable: bool = self.message is None  # a client that resumes a stream has an event id
             return EventBody(EventStream(self.request.runtime.limits.event_bytes))
         if self.passes_body:
-            return JSONBody(MAX_OBSERVED_BYTES) if media_type == JSON and self.observer is not None else None
+            return JSONBody(MAX_OBSERVED_BYTES) if media_type == JSON and self.watch else None
         if media_type == JSON and coding is None:
             return JSONBody()
         if coding is not None:
@@ -204,10 +203,10 @@ class Response(EndableResponse, eq=False):
         return text
 
     def _observe(self, text: bytes) -> None:
-        """Let telemetry read a message as it leaves."""
+        """Let observers read a message as it leaves."""
         self.last_text = text
-        if self.observer is not None and len(text) <= MAX_OBSERVED_BYTES:
-            self.observer.read(text)
+        if self.watch and len(text) <= MAX_OBSERVED_BYTES:
+            self.watch.read(text)
 
     def _hold(self, event: ASGIMessage) -> None:
         self.outgoing.on(HOLD)

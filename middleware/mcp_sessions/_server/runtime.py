@@ -1,15 +1,11 @@
-"""`Runtime`: what all requests of one middleware share, made once from its checked options.
-
-Telemetry is imported when there is first something to record, so that a server without tracing pays nothing for it, not
-even at its start.
-"""
+"""`Runtime`: what all requests of one middleware share, made once from its checked options."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import secrets
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakValueDictionary
 
@@ -28,62 +24,20 @@ from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, Found, StoreScope
 from ..stores._threads import Loop, running_loop, wait_from_thread
 from ..stores._timeout import TimeoutStore
-from ..telemetry._core import is_traced
-from . import routing
 from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
-from .logs import EventSink, plain_listener
 from .option_types import as_seconds
 from .options import CoreOptions, tracking
 from .principal import CreateLimit, PrincipalSessions, reader
+from .recording import Recording, observers_of
 from .resumption import ResumableCalls, Streams
 
 if TYPE_CHECKING:
-    from ..telemetry._feed import Feed
-    from ..telemetry._recorder import Telemetry
     from .background import Background
 
 # Where the store has what the client of a session states that it can do; `session.data` has no such name.
 CAPABILITIES_KEY: Final = "\0client_capabilities"
 _PROCESS: Final = secrets.token_bytes(16)
-
-
-class Recording:
-    """Where events and spans go: the log, telemetry, and the application's `listen`."""
-
-    def __init__(self, app: ASGIApp, options: CoreOptions) -> None:
-        telemetry = options["telemetry"]
-        self.feed: Feed | None = None
-        if telemetry.inspector is not None:
-            from ..telemetry._feed import Feed
-
-            self.feed = Feed(options["clock"])
-        self.listen: Final = plain_listener(telemetry.listen)
-        self.metrics_enabled: Final = telemetry.metrics is not None
-        self._always: Final = self.metrics_enabled or self.feed is not None
-        self._traces: Final = telemetry.spans != "off"
-        self.recorder: Final = cache(partial(_make_recorder, app, options, self.feed))  # imports OpenTelemetry
-        self.emit: Final = EventSink(self.listen, self.is_recording, self.recorder)
-
-    def is_recording(self) -> bool:
-        """Whether telemetry records anything now."""
-        return self._always or (self._traces and is_traced())
-
-
-def _make_recorder(app: ASGIApp, options: CoreOptions, feed: Feed | None) -> Telemetry:
-    from ..telemetry._attributes import caller_attributes
-    from ..telemetry._recorder import Telemetry
-
-    telemetry = options["telemetry"]
-    return Telemetry(
-        partial(routing.reachable, app, options["path"]),
-        spans=telemetry.spans,
-        trace=telemetry.trace,
-        metrics=telemetry.metrics,
-        redact=telemetry.redact,
-        feed=feed,
-        caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options["principal"])),
-    )
 
 
 class Runtime:
@@ -117,7 +71,8 @@ class Runtime:
             max_bytes=limits.token_bytes,
         )
         self.event_ids: Final = EventIds(issuer=options["wire"].issuer, audience=options["audience"])
-        self.telemetry: Final = Recording(app, options)
+        self.recording: Final = Recording(app, options)
+        self.observers: Final = observers_of(self.recording, options)
         self._open_store(options)
 
     def _open_store(self, options: CoreOptions) -> None:
@@ -131,9 +86,9 @@ class Runtime:
         self._locks = WeakValueDictionary[tuple[str, str], anyio.Lock]()  # of updates of data under way
         self.streams: Streams = Streams(store, self.clock)
         self.calls: ResumableCalls = ResumableCalls()
-        on_end, emit = options["on_end"], self.telemetry.emit
+        report = self.observers.ended
         self.terminator: Terminator = Terminator(
-            store, self.streams, on_end, emit=emit, data=self.data, clock=self.clock
+            store, self.streams, options["on_end"], report=report, data=self.data, clock=self.clock
         )
         self.background_services: list[Background] = []
         if (tracked := tracking(options)) is not None:
@@ -142,12 +97,12 @@ class Runtime:
             self.background_services.append(sweeper)
             if (metrics := options["telemetry"].metrics) is not None:
                 metrics.follow()
-                report = partial(metrics.alive, self, self.audience)
-                self.background_services.append(LiveSessionCounter(store, self.audience, report))
-        if self.telemetry.feed is not None:
+                alive = partial(metrics.alive, self, self.audience)
+                self.background_services.append(LiveSessionCounter(store, self.audience, alive))
+        if self.recording.feed is not None:
             from .inspected import Inspected
 
-            self.background_services.append(Inspected(options, self.telemetry.feed, self.terminator))
+            self.background_services.append(Inspected(options, self.recording.feed, self.terminator))
 
     async def look_up(self, claims: Claims, *, state: bool = False) -> Found:
         """Ask the store about the session of a request; if sessions are recorded, note that it is used."""

@@ -22,6 +22,7 @@ from .changes import MakePrivate
 from .context import Request, carried_session
 from .decide import FORWARD_UNCHANGED, Action, Plan, identify
 from .resumption import Call, refusal_for_status
+from .sessions import refused_claims
 
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a session that it does not have
@@ -42,6 +43,7 @@ def decide_unread(request: Request, dialects: Dialects) -> Plan:
         request.claims = verified_claims(request, credential)
     except SessionNotFound as refusal:
         refused = refusal.with_traceback(None)
+        request.claims = refused_claims(request, refused, credential.id)
     return Plan(Action.ANSWER, answers=Answers(partial(answer_without_stream, refused)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Token
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 from opentelemetry.context import Context, detach, get_current
-from opentelemetry.trace import Link, Span, StatusCode
+from opentelemetry.trace import Link, Span, StatusCode, get_current_span
 
 from .._errors import Refusal, SessionRequired
 from .._protocol.jsonrpc import Message
@@ -26,7 +26,7 @@ from .._session.functions import described, is_unfinished
 from . import _attributes as names
 from ._attributes import CALL, KnownNames
 from ._context import RequestInfo, attached, attributes_on, name_session, request_info, within
-from ._core import MAX_NAME, Content, Redact, call_observer, harmless
+from ._core import MAX_NAME, Content, Redact, call_observer
 
 CLIENT_MISTAKES: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
 """The codes of a client's mistakes, which are not errors of the server (`CONVENTIONS`, `rpc.response.status_code`)."""
@@ -156,26 +156,22 @@ class RequestTelemetry(RequestInfo):
         with within(self), attached(get_current() if self.context is None else self.context):
             yield
 
-    @harmless
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Record the HTTP status, and as the session of an `initialize` the transport session that it names."""
         self.status = status
         if self.message.method == INITIALIZE and self.ref is None and session_ids:
             self.name_session(self.known.learn_session(session_ids[-1]))
 
-    @harmless
     def name_session(self, ref: str) -> None:
         """Name the session that it creates on its spans, and take it for its own where it has none."""
         self.ref: str | None = self.ref or ref
         for span in self.spans:
             name_session(span, ref)
 
-    @harmless
     def refuse(self, refusal: Refusal) -> None:
         """Record why we refuse it."""
         self._settle(Outcome.of_code(refusal.code, refusal.reason, refusal.message))
 
-    @harmless
     def read(self, text: bytes) -> None:
         """Take the outcome from one message of the response: the HTTP span ends with the last byte of the answer."""
         outcome = outcome_in(text)
@@ -227,12 +223,6 @@ class RequestTelemetry(RequestInfo):
             _log.warning("cannot record the %s of a call on its span: %s", kind, type(error).__name__)
         return None
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.end(error)
-
     def end(self, error: BaseException | None = None) -> None:
         """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
         if error is not None:
@@ -249,6 +239,43 @@ class RequestTelemetry(RequestInfo):
         self.seconds = perf_counter() - self.started_at
         for listener in self.listeners:
             call_observer("telemetry", listener, self)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class UnreadTelemetry(RequestInfo):
+    """A request without a message while it is handled; it has no span but the one around."""
+
+    traceparent: str | None = None
+    info_token: Token[RequestInfo | None] | None = None
+
+    def annotate(self) -> None:
+        """Name the session on the span around, and who sends the request."""
+        span = get_current_span()
+        name_session(span, self.ref)
+        span.set_attributes(self.caller)
+
+    def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
+        """Record nothing: the span around has the status."""
+
+    def read(self, text: bytes) -> None:
+        """Record nothing: no message of the response answers it."""
+
+    def name_session(self, ref: str) -> None:
+        """Record nothing: it creates none."""
+
+    def current(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: it is the current one."""
+        return nullcontext()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Record why it is refused, and who sent it."""
+        self.annotate()
+        record(get_current_span(), Outcome.of_code(refusal.code, refusal.reason))
+
+    def end(self, _error: BaseException | None) -> None:
+        """End it."""
+        assert self.info_token is not None  # since it was begun
+        request_info.reset(self.info_token)
 
 
 # --- reading a response ------------------------------------------------------------------------------

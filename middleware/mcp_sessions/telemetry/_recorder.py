@@ -9,16 +9,16 @@ would be exported at its end, or never. The token carries the context of the fir
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from time import perf_counter, time_ns
 from typing import Any, Final
 
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span, get_tracer, set_span_in_context
 from starlette.types import Scope
 
-from .._errors import Refusal
 from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
@@ -33,7 +33,7 @@ from ._core import Redact, Spans, Trace, call_observer, harmless, is_traced
 from ._feed import Feed
 from ._frameworks import SCOPE_KEY, makes_server_spans, server_in, wrap_handlers
 from ._metrics import SessionMetrics
-from ._outcome import Outcome, RequestTelemetry, name_http_span, record
+from ._outcome import Outcome, RequestTelemetry, UnreadTelemetry, name_http_span, record
 
 _CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "sessions/create"})
 
@@ -53,9 +53,8 @@ class Start(RedactedRepr):
         # Without an SDK a "new" span is the caller's, or none at all.
         return contexts.traceparent_of(context) if context.is_valid and not context.is_remote else None
 
-    @harmless
-    def end(self, error: BaseException | None = None) -> None:
-        """End the creation, with an error where the session is refused: then no span names it."""
+    def end(self, error: BaseException | None) -> None:
+        """End the creation, with an error if the session is refused: then no span names it."""
         with self.current:
             if error is None:
                 self.span.set_attributes(self.named)
@@ -112,10 +111,12 @@ class Telemetry:
         *,
         is_forwarded: bool = True,
         server_id: str | None = None,
+        arrived_at: float | None = None,
     ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one, until what is returned is ended in the same task.
 
-        An authentic session is named also where it is refused, or the wrapped server's own where that is known.
+        An authentic session is named also if it is refused, or the wrapped server's own if that is known. `arrived_at`
+        is when the request arrived, by `perf_counter`.
         """
         if message.kind is RESPONSE:
             return None
@@ -127,6 +128,7 @@ class Telemetry:
             ref=self._known.session(server_id) if session is None else session.ref,
             versions=names.versions_of(headers.first(VERSION), scope.get("http_version")),
             redact=self._redact if message.method == names.CALL else None,
+            started_at=perf_counter() if arrived_at is None else arrived_at,
         )
         request.info_token = request_info.set(request)
         is_tracing = self._is_tracing
@@ -199,35 +201,29 @@ class Telemetry:
         attributes = {**request.attributes, **session_names(request.ref, context), **request.arguments()}
         links = contexts.without_parent(request.links, get_current_span(context).get_span_context())
         name = self._known.span_name(request.message.method, request.target)
-        request.span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, links)
+        start = time_ns() - int((perf_counter() - request.started_at) * 1e9)
+        request.span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, links, start)
         request.end_span = request.span.end
         return set_span_in_context(request.span, context)
 
     # --- requests without a message ------------------------------------------------------------------
 
-    def name_request(self, whose: Claims | str | None, scope: Scope) -> AbstractContextManager[None]:
-        """Name the session of a request without a message, and who sends it: on the span around, and in the block."""
-        named = self._name_request(whose, scope) if self._is_tracing else None
-        return nullcontext() if named is None else named
-
-    @harmless
-    def _name_request(self, whose: Claims | str | None, scope: Scope) -> AbstractContextManager[None]:
-        ref, client = (whose.ref, whose.client) if isinstance(whose, Claims) else (self._known.session(whose), None)
-        caller, span = {**self._caller(scope), **({} if client is None else {names.CLIENT: client})}, get_current_span()
-        contexts.name_session(span, ref)
-        span.set_attributes(caller)
-        return within(RequestInfo(ref=ref, caller=caller))
-
-    @harmless
-    def refuse_request(self, refusal: Refusal, claims: Claims | None, scope: Scope) -> None:
-        """Record on the span around why a request without a message is refused, and who sent it."""
-        if self._is_tracing:
-            self.name_request(claims, scope)
-            record(get_current_span(), Outcome.of_code(refusal.code, refusal.reason))
+    def begin_unread(
+        self, claims: Claims | None, server_id: str | None, scope: Scope, *, is_refused: bool
+    ) -> UnreadTelemetry | None:
+        """Begin a request without a message: the span around names its session, and who sends it."""
+        if not self._is_tracing:
+            return None
+        ref = self._known.session(server_id) if claims is None else claims.ref
+        client = {} if claims is None or claims.client is None else {names.CLIENT: claims.client}
+        request = UnreadTelemetry(ref=ref, caller={**self._caller(scope), **client})
+        if is_refused or claims is not None or server_id is not None:
+            request.annotate()
+        request.info_token = request_info.set(request)
+        return request
 
     # --- sessions ------------------------------------------------------------------------------------
 
-    @harmless
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which ends when the session is complete, or refused; None without tracing."""
         if not self._is_tracing:
