@@ -1,6 +1,6 @@
 """Commit and tag a release: `.venv/bin/python .ci/release.py 0.2.0`, then push what it names.
 
-The version goes into `pyproject.toml` and the package, and what stands under `Unreleased` in `CHANGELOG.md` becomes its
+The version goes into `pyproject.toml`, and what stands under `Unreleased` in `CHANGELOG.md` becomes its
 entry. A version whose entry is there already is only tagged. The pushed tag starts `.github/workflows/release.yml`.
 """
 
@@ -13,10 +13,6 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-VERSIONED = {
-    "pyproject.toml": r'^version = "(.+)"$',
-    "middleware/mcp_sessions/__init__.py": r'^__version__ = "(.+)"$',
-}
 CHANGELOG = "CHANGELOG.md"
 
 
@@ -71,13 +67,11 @@ def main() -> None:
     changelog.write_text(
         entered(changelog.read_text("utf-8"), version, f"{datetime.now(timezone.utc):%Y-%m-%d}"), "utf-8"
     )
-    for name, pattern in VERSIONED.items():
-        path = Path(name)
-        text = path.read_text("utf-8")
-        line = re.search(pattern, text, re.MULTILINE)
-        if line is None:
-            sys.exit(f"{name} names no version")
-        path.write_text(text.replace(line[0], line[0].replace(line[1], version), 1), "utf-8")
+    project = Path("pyproject.toml")
+    text, replaced = re.subn(r'(?m)^version = ".+"$', f'version = "{version}"', project.read_text("utf-8"))
+    if replaced != 1:
+        sys.exit("pyproject.toml does not name one version")
+    project.write_text(text, "utf-8")
     if git("status", "--porcelain"):
         git("commit", "--all", "--message", f"Release {version}")
     git("tag", "--annotate", tag, "--message", f"mcp-sessions {version}")

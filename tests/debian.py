@@ -1,8 +1,8 @@
 """Programs that tests start as real peers, such as a Redis server, and the Debian package of each.
 
-Tests only look for them. `make test` and `make check` run this file, which as root on Debian installs the packages that
-are missing, and says so; if it cannot, it says which are missing, and fails if `CI` is set. They are never started as
-services, since each test starts its own server.
+Tests only look for them. `make test` and `make check` run this file, which as root on Debian says which packages are
+missing and installs them, unless `SKIP_SERVERS=1` is set. If it does not install them, it says which tests are skipped,
+and fails if `CI` is set. They are never started as services, since each test starts its own server.
 
     python tests/debian.py [PROGRAM ...]        # all of them if none is named
 """
@@ -74,9 +74,11 @@ def main(programs: list[str]) -> int:
 
 def _install(packages: list[str]) -> str | None:
     """Install packages, and say so; return why that is impossible, or None."""
+    if os.environ.get("SKIP_SERVERS", "0") not in {"", "0"}:
+        return "SKIP_SERVERS is set"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "only root can install them, and only on Debian"
-    print(f"installing for the tests: {' '.join(packages)}", flush=True)
+    print(f"installing as root, for the tests: {' '.join(packages)} (SKIP_SERVERS=1 skips this)", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _no_services():
         for words in (["update"], ["install", *packages]):

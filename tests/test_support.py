@@ -53,3 +53,13 @@ def test_set_up_says_which_servers_are_missing(apt_get: str | None, ci: str, cod
     assert (done.returncode, done.stderr) == (code, "")
     assert "redis-server" in done.stdout
     assert ("skipped" in done.stdout) is not bool(ci)
+
+
+def test_set_up_installs_nothing_if_it_is_to_skip_servers(tmp_path: Path) -> None:
+    (tmp_path / "apt-get").write_text("#!/bin/sh\ntouch installed\n", "utf-8")
+    (tmp_path / "apt-get").chmod(0o755)
+    environment = {**os.environ, "PATH": str(tmp_path), "CI": "", "SKIP_SERVERS": "1"}
+    command = [sys.executable, debian.__file__, "redis-server"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "SKIP_SERVERS is set" in done.stdout) == (0, True)
+    assert not (tmp_path / "installed").exists()

@@ -7,7 +7,7 @@ None if there is none. Names that most servers do not need are imported on first
 More is in `errors`, `events`, `handles`, `keys`, `operator`, `stores`, `dialects`, `telemetry`, `client` and `testing`.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from ._dialects import Options, TransportSessions
@@ -25,6 +25,8 @@ from .errors import ConfigurationError, CreateRefused, DataError, MCPSessionsErr
 if TYPE_CHECKING:
     from ._server.operator import Sessions
     from .integrations._starlette import add_sessions
+
+    __version__: str
 
 __all__ = [
     "ConfigurationError",
@@ -50,13 +52,14 @@ __all__ = [
     "from_env",
     "require_session",
 ]
-__version__ = "0.1.0"
 
 _WHEN_ASKED_FOR: Final = {"Sessions": "._server.operator", "add_sessions": ".integrations._starlette"}
 """The modules of the names that are imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("mcp-sessions")
     if name in _WHEN_ASKED_FOR:
         return getattr(import_module(_WHEN_ASKED_FOR[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
