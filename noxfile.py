@@ -37,7 +37,7 @@ SLOW = (
     "tests/stores/test_every_store.py",
     "tests/stores/test_postgres.py",
     "tests/stores/test_redis.py",
-    "tests/stores/test_redis_epoch.py",
+    "tests/stores/test_redis_durability.py",
     "tests/stores/test_sqlite.py",
     "tests/telemetry/test_inspector_page.py",
     "tests/telemetry/test_tracing_page.py",

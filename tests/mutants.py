@@ -644,7 +644,7 @@ MUTANTS: Final = {
         "cli/test_end_all.py",
     ),
     "cutoff-use": Mutant("stores/_sql.py", "cutoff_time = max(", "cutoff_time = min(", "cli/test_end_all.py"),
-    "cutoff-use-redis": Mutant("stores/_redis.py", ", *found[6:]]", "]", "cli/test_end_all.py"),
+    "cutoff-use-redis": Mutant("stores/_redis.py", "(None, *one.owners)", "(None, one.subject)", "cli/test_end_all.py"),
     "cutoff-text": Mutant(
         *("_server/operator.py", 'checked(principal, "this is", remedy=_AS_SEEN)', "pass", "cli/test_end_all.py")
     ),
@@ -714,20 +714,19 @@ MUTANTS: Final = {
         "change.future.set_result(None)",
         "stores/test_sqlite.py",
     ),
-    "redis-kept": Mutant(
-        REDIS, "kept == '1' and ARGV[i + 2] == '1'", "kept == '1' or ARGV[i + 2] == '1'", "stores/test_redis_epoch.py"
-    ),
+    "redis-epoch": Mutant(REDIS, "ARGV[1], 'NX'", "'0'", "stores/test_redis_durability.py"),
+    "redis-replica": Mutant(REDIS, "made.err, 'READONLY'", "made.err, 'none'", "stores/test_redis.py"),
     "redis-eviction": Mutant(
-        "stores/_redis_epoch.py",
-        'policy != "noeviction" and memory',
-        'policy == "" and memory',
-        "stores/test_redis_epoch.py",
+        "stores/_redis_durability.py",
+        'values["maxmemory_policy"] != "noeviction"',
+        "False",
+        "stores/test_redis_durability.py",
     ),
     "redis-epoch-clock": Mutant(
-        "stores/_redis_epoch.py",
-        "max(self._clock(), self._since + TICK)",
-        "self._clock()",
-        "stores/test_redis_epoch.py",
+        "stores/_redis.py",
+        "now = max(self._server_clock(), float(self._epoch or 0) + TICK)",
+        "now = self._server_clock()",
+        "stores/test_redis_durability.py",
     ),
     "sql-store-clock": Mutant(
         "stores/_sql.py", "now = await self._store_time(ask=True)", "now = self._clock()", "stores/test_clocks.py"
@@ -739,11 +738,14 @@ MUTANTS: Final = {
         "stores/test_clocks.py",
     ),
     "redis-store-clock": Mutant(
-        "stores/_redis.py", "now = self._server_clock()", "now = self._clock()", "stores/test_clocks.py"
+        "stores/_redis.py",
+        "now = self._server_clock()\n                m",
+        "now = self._clock()\n                m",
+        "stores/test_clocks.py",
     ),
     "redis-forgets-late": Mutant(
         "stores/_redis.py",
-        "self._leeway - await self._store_time()",
+        "self._leeway - self._server_clock()",
         "self._leeway - self._clock()",
         "stores/test_clocks.py",
     ),

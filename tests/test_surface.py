@@ -92,11 +92,11 @@ STAND_INS = {
 }
 HARMLESS = """
     Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
-    EndedSession Facts Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter Namespace
-    NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Refused RequestRefused
-    Roster Rules Seal ServerInfo Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed Snapshot
-    State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client _Endpoint
-    _Error _Event _Found _Header _Hello _Pending _Result _Tool _Values
+    EndedSession Facts Fault Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter
+    Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Refused
+    RequestRefused Roster Rules Seal Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed
+    Snapshot State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client
+    _Endpoint _Error _Event _Found _Header _Hello _Pending _Result _Tool _Values
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -1,12 +1,14 @@
 """The Redis store: what it accepts, and what becomes of calls while Redis is out of reach.
 
-`test_contract.py` shows that it keeps the contract, and `test_redis_epoch.py` that it notices when Redis forgets. Every
-server here is a real one.
+`test_contract.py` shows that it keeps the contract, and `test_redis_durability.py` that it notices a loss. Every server
+here is a real one.
 """
 
 import asyncio
+import gc
 import re
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -22,13 +24,13 @@ from redis.asyncio import Redis, RedisCluster
 from redis_servers import Server, serving, watching
 from servers import HOST, until
 
-from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
+from mcp_sessions._errors import ConfigurationError, PrincipalDataTooLarge, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import make
 from mcp_sessions.stores._base import Record, SessionStatus
 from mcp_sessions.stores._redis import RedisStore
-from mcp_sessions.stores._redis_client import fault_of
+from mcp_sessions.stores._redis_faults import fault_of
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import ALICE, claim, revoke, session, status_in, statuses_in, touch_in
 
@@ -106,13 +108,42 @@ async def test_trio_is_refused_at_first_use(anyio_backend: str) -> None:
             await use()
 
 
-def test_a_second_event_loop_is_refused() -> None:
-    """Its connections belong to the first."""
-    store = RedisStore("redis://localhost:1")
+def test_url_serves_one_event_loop_after_another() -> None:
+    """As with a runtime that has one for each request, whether or not the store is closed in between."""
+    store = RedisStore(redis_servers.shared().url, prefix=f"{uuid4().hex}:", timeout=LONG, durability="ignore")
+
+    async def use(*, closes: bool) -> SessionStatus:
+        await revoke(store, session())
+        status = await status_in(store, session())
+        if closes:
+            await store.close()
+        return status
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the loop that ended with open connections
+        assert [asyncio.run(use(closes=closes)) for closes in (False, True, True)] == [ENDED] * 3
+        gc.collect()
+    assert store._clients == {}
+
+
+def test_client_of_another_event_loop_is_refused() -> None:
+    """Its connections belong to the loop that made them."""
+    store = RedisStore(Redis(port=1))
     with pytest.raises(StoreUnavailable):
         asyncio.run(store.open())
-    with pytest.raises(ConfigurationError, match="create one for each loop"):
+    with pytest.raises(ConfigurationError, match="give the store a URL, or a client for each loop"):
         asyncio.run(store.open())
+
+
+async def test_store_opens_again_after_it_was_closed(place: Place) -> None:
+    """As after the lifespan of a test, of a reload, or of each call of a serverless function."""
+    store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG)
+    for first in (True, False):
+        assert await revoke(store, session()) is first
+        await store.close()
+    await store.open()
+    assert await status_in(store, session()) is ENDED
+    await store.close()
 
 
 def test_a_client_that_would_change_what_is_read_is_refused() -> None:
@@ -139,18 +170,9 @@ async def test_a_client_of_the_user_is_used_and_left_open(kind: Any) -> None:
     await client.aclose()
 
 
-async def test_a_client_that_was_connected_before_is_refused() -> None:
-    """Its connections were not asked which server they lead to."""
-    client = Redis(host=HOST, port=redis_servers.shared().port)
-    await client.ping()
-    with pytest.raises(ConfigurationError, match="connected before; give the store one of its own"):
-        await RedisStore(client).open()
-    await client.aclose()
-
-
 @pytest.mark.parametrize("user", ["", "app"])
 async def test_a_password_and_a_database_are_taken_from_the_url(user: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A wrong password is named at the start, and in the midst of requests in the log; never the password itself."""
+    """A wrong password is reported at startup, and later in the log; never the password itself."""
     with serving(requirepass=PASSWORD, user=f"app on >{PASSWORD} ~* +@all") as own:
         address = f"{HOST}:{own.port}"
         async with opened(f"redis://{user}:{PASSWORD}@{address}/3") as store:
@@ -217,7 +239,6 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         await store.copy(counted, counted)
         assert not await store.compare_and_swap(counted, "key", b"1", None)
         assert await store.read(counted, "key") == b"2"
-        assert (await store.usage()).sessions == 1
         assert await touch_in(store, one, idle_timeout=600) is LIVE
         await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, expires_at=START + 60)
         assert await revoke(store, one)
@@ -251,38 +272,88 @@ async def cause(url: str) -> str:
 
 
 async def test_a_fault_is_logged_with_its_cause() -> None:
-    """The database's number, the host's name; a closed port."""
-    url = redis_servers.shared().url
-    assert await cause(f"{url}/99") == "it has no database with this number"
-    assert await cause("redis://no-such-host.invalid") == "its host name is unknown"
-    assert await cause(f"redis://{HOST}:1") == "Connection refused"
+    """The host's name; a closed port."""
+    assert await cause("redis://no-such-host.invalid") == "its host name is unknown; check the address in the URL"
+    assert (await cause(f"redis://{HOST}:1")).startswith("Connection refused; check that it runs")
+
+
+@asynccontextmanager
+async def web_server() -> AsyncIterator[str]:
+    """Answer whatever comes as a web server does."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, HOST, 0) as server:
+        yield f"{HOST}:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_what_can_never_work_fails_at_startup() -> None:
+    """Each with the remedy; it would else look like an outage that ends by itself."""
+    shared = redis_servers.shared()
+    shared.command("ACL", "SETUSER", "poor", "on", f">{PASSWORD}", "~*", "+ping")
+    async with web_server() as address:
+        for url, remedy in (
+            (f"{shared.url}/99", "no database with this number; correct the end of the URL"),
+            (shared.url.replace("://", f"://poor:{PASSWORD}@"), "lacks a permission; docs/stores.md"),
+            (shared.cluster_url, "not in a cluster; use redis://"),
+            (shared.url.replace("redis://", "redis+sentinel://") + "/name", "lacks a command"),
+            (f"redis://{address}", "does not speak as Redis does; correct the host and the port"),
+        ):
+            store = make(url, clock=Clock(), timeout=LONG)
+            with pytest.raises(ConfigurationError, match=remedy):
+                await store.open()
+            await store.close()
+
+
+async def test_node_of_a_cluster_is_refused_as_a_server_of_its_own() -> None:
+    """It answers for the keys of its own slots only, which those of the store need not be."""
+    with serving(cluster_enabled="yes") as one, serving(cluster_enabled="yes") as other:
+        one.command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        other.command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        one.command("CLUSTER", "MEET", HOST, other.port)
+        for node in (one, other):
+            node.wait_for_slots()
+        errors = []
+        for node in (one, other):
+            store = RedisStore(node.url, timeout=LONG)
+            try:
+                await store.open()
+            except ConfigurationError as error:
+                errors.append(str(error))
+            await store.close()
+    assert len(errors) == 1
+    assert "this is a cluster; use redis+cluster://" in errors[0]
 
 
 @pytest.mark.parametrize(
-    ("error", "fault"),
+    ("error", "reason", "words"),
     [
-        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), ("store_cannot_save", "(MISCONF)")),
-        (exceptions.MovedError("1234 127.0.0.1:7001"), ("store_error", "use redis+cluster://")),
-        (exceptions.ResponseError("BUSY Redis is busy running a script."), ("store_error", "SCRIPT KILL")),
-        (exceptions.NoPermissionError("this user has no permissions"), ("store_forbidden", "check the user")),
-        (exceptions.ResponseError("WRONGTYPE Operation against a key"), ("store_error", "ResponseError")),
-        (ssl.SSLError(1, "wrong"), ("store_unreachable", "TLS: the server does not speak it")),
+        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), "store_cannot_save", "(MISCONF)"),
+        (exceptions.ResponseError("BUSY Redis is busy running a script."), "store_error", "SCRIPT KILL"),
+        (exceptions.ResponseError("WRONGTYPE Operation against a key"), "store_error", "an error (WRONGTYPE)"),
+        (exceptions.ResponseError("something else"), "store_error", "an error (ResponseError)"),
+        (exceptions.ConnectionError("max number of clients reached"), "store_too_many_connections", "maxclients"),
+        (exceptions.TryAgainError("Multiple keys request"), "store_cluster_down", "is being moved"),
+        (ssl.SSLError(1, "wrong"), "store_unreachable", "TLS: the server does not speak it"),
+        (OSError(113, "No route"), "store_unreachable", "No route to host; check"),
     ],
 )
-def test_each_fault_has_a_reason_and_a_cause(error: Exception, fault: tuple[str, str]) -> None:
+def test_each_fault_has_a_reason_and_a_remedy(error: Exception, reason: str, words: str) -> None:
     """Those that the other tests do not make."""
-    reason, cause = fault_of(error)
-    assert reason == fault[0]
-    assert fault[1] in cause
+    fault = fault_of(error)
+    assert fault.reason == reason
+    assert words in fault.cause
 
 
 async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> None:
-    """A node that has just started waits for others to speak up. What it did not save is noticed."""
+    """A node that has just started waits for the other nodes. This one keeps no file, which is noticed."""
     with serving(cluster=True) as own:
         one = session(issued_at=START)
         async with opened(own.cluster_url, clock=clock) as store:
             assert await status_in(store, one) is LIVE
-            own.command("SAVE")
             assert await revoke(store, one)
             own.kill9()
             late = RedisStore(own.cluster_url, clock=clock, timeout=LONG)
@@ -389,8 +460,6 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(task, LONG)
-    with refused("store_closed"):
-        await status_in(store, session())
 
 
 async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place: Place) -> None:
@@ -470,7 +539,8 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     """Or its `on_end` would wait for the lease to run out."""
     await store.register(Record.of(session()))
     clock.now = START + 3600
-    run, calls = store._client.run, 0
+    client, calls = await store._opened(), 0
+    run = client.run
 
     async def failing(*args: Any, **options: Any) -> Any:
         nonlocal calls
@@ -479,7 +549,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
             raise StoreUnavailable
         return await run(*args, **options)
 
-    monkeypatch.setattr(store._client, "run", failing)
+    monkeypatch.setattr(client, "run", failing)
     assert len(await claim(store)) == 1
     with refused("store_unavailable"):
         await claim(store)
@@ -497,7 +567,7 @@ async def test_a_record_that_redis_collected_goes_from_the_lists(store: RedisSto
     clock.now = START + 3600
     assert await claim(store) == []
     assert await store.count(audience=AUDIENCE) == 0
-    assert shared.command("EXISTS", keys.index, keys.principals, keys("due", AUDIENCE)) == 0
+    assert shared.command("EXISTS", keys.index, keys("due", AUDIENCE)) == 0
 
 
 async def test_a_lease_that_outlives_the_idle_timeout_is_looked_at_once(store: RedisStore) -> None:
@@ -529,7 +599,7 @@ async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
 
 
 async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
-    """Each key but those of the epoch is collected by Redis, should everybody forget it."""
+    """Redis deletes every key but the epoch after a time, even if no worker does."""
     one, shared = session(), redis_servers.shared()
     await store.register(Record.of(one))
     await store.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
@@ -548,10 +618,42 @@ async def test_nothing_outlives_its_session_for_long(store: RedisStore) -> None:
         "session:ref": week + 3660,
         "session:unrecorded": 3660,
         f"cutoff:mcp-sessions:{ALICE}": 7260,
-        **dict.fromkeys(("index", "principals", "due:mcp-sessions", "usage", "sizes"), week + 3660),
+        **dict.fromkeys(("index", "due:mcp-sessions", "usage", "sizes"), week + 3660),
         "epoch:6": -1,
-        "servers": -1,
     }
     assert ttls.keys() == expected.keys()
     for name, ttl in ttls.items():
         assert expected[name] - LONG <= ttl <= expected[name], name
+
+
+async def test_sessions_of_an_earlier_version_live_on(store: RedisStore, clock: Clock) -> None:
+    """The keys are those of format 6 as it first was, with two that nothing reads any more."""
+    live, leased, ended = (session(name, expires_at=START + DAY) for name in ("live", "leased", "ended"))
+    account, member = f"{ALICE} {AUDIENCE}", {one: f"001800000000000{one.ref}\0{ALICE}" for one in (live, leased)}
+    tag = store._keys.epoch.partition("}")[0] + "}"
+    for words in (
+        *(("HSET", f"session:{one.ref}", "m", name, "a", AUDIENCE, "e", START + DAY) for one, name in member.items()),
+        ("HSET", f"session:{live.ref}", "s", START + 600, ":cart", "[1]", "#", 7, "n", 1, "$", account),
+        ("HSET", f"session:{leased.ref}", "s", START, "x", "deleted", "l", START + 30),
+        *(("SET", f"ended:{one.ref}", 1, "EX", DAY) for one in (leased, ended)),
+        ("ZADD", f"due:{AUDIENCE}", START + 1830, member[live], START + 30, member[leased]),
+        *(("ZADD", "index", 0, f"{AUDIENCE}\0{name}") for name in member.values()),
+        *(("ZADD", "index", 0, f"{AUDIENCE}\0={ALICE}\0{name}") for name in member.values()),
+        ("ZADD", "principals", 2, account),
+        ("HSET", "servers", "", "a-run 1"),
+        ("ZADD", "usage", 207, account, 207, "*"),
+        ("ZADD", "sizes", START + DAY, f"{live.ref} 207 {account}"),
+    ):
+        redis_servers.shared().command(words[0], f"{tag}{words[1]}", *words[2:])
+    assert await statuses_in(store, [live, leased, ended]) == [LIVE, ENDED, ENDED]
+    assert await store.list_sessions(subject=ALICE, audience=AUDIENCE, limit=9) == [await store.get(live.ref)]
+    clock.now = START + 1800
+    assert [one.record.ref for one in await claim(store, idle_timeout=1800)] == [leased.ref]
+    assert await touch_in(store, live, idle_timeout=1800) is LIVE
+    place = Namespace(live.ref, live.expires_at, 1000, ALICE, 500)
+    assert await store.read(place, "cart") == b"[1]"
+    with pytest.raises(PrincipalDataTooLarge):
+        await store.write(place, "more", b"x" * 100)
+    assert await revoke(store, live, lease=None)
+    await store.purge(leased.ref)
+    assert await store.count(audience=AUDIENCE) == 0

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, get_args
+
+import anyio
 
 from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from .._refusals import refusal
@@ -21,15 +25,31 @@ from .._session.keywords import known_keywords
 from . import _base as base
 from . import _redis_data as data
 from . import _redis_scripts as scripts
-from ._base import FIRST, Durability, Ended, Facts, Forgotten, Position, Record, SessionStatus, StoreScope, marked
-from ._redis_client import connect
-from ._redis_epoch import Epoch
+from ._base import (
+    FIRST,
+    Durability,
+    Ended,
+    Facts,
+    Forgotten,
+    Found,
+    Position,
+    Record,
+    SessionStatus,
+    StoreScope,
+    logger,
+)
+from ._clocks import ServerClock
+from ._redis_client import StandaloneClient, connect, running_loop
+from ._redis_durability import check_durability
+from ._redis_faults import PERMANENT
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
-from ._stepwise import StepwiseLookUp
 from ._timeout import checked_freshness
 
-DENIED: Final = "Redis refuses this user: check the user and the password in the store's URL, and its permissions"
-TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
+ONE_LOOP: Final = (
+    "store= is a Redis client that another event loop uses; give the store a URL, or a client for each loop"
+)
+LOST: Final = "Redis lost its data: sessions from before are refused, since some of them may have ended"
+_OPEN_TIMEOUT: Final = 5.0  # seconds
 _KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 _PAGE: Final = 500  # records that are read together
 _REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
@@ -39,17 +59,18 @@ _REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
 }
 
 
-class RedisStore(StepwiseLookUp):
+class RedisStore:
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
     With `noeviction` and an append-only file, acknowledged changes survive `kill -9`, and with `appendfsync always` a
-    power failure; `everysec` may lose the last seconds. Without the file, the store detects a restart and refuses all
-    earlier sessions. A failover may lose the last changes.
+    power failure; `everysec` may lose the last seconds. If Redis comes back empty, all earlier sessions are refused. If
+    it comes back with an old snapshot, sessions that were deleted since then work again. A failover may lose the last
+    changes.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
-            `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are turned off and which you close yourself. `durability` and `freshness` may
+            `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or a `redis.asyncio` client of
+            one event loop, whose retries are turned off and which you close yourself. `durability` and `freshness` may
             also be query parameters; the arguments override them.
         prefix: The hash tag of all keys, which begin with it in braces. Give each deployment that shares a Redis its
             own; on a cluster, each is on one node.
@@ -97,141 +118,151 @@ class RedisStore(StepwiseLookUp):
             if not valid:
                 raise ConfigurationError(remedy)
         self._keys = Keys(prefix)
-        self._epoch = Epoch(self._keys, durability, check_clock(clock))
-        self._client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
-        self.location: str = self._client.location
+        self._connect = partial(connect, url_or_client, timeout=timeout, connections=connections)
+        self._has_url = isinstance(url_or_client, str)
+        self.location: str = self._connect().location
+        self._clients: dict[asyncio.AbstractEventLoop, StandaloneClient] = {}
+        self._durability = durability
+        self._logged: set[str] = set()  # problems of the server that are in the log already
         self._leeway = leeway
-        self._clock = clock
-        self._server_clock = self._epoch.server_clock
+        self._clock = check_clock(clock)
+        self._server_clock = ServerClock(clock)
         self._accept_older = forgotten == "accept"
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opened = False
-        self._advancing = asyncio.Lock()
-        self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
+        self._epoch: bytes | None = None  # as Redis had it last
+        self._epoch_suffix = f"{secrets.randbelow(10**6):06}"  # or two workers could set the same epoch
         self._first_look = 0.0  # seconds without use after which a new session is; 0 until an idle timeout is known
 
     async def open(self) -> None:
-        self._stay_on_loop()
-        if self._opened:
-            return
-        try:
-            await self._client.run("GET", [self._keys.epoch])
-        except StoreUnavailable as error:
-            if error.reason == "store_forbidden":
-                raise ConfigurationError(DENIED) from None
-            raise
-        await self._epoch.advance(self._client.run)
-        self._opened = True
+        await self._opened()
 
     async def close(self) -> None:
-        await self._client.close()
+        client = self._clients.pop(running_loop(), None)
+        if client is not None:
+            await client.close()
 
-    def _stay_on_loop(self) -> None:
+    async def _opened(self) -> StandaloneClient:
+        """Return the client of the running event loop, which connects at its first use."""
+        loop = running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            if self._clients and not self._has_url:
+                raise ConfigurationError(ONE_LOOP)
+            self._clients = {one: its for one, its in self._clients.items() if not one.is_closed()}
+            client = self._clients[loop] = self._connect()
+        if not client.is_open:
+            client.opening = client.opening or asyncio.ensure_future(self._open(client))
+            await asyncio.shield(client.opening)  # if this caller gives up, the next one finds it connected
+        return client
+
+    async def _open(self, client: StandaloneClient) -> None:
         try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise ConfigurationError(TRIO) from None
-        self._loop = self._loop or loop
-        if self._loop is not loop:
-            raise ConfigurationError("store= is a Redis store of another event loop; create one for each loop")
+            with anyio.fail_after(_OPEN_TIMEOUT):
+                await self._ask_time(client)
+                await check_durability(client, self._keys.epoch, self._durability, self._logged)
+                await self._run_in_epoch(client, scripts.LOOK_UP, [], *[""] * 5)
+            client.is_open = True
+        except TimeoutError:
+            cause = f"connecting takes longer than {_OPEN_TIMEOUT:g} s; check its load and the network"
+            raise StoreUnavailable("store_timeout", cause=cause) from None
+        except StoreUnavailable as error:
+            if error.reason in PERMANENT:
+                raise ConfigurationError(f"store= is {self.location}: {error.cause}") from None
+            raise
+        finally:
+            client.opening = None
 
-    async def _run(self, command: str | Script, keys: Sequence[str], *args: Word, idempotent: bool = True) -> Any:
-        """Run a command or a script, opening the store at first use."""
-        self._stay_on_loop()
-        if not self._opened:
-            await self.open()
-        return await self._client.run(command, keys, *args, idempotent=idempotent)
+    async def _ask_time(self, client: StandaloneClient) -> None:
+        if found := await client.run(scripts.TIME, [self._keys.epoch]):
+            self._server_clock.set(int(found[0]) + int(found[1]) / 1e6, self.location)
 
-    async def _run_in_epoch(self, command: str | Script, keys: Sequence[str], *args: Word) -> Any:
-        """Run a command that first returns the epoch, once more if that had to be set or moved on."""
-        found = await self._run(command, [self._keys.epoch, *keys], *args)
-        if found[0] is None or not self._epoch.is_current:
-            async with self._advancing:  # many requests may notice at once
-                await self._epoch.advance(self._client.run)
-            found = await self._run(command, [self._keys.epoch, *keys], *args)
+    async def _run(self, command: str | Script, keys: Sequence[str], *args: Word, repeatable: bool = True) -> Any:
+        return await (await self._opened()).run(command, keys, *args, repeatable=repeatable)
+
+    async def _run_in_epoch(self, client: StandaloneClient, script: Script, keys: Sequence[str], *args: Word) -> Any:
+        """Run a script that first returns the epoch, which it sets to now if there is none."""
+        now = max(self._server_clock(), float(self._epoch or 0) + TICK)
+        found = await client.run(script, [self._keys.epoch, *keys], f"{now:.6f}{self._epoch_suffix}", *args)
+        if found[0] != self._epoch:
+            if self._epoch is not None:
+                logger.warning(LOST)
+            self._epoch = found[0]
         return found
 
-    async def _ttl(self, until: float, *, recorded: bool = False) -> int:
+    def _ttl(self, until: float, *, recorded: bool = False) -> int:
         """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
-        return max(1, math.ceil(until + self._leeway - await self._store_time() + (_KEPT if recorded else 0)))
+        return max(1, math.ceil(until + self._leeway - self._server_clock() + (_KEPT if recorded else 0)))
 
-    async def _store_time(self, *, ask: bool = False) -> float:
-        """Return the server's time, by which is ended and deleted what all workers share."""
-        if not self._opened:
-            await self.open()
-        if ask and (found := await self._run(scripts.TIME, [self._keys.epoch])):
-            self._server_clock.set(int(found[0]) + int(found[1]) / 1e6, self.location)
-        return self._server_clock()
-
-    async def _data_time(self) -> float:
+    def _data_time(self) -> float:
         """Return when a value is over: neither this worker's clock nor the server's may end it early."""
-        return min(self._clock(), await self._store_time())
+        return min(self._clock(), self._server_clock())
 
     async def register_at_epoch(self, claims: Claims) -> None:
-        keys, ttl = [self._keys("registered", claims.ref)], await self._ttl(claims.expires_at)
-        await self._run_in_epoch(scripts.REGISTER_AT_EPOCH, keys, repr(claims.issued_at), ttl)
+        client, keys = await self._opened(), [self._keys("registered", claims.ref)]
+        times = (repr(claims.issued_at), self._ttl(claims.expires_at))
+        await self._run_in_epoch(client, scripts.REGISTER_AT_EPOCH, keys, *times)
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        return (await self.statuses([claims]))[0]
+    async def look_up(
+        self, *claims: Claims, state: bool = False, touch: bool = False, idle_timeout: int | None = None
+    ) -> list[Found]:
+        client, keys, numbers = await self._opened(), list[str](), list[int]()
+        for one in claims:
+            cutoffs = [self._keys.cutoff(one.audience, owner) for owner in (None, *one.owners)]
+            keys += [self._keys(kind, one.ref) for kind in ("ended", "registered", "session")]
+            keys += [self._keys("due", one.audience), *cutoffs]
+            numbers.append(len(cutoffs))
+        times, now = [""] * 4, self._server_clock()
+        if touch:
+            self._note_idle_timeout(idle_timeout)
+            since = base.idle_since(now, idle_timeout)
+            times = [repr(time) for time in (now, now - base.resolution(idle_timeout), since, self._first_look)]
+        asked = ("1" if state else "", *times, *numbers)
+        epoch, *rows = await self._run_in_epoch(client, scripts.LOOK_UP, keys, *asked)
+        status_of = partial(base.status_with_idle, now=now, idle_timeout=idle_timeout) if touch else base.status_of
+        found = []
+        for one, (ended, registered, seen, reason, value, ends, *cutoffs) in zip(claims, rows, strict=True):
+            facts = self._facts(epoch, (ended or reason, registered, *cutoffs), seen)
+            status = status_of(one.issued_at, facts, accept_older=self._accept_older)
+            found.append(Found(status, self._unexpired(value, ends)))
+        return found
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        epoch, *values = await self._run_in_epoch("MGET", [key for one in claims for key in self._keys_of_facts(one)])
-        facts = (self._facts(epoch, values[start : start + 4]) for start in range(0, len(values), 4))
-        accept, asked = self._accept_older, zip(claims, facts, strict=True)
-        return [base.status_of(one.issued_at, found, accept_older=accept) for one, found in asked]
-
-    def _keys_of_facts(self, one: Claims) -> list[str]:
-        keys = self._keys
-        cutoffs = (keys.cutoff(one.audience), keys.cutoff(one.audience, one.subject))
-        return [keys("ended", one.ref), keys("registered", one.ref), *cutoffs]
+    def _unexpired(self, value: bytes | None, ends: bytes | None) -> bytes | None:
+        return value if ends is None or self._data_time() < float(ends) else None
 
     @staticmethod
-    def _facts(epoch: bytes | None, found: Sequence[bytes | None], seen: bytes | None = None) -> Facts:
+    def _facts(epoch: bytes, found: Sequence[bytes | None], seen: bytes | None = None) -> Facts:
         ended, registered, *cutoffs = found
         return Facts(
             ended=ended is not None,
             cutoff_time=max(float(cutoff or 0) for cutoff in cutoffs),
-            epoch=math.inf if epoch is None else float(epoch) + TICK,
-            registered=registered is not None and registered == epoch,
+            epoch=float(epoch) + TICK,
+            registered=registered == epoch,
             seen_at=None if seen is None else float(seen),
         )
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        now = await self._store_time()
-        self._note_idle_timeout(idle_timeout)
-        keys = [*self._keys_of_facts(claims), self._keys("session", claims.ref)]
-        keys += [self._keys.cutoff(claims.audience, alias) for alias in claims.owners[1:]]
-        times = (repr(now), repr(now - base.resolution(idle_timeout)), repr(base.idle_since(now, idle_timeout)))
-        epoch, *found = await self._run_in_epoch(scripts.TOUCH, keys, *times)
-        seen, ended = found[4:6]
-        facts, accept = self._facts(epoch, [*found[:4], *found[6:]], seen), self._accept_older
-        facts = facts._replace(ended=facts.ended or ended is not None)
-        return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
-
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        keys, ref = self._keys, record.ref
-        until = "" if lease is None else repr(await self._store_time() + lease)
-        named = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
-        with marked(self._unsure, ref) as mark:
-            args = (mark, await self._ttl(record.expires_at), reason, until, member_of(record), ref)
-            return bool(await self._run(scripts.REVOKE, named, *args))
+        client, keys, ref = await self._opened(), self._keys, record.ref
+        key_names = [keys("ended", ref), keys("session", ref), keys("due", record.audience), *keys.of_all_sessions]
+        mark = secrets.randbelow(1 << 53) + 1  # by which a call that is sent twice knows itself; in few bytes
+        until = "" if lease is None else repr(self._server_clock() + lease)
+        args = (mark, self._ttl(record.expires_at), reason, until, member_of(record), ref)
+        return bool(await client.run(scripts.REVOKE, key_names, *args))
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        args = (repr(cutoff_time), await self._ttl(expires_at))
-        await self._run(scripts.REVOKE_BEFORE, [self._keys.cutoff(audience, subject)], *args)
+        client, key = await self._opened(), self._keys.cutoff(audience, subject)
+        await client.run(scripts.REVOKE_BEFORE, [key], repr(cutoff_time), self._ttl(expires_at))
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        keys, until, audience = self._keys, record.expires_at, record.audience
-        named = [keys(kind, record.ref) for kind in ("registered", "ended", "session")]
-        named += [keys.cutoff(audience, record.subject), keys("due", audience), keys.index, keys.principals]
-        look = min(until, record.seen_at + self._first_look)
-        fields: dict[str, Word | None] = {"e": until, "s": repr(record.seen_at), "t": record.trace}
-        fields["p"] = record.principal_hashes
-        words = [word for name, value in fields.items() if value is not None for word in (name, value)]
-        ttl, recorded_ttl = await self._ttl(until), await self._ttl(until, recorded=True)
-        args = (repr(record.created_at), ttl, recorded_ttl, member_of(record))
-        of = (audience, "" if max_sessions is None else max_sessions, repr(look))
-        _, fits = await self._run_in_epoch(scripts.REGISTER, named, *args, *of, *words)
+        client, keys = await self._opened(), self._keys
+        until, audience = record.expires_at, record.audience
+        key_names = [keys(kind, record.ref) for kind in ("registered", "ended", "session")]
+        key_names += [keys.cutoff(audience, record.subject), keys("due", audience), keys.index]
+        due_at = min(until, record.seen_at + self._first_look)
+        times = (repr(record.created_at), self._ttl(until), self._ttl(until, recorded=True))
+        limits = (audience, "" if max_sessions is None else max_sessions, repr(due_at))
+        fields = (("e", str(until)), ("s", repr(record.seen_at)), ("t", record.trace), ("p", record.principal_hashes))
+        words = [word for name, value in fields if value is not None for word in (name, value)]
+        args = (*times, member_of(record), *limits, *words)
+        _, fits = await self._run_in_epoch(client, scripts.REGISTER, key_names, *args)
         if not fits:
             raise refusal("sessions_full")
 
@@ -259,8 +290,8 @@ class RedisStore(StepwiseLookUp):
         with_cut_off: bool = False,
     ) -> list[Record]:
         # What began before its subject was cut off, or before what Redis may have lost, need not be read.
-        names = [self._keys.cutoff(audience, one) for one in (None, subject)]
-        epoch, *cutoffs = (float(value or 0) for value in await self._run_in_epoch("MGET", names))
+        names = [self._keys.epoch, *(self._keys.cutoff(audience, one) for one in (None, subject))]
+        epoch, *cutoffs = (float(value or 0) for value in await self._run("MGET", names))
         complete_since = 0 if self._accept_older else epoch - self._leeway  # clocks may differ
         begin = max(0, complete_since, *([] if with_cut_off else cutoffs))
         after, found = max(after, (begin, "")), list[Record]()
@@ -277,11 +308,12 @@ class RedisStore(StepwiseLookUp):
         self, members: Sequence[bytes], *, audience: str, with_cut_off: bool = False
     ) -> list[Record]:
         """Return the records of live sessions, given what names them in a list."""
-        keys, named = self._keys, [self._keys.cutoff(audience)]
+        keys, key_names = self._keys, [self._keys.cutoff(audience)]
         for _, ref, subject in map(scripts.listed, members):
-            named += [keys("session", ref), keys("ended", ref), keys("registered", ref), keys.cutoff(audience, subject)]
-        epoch, cutoff, *rows = await self._run_in_epoch(scripts.RECORDS, named)
-        now, live = self._clock(), list[Record]()
+            key_names += [keys(kind, ref) for kind in ("session", "ended", "registered")]
+            key_names.append(keys.cutoff(audience, subject))
+        epoch, cutoff, *rows = await self._run_in_epoch(await self._opened(), scripts.RECORDS, key_names)
+        now, live = self._server_clock(), list[Record]()
         for *fields, reason, ended, registered, own_cutoff in rows:
             if fields[0] is None or reason is not None:
                 continue
@@ -293,28 +325,28 @@ class RedisStore(StepwiseLookUp):
         return live
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        taken: list[Ended] = []
-        keys, due = self._keys, self._keys("due", audience)
+        client, keys, due = await self._opened(), self._keys, self._keys("due", audience)
         self._note_idle_timeout(idle_timeout)
+        await self._ask_time(client)
         idle = "" if idle_timeout is None else idle_timeout + base.resolution(idle_timeout)
-        latest = await self._store_time(ask=True) + self._first_look
+        claimed, latest = list[Ended](), self._server_clock() + self._first_look
         try:
-            while len(taken) < limit:
+            while len(claimed) < limit:
                 now = self._server_clock()
-                members = await self._run(scripts.DUE, [due], repr(now), limit - len(taken), repr(latest))
+                members = await client.run(scripts.DUE, [due], repr(now), limit - len(claimed), repr(latest))
                 if not members:
                     break
-                latest = math.inf  # or what is looked at now for its deadline's sake would be looked at for ever
+                latest = math.inf  # or a lease that is longer than the idle timeout would be looked at for ever
                 refs = [scripts.listed(name)[1] for name in members]
-                each = [key for ref in refs for key in (keys("session", ref), keys("ended", ref))]
+                each = [keys(kind, ref) for ref in refs for kind in ("session", "ended")]
                 args = (repr(now), idle, repr(float(lease)), repr(float(self._leeway)), audience, *members)
-                # Not idempotent: a claim that was made would look like another's.
-                claim = self._run(scripts.CLAIM, [due, keys.index, keys.principals, *each], *args, idempotent=False)
-                taken += [Ended(record_of(*fields), reason.decode()) for *fields, reason in await claim]
+                # Not repeatable: a claim that was made would look like another worker's.
+                rows = await client.run(scripts.CLAIM, [due, keys.index, *each], *args, repeatable=False)
+                claimed += [Ended(record_of(*fields), reason.decode()) for *fields, reason in rows]
         except StoreUnavailable:
-            if not taken:  # what was taken must reach the caller, who runs its `on_end`
+            if not claimed:  # what was claimed must reach the caller, who runs its `on_end`
                 raise
-        return taken
+        return claimed
 
     async def purge(self, *refs: str) -> None:
         each = [self._keys("session", ref) for ref in refs]
@@ -322,8 +354,7 @@ class RedisStore(StepwiseLookUp):
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         value, ends = await self._run("HMGET", [self._keys("session", namespace.owner)], f":{key}", f"={key}")
-        found: bytes | None = value if ends is None or await self._data_time() < float(ends) else None
-        return found
+        return self._unexpired(value, ends)
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
@@ -341,30 +372,26 @@ class RedisStore(StepwiseLookUp):
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         fields = await self._run("HGETALL", [self._keys("session", namespace.owner)])
-        now, named = await self._data_time(), [name[1:] for name in fields if name[:1] == b":"]
+        now, named = self._data_time(), [name[1:] for name in fields if name[:1] == b":"]
         values = [name for name in named if now < float(fields.get(b"=" + name, math.inf))]
         items = [word for name in values for word in (name, fields[b":" + name], fields.get(b"=" + name, b""))]
         await self._change(data.WRITE, target, "", *items)
 
     async def _change(self, script: Script, namespace: Namespace, *args: Word) -> list[Any]:
         """Change data, never twice: a first time may have succeeded, and be followed by another's change."""
-        now, keys, until = self._clock(), self._keys, namespace.expires_at
+        client, keys = await self._opened(), self._keys
+        owner, until = namespace.owner, namespace.expires_at
         found: list[Any] = [b"gone"]
-        if now < until + self._leeway:
-            named = [keys("ended", namespace.owner), keys("session", namespace.owner), keys.usage, keys.sizes]
-            times = (repr(await self._data_time()), await self._ttl(until), await self._ttl(until, recorded=True))
+        if self._clock() < until + self._leeway:
+            key_names = [keys("ended", owner), keys("session", owner), keys.usage, keys.sizes]
+            times = (repr(self._data_time()), self._ttl(until), self._ttl(until, recorded=True))
             limit = "" if namespace.max_subject_bytes is None else namespace.max_subject_bytes
             counted = ("", "") if namespace.account is None else (1, namespace.account)
-            of = (namespace.owner, *times, namespace.max_bytes, *counted, limit)
-            found = await self._run(script, named, *of, *args, idempotent=False)
+            limits = (owner, *times, namespace.max_bytes, *counted, limit)
+            found = await client.run(script, key_names, *limits, *args, repeatable=False)
         if found[0] == b"crowded":
             base.check_principal(namespace, found[1], found[2])
         if found[0] in _REFUSED:
             error, text = _REFUSED[found[0]]
             raise error(text)
         return found
-
-    async def usage(self) -> base.StoreUsage:
-        """Return what fills this store."""
-        of = [self._keys.index, self._keys.principals, self._keys.usage]
-        return base.StoreUsage(*await self._run(scripts.USAGE, of))

@@ -1,24 +1,21 @@
-"""Commands to Redis however it is run: one server, Sentinel, a cluster; each also with TLS.
+"""Commands to Redis however it runs: one server, Sentinels, a cluster; each also with TLS.
 
-redis-py's own retries are off, since they stall for seconds and would repeat an increment. What goes wrong becomes
-`StoreUnavailable` with a reason from one table and a cause in plain words for the log; a driver's own text, which may
-quote an address or a password, goes nowhere.
+The retries of redis-py's clients are off, since they would repeat an increment. Its `Retry` repeats what is repeatable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreUnavailable
 from ._place import check_place
-from ._redis_epoch import Epoch
+from ._redis_faults import fault_of
 from ._redis_scripts import Script, Word
 
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"redis>=5.2\""
@@ -31,61 +28,20 @@ UNKNOWN_PARAMETER: Final = (
     "store= is a Redis URL with a query parameter that neither this store nor its driver knows; correct or remove it"
 )
 NO_UNIX_SOCKETS: Final = "store='unix://...': this system has no Unix sockets; use 'redis://HOST:PORT'"
+TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
 _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-_GOODBYE: Final = 5.0  # seconds for closing connections
-# After these, connections that are still open likely lead nowhere, or to a server that became a replica.
-_STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
-_UNREACHABLE: Final = ("store_unreachable", None)
-_WHO: Final = "it refuses this user: check the user and the password in the URL, and its permissions"
-_CLUSTER_DOWN: Final = ("store_cluster_down", "the cluster does not serve all slots")
-# Reasons and causes by the driver's names, so that this table needs no driver; the most special class of an error
-# counts. Those in capitals are codes of Redis for which the driver has no class.
-_FAULTS: Final[Mapping[str, tuple[str, str | None]]] = {
-    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), _UNREACHABLE),
-    **dict.fromkeys(
-        ("AuthenticationError", "AuthenticationWrongNumberOfArgsError", "NOAUTH"), ("store_forbidden", _WHO)
-    ),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), ("store_forbidden", _WHO)),
-    **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), _CLUSTER_DOWN),
-    "TimeoutError": ("store_timeout", "no answer in time"),
-    "BusyLoadingError": ("store_loading", "it is reading its files, after a restart"),
-    "MovedError": ("store_error", "this is a cluster: use redis+cluster:// or rediss+cluster:// in the URL"),
-    "BUSY": ("store_error", "it runs a script that does not end (BUSY); stop that with SCRIPT KILL"),
-    "ReadOnlyError": ("store_readonly", "this server is a replica"),
-    "OutOfMemoryError": ("store_out_of_memory", "its memory is full (maxmemory)"),
-    "MISCONF": ("store_cannot_save", "it cannot write to its disk (MISCONF)"),
-    "NOREPLICAS": (
-        "store_no_replicas",
-        "it has fewer replicas than it needs to accept changes (min-replicas-to-write)",
-    ),
-}
+_CLOSE_TIMEOUT: Final = 5.0  # seconds
 
 
-def fault_of(error: BaseException) -> tuple[str, str]:
-    """Return why a call failed, as a reason for logs and spans and in plain words, without anything that was given."""
-    names = [str(error).split(" ", 1)[0], *(cls.__name__ for cls in type(error).__mro__)]
-    if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
-        names = ["TimeoutError"]  # no node of the cluster answered when it was asked for the layout
-    reason, cause = next((_FAULTS[name] for name in names if name in _FAULTS), ("store_error", None))
-    return reason, _deeper_cause(error) or cause or type(error).__name__
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop, which must be asyncio's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigurationError(TRIO) from None
 
 
-def _deeper_cause(error: BaseException) -> str | None:
-    deeper: BaseException | None = error
-    while deeper is not None:
-        if isinstance(deeper, ssl.SSLCertVerificationError):
-            return f"TLS: {deeper.verify_message}"
-        if isinstance(deeper, ssl.SSLError):
-            return "TLS: the server does not speak it, or not correctly"
-        if "invalid database" in str(deeper).lower() or "db index" in str(deeper).lower():
-            return "it has no database with this number"
-        if isinstance(deeper, OSError) and deeper.errno:
-            return os.strerror(deeper.errno) if deeper.errno > 0 else "its host name is unknown"
-        deeper = deeper.__cause__ or deeper.__context__
-    return None
-
-
-def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> StandaloneClient:
+def connect(url: Any, *, timeout: float, connections: int) -> StandaloneClient:
     """Return a client for a URL, or around a `redis.asyncio.Redis` or `RedisCluster`, not yet connected.
 
     Raises:
@@ -108,7 +64,7 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Stan
     try:
         if isinstance(url, str) and _has_stray_password(url):
             raise ValueError  # noqa: TRY301
-        return kind(url, epoch, options, timeout=timeout, connections=connections)
+        return kind(url, options, timeout=timeout, connections=connections)
     except ConfigurationError:
         raise
     except (ValueError, TypeError, AttributeError) as error:  # their texts may quote the URL
@@ -117,21 +73,29 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Stan
 
 
 class StandaloneClient:
-    """One server.
+    """A client of one server, on one event loop.
 
-    A caller may give up at any time, which closes the connection that it waits for. Only what is idempotent is tried
-    again, once, and only when a connection turns out to be dead.
+    A caller may give up at any time, which closes the connection that it waits for.
     """
 
-    def __init__(self, url: Any, epoch: Epoch, options: Mapping[str, Any], *, timeout: float, connections: int) -> None:
-        self._epoch = epoch
+    def __init__(self, url: Any, options: Mapping[str, Any], *, timeout: float, connections: int) -> None:
+        from redis import exceptions
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
         self._own = isinstance(url, str)
         self._redis: Any = self._from_url(url, options) if self._own else url
         self.location: str = self._configure(options["retry"])  # for the log, without what opens it
-        self._suspicious_after = timeout / 2  # seconds; who gives up so late has not merely hung up
+        # After these, open connections likely lead nowhere, or to a server that became a replica.
+        faults: Any = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, OSError)
+        faults += (exceptions.RedisClusterException,)
+        self._once, self._twice = (Retry(NoBackoff(), again, faults) for again in (0, 1))
+        self._suspicious_after = timeout / 2  # seconds; a caller that gives up so late has not merely hung up
         self._free = asyncio.Semaphore(connections)
-        self._is_stale = False  # whether open connections likely lead nowhere
+        self._is_stale = False  # True if open connections likely lead nowhere
         self._is_closed = False
+        self.is_open = False  # True once the store has looked at the server
+        self.opening: asyncio.Task[None] | None = None
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import Redis
@@ -144,49 +108,37 @@ class StandaloneClient:
     def _configure(self, retry: Any) -> str:
         self._redis.set_retry(retry)
         kwargs = self._redis.connection_pool.connection_kwargs
-        self._set_connect_hook(kwargs)
+        _check_bytes(kwargs)
         if self._own:  # an unknown parameter would else fail with the first connection
             self._redis.connection_pool.connection_class(**kwargs)
         path, host, port = kwargs.get("path"), kwargs.get("host", "localhost"), kwargs.get("port", 6379)
         check_place([path or host], [port], kwargs.get("db", 0), is_file=bool(path))
         return f"Redis at {path or f'{host}:{port}'}, database {kwargs.get('db', 0)}"
 
-    def _set_connect_hook(self, kwargs: dict[str, Any], *, is_node: bool = False) -> None:
-        if kwargs.get("decode_responses"):
-            raise ConfigurationError("store= is a Redis that decodes responses; remove decode_responses=True")
+    async def run(self, command: str | Script, keys: Sequence[str], *args: Word, repeatable: bool = True) -> Any:
+        """Return what a command or a script returns; what is repeatable is sent once more if a connection breaks.
 
-        async def connected(connection: Any) -> None:
-            await connection.on_connect()
-            await self._epoch.on_connect(connection, self.location, is_node=is_node)
-
-        kwargs["redis_connect_func"] = connected
-
-    async def run(self, command: str | Script, keys: Sequence[str], *args: Word, idempotent: bool = True) -> Any:
-        """Return what a command or a script returns for its keys.
-
-        `StoreUnavailable` means that it is unknown whether it was run.
+        Raises:
+            StoreUnavailable: It is unknown whether it was run.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
+        retry = self._twice if repeatable else self._once
         try:
             async with self._free:
-                try:
-                    return await self._attempt(command, keys, args)
-                except Exception as error:
-                    if not idempotent or fault_of(error)[0] != "store_unreachable":
-                        raise
-                return await self._attempt(command, keys, args)
+                return await retry.call_with_retry(partial(self._send, command, keys, args), self._distrust)
         except asyncio.CancelledError:
             self._is_stale = self._is_stale or clock() - began >= self._suspicious_after
             raise
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # whatever the driver raises
-            reason, cause = fault_of(error)
-            is_full = reason == "store_out_of_memory"
-            raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause) from None
+            raise fault_of(error).error() from None
 
-    async def _attempt(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
+    async def _distrust(self, _error: Exception) -> None:
+        self._is_stale = True
+
+    async def _send(self, command: str | Script, keys: Sequence[str], args: tuple[Word, ...]) -> Any:
         from redis.exceptions import NoScriptError
 
         if self._is_closed:
@@ -195,16 +147,27 @@ class StandaloneClient:
             self._is_stale = False
             await self._drop_connections()
         execute = self._redis.execute_command
+        if isinstance(command, str):
+            return await execute(command, *keys, *args)
         try:
-            if isinstance(command, str):
-                return await execute(command, *keys, *args)
-            try:
-                return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
-            except NoScriptError:  # it was not run
-                return await execute("EVAL", command.source, len(keys), *keys, *args)
-        except Exception as error:
-            self._is_stale = fault_of(error)[0] in _STALE
-            raise
+            return await execute("EVALSHA", command.digest, len(keys), *keys, *args)
+        except NoScriptError:  # it was not run
+            return await execute("EVAL", command.source, len(keys), *keys, *args)
+
+    async def setting(self, name: str, _key: str) -> str | None:
+        """Return a setting of the server that has a key, or None if this user may not ask for it."""
+        from redis.exceptions import ResponseError
+
+        try:
+            found = await self._redis.execute_command("CONFIG", "GET", name, **self._node_of(_key))
+        except ResponseError:
+            return None
+        except Exception as error:  # noqa: BLE001  # whatever the driver raises
+            raise fault_of(error).error() from None
+        return found[1].decode() if len(found) > 1 else None
+
+    def _node_of(self, _key: str) -> dict[str, Any]:
+        return {}
 
     async def _drop_connections(self) -> None:
         """Close connections that no call uses: what is wrong with one is likely wrong with all."""
@@ -215,15 +178,15 @@ class StandaloneClient:
         """Close all connections, also those that calls wait for, unless the client is the caller's own."""
         self._is_closed = True
         if self._own:
-            with suppress(Exception):  # a server that is gone cannot say goodbye
-                await asyncio.wait_for(self._disconnect(), _GOODBYE)
+            with suppress(Exception):  # a server that does not answer cannot close them
+                await asyncio.wait_for(self._disconnect(), _CLOSE_TIMEOUT)
 
     async def _disconnect(self) -> None:
         await self._redis.aclose()
 
 
 class SentinelClient(StandaloneClient):
-    """The server that Sentinels name, asked anew for each connection: after a failover another one."""
+    """A client of the server that Sentinels name; they are asked for each new connection, as a failover changes it."""
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio.connection import parse_url
@@ -280,11 +243,13 @@ class ClusterClient(StandaloneClient):
             with suppress(AttributeError):
                 setattr(self._redis, name, value)
         nodes = self._redis.nodes_manager
-        for place in (nodes, *nodes.startup_nodes.values()):
-            self._set_connect_hook(place.connection_kwargs, is_node=True)
+        _check_bytes(nodes.connection_kwargs)
         self._first = dict(nodes.startup_nodes)
         check_place([one.host for one in self._first.values()], [one.port for one in self._first.values()], 0)
         return f"the Redis cluster of {', '.join(self._first)}"
+
+    def _node_of(self, _key: str) -> dict[str, Any]:
+        return {"target_nodes": self._redis.get_node_from_key(_key)}
 
     async def _drop_connections(self) -> None:
         """Close all connections, and ask for the layout anew: of the nodes, and at the first address."""
@@ -293,6 +258,11 @@ class ClusterClient(StandaloneClient):
         # Where all nodes have moved, and with drivers that forget a node that failed, the first address still counts.
         nodes = self._redis.nodes_manager.startup_nodes
         nodes.update({name: node for name, node in self._first.items() if name not in nodes})
+
+
+def _check_bytes(kwargs: Mapping[str, Any]) -> None:
+    if kwargs.get("decode_responses"):
+        raise ConfigurationError("store= is a Redis that decodes responses; remove decode_responses=True")
 
 
 def _has_stray_password(url: str) -> bool:

@@ -80,7 +80,6 @@ local function make_room()
     if string.sub(all[i], 1, 1) == '=' and is_over(all[i + 1]) then over[#over + 1] = {string.sub(all[i], 2), ''} end
   end
   apply(over)
-  sweep()
 end
 local function change(items)
   if excess(items) then make_room() end

@@ -1,7 +1,7 @@
 """The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
 
-All keys of a deployment have one hash tag, hence one slot: each step is one script on a cluster, too. Scripts are told
-the time. Above each stand its keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification".
+All keys of a deployment have one hash tag, hence one slot: each step is one script on a cluster, too. Above each script
+stand its keys, then its arguments, then its result. Sources: Redis, "Scripting with Lua", "Cluster specification".
 """
 
 from __future__ import annotations
@@ -35,27 +35,30 @@ local function keep(key, ttl)
 end
 """
 
-# Every index member is the audience and a session's member; that among a principal's has the principal in between.
+# The epoch is the moment since which Redis has lost nothing. If it is missing, Redis lost everything, and it is set to
+# now. A replica refuses the attempt to set it; a primary that cannot write at present still answers.
+_EPOCH: Final = """
+local made = redis.pcall('SET', KEYS[1], ARGV[1], 'NX')
+local epoch = redis.call('GET', KEYS[1])
+if type(made) == 'table' and made.err and (not epoch or string.find(made.err, 'READONLY', 1, true)) then return made end
+"""
+
+# In the index, a session's member follows its audience, and once more its audience and its principal.
 _INDEX: Final = """
 local function members(audience, member)
   local subject = string.match(member, '%z(.*)$')
   return audience .. '\\0' .. member, audience .. '\\0=' .. subject .. '\\0' .. member, subject
 end
-local function unlist(index, principals, audience, member)
-  local of_all, own, subject = members(audience, member)
-  local account = subject .. ' ' .. audience
-  if redis.call('ZREM', index, of_all, own) > 0 and redis.call('ZINCRBY', principals, -1, account) == '0' then
-    redis.call('ZREM', principals, account)
-  end
+local function unlist(index, audience, member)
+  local of_all, own = members(audience, member)
+  redis.call('ZREM', index, of_all, own)
 end
 """
 
-# What the data of each account takes: '*' is the sum of all. `sizes` names the session, its size and its account.
+# The bytes that the data of each account takes. `sizes` names the session, its size and its account.
 COUNT_USAGE: Final = """
 local function add(usage, account, size)
-  for _, name in ipairs({account, '*'}) do
-    if redis.call('ZINCRBY', usage, size, name) == '0' then redis.call('ZREM', usage, name) end
-  end
+  if redis.call('ZINCRBY', usage, size, account) == '0' then redis.call('ZREM', usage, account) end
 end
 local function uncount(usage, sizes, entry)
   local size, account = string.match(entry, '^%S+ (%d+) (.*)$')
@@ -68,10 +71,10 @@ _PURGE: Final = (
     + _INDEX
     + COUNT_USAGE
     + """
-local function purge(session, ref, index, principals, usage, sizes)
+local function purge(session, ref, index, usage, sizes)
   local r = redis.call('HMGET', session, 'm', 'a', '#', 'n', '$')
   redis.call('DEL', session)
-  if r[1] then unlist(index, principals, r[2], r[1]) end
+  if r[1] then unlist(index, r[2], r[1]) end
   if r[5] and r[3] then
     uncount(usage, sizes, string.format('%s %d %s', ref, r[3] + VALUE_COST * r[4], r[5]))
   end
@@ -79,49 +82,32 @@ end
 """
 )
 
-# due -> the server's time, or nothing where this user may not ask for it
+# epoch -> the server's time, or nothing if this user may not ask for it; what INFO says, or '' for the same reason
 TIME: Final = Script("local now = redis.pcall('TIME') return now.err and {} or now", allow_oom=True)
-
-# epoch servers; moment remembered {server run keeps}... -> since when nothing was forgotten, and 1 for a loss
-EPOCH: Final = Script(
-    """
-local since, lost = redis.call('GET', KEYS[1]), false
-for i = 3, #ARGV, 3 do
-  local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
-  if known and known ~= found then
-    local run, kept = string.match(known, '^(%S*) (%S*)$')
-    lost = lost or run ~= ARGV[i + 1] and not (kept == '1' and ARGV[i + 2] == '1')
-  end
-  if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
-end
-lost = lost or tonumber(since or 0) < tonumber(ARGV[2])
-if not since or tonumber(since) < tonumber(lost and ARGV[1] or ARGV[2]) then since = ARGV[1]
-elseif lost then since = string.format('%.6f', tonumber(since) + 1e-6) .. string.sub(ARGV[1], -6) end
-redis.call('SET', KEYS[1], since)
-return {since, lost and 1 or 0}
-""",
-    allow_oom=True,
-)
+INFO: Final = Script("""
+local info = redis.pcall('INFO', 'persistence', 'memory')
+return type(info) == 'table' and '' or info
+""")
 
 _REGISTER_AT_EPOCH: Final = f"""
-local epoch = redis.call('GET', KEYS[1])
-if epoch and not (tonumber(epoch) + {TICK!r} <= tonumber(ARGV[1])) then
-  redis.call('SET', KEYS[2], epoch, 'EX', ARGV[2])
+if not (tonumber(epoch) + {TICK!r} <= tonumber(ARGV[2])) then
+  redis.call('SET', KEYS[2], epoch, 'EX', ARGV[3])
 end
 """
 
-# epoch registered; created ttl -> epoch
-REGISTER_AT_EPOCH: Final = Script(_REGISTER_AT_EPOCH, "return {epoch}")
+# epoch registered; moment created ttl -> epoch
+REGISTER_AT_EPOCH: Final = Script(_EPOCH, _REGISTER_AT_EPOCH, "return {epoch}")
 
-# epoch registered ended session cutoff due index principals;
-# created ttl ttl-while-recorded member audience max look {field value}... -> epoch, and 0 where there are too many
+# epoch registered ended session cutoff due index;
+# moment created ttl ttl-while-recorded member audience max due-at {field value}... -> epoch, 0 for too many
 REGISTER: Final = Script(
+    _EPOCH,
     KEEP,
     _INDEX,
     _REGISTER_AT_EPOCH,
     """
-local ended, session, cutoff, due, index, principals = unpack(KEYS, 3)
-local ttl, member, audience, max = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local ended, session, cutoff, due, index = unpack(KEYS, 3)
+local ttl, member, audience, max = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'm') == 1 then return {epoch, 1} end
 local of_all, own, subject = members(audience, member)
 if max ~= '' then
@@ -131,35 +117,46 @@ if max ~= '' then
     return {epoch, 0}
   end
 end
-redis.call('HSET', session, 'm', member, 'a', audience, unpack(ARGV, 8))
-redis.call('ZADD', due, ARGV[7], member)
+redis.call('HSET', session, 'm', member, 'a', audience, unpack(ARGV, 9))
+redis.call('ZADD', due, ARGV[8], member)
 redis.call('ZADD', index, 0, of_all, 0, own)
-redis.call('ZINCRBY', principals, 1, subject .. ' ' .. audience)
-for _, key in ipairs({session, due, index, principals}) do keep(key, ttl) end
+for _, key in ipairs({session, due, index}) do keep(key, ttl) end
 return {epoch, 1}
 """,
 )
 
-# epoch ended registered cutoff cutoff session cutoffs...; now touched-by idle-since
-# -> the first five, the last use before this one, why it ended, and the further cut-offs
-TOUCH: Final = Script("""
-local found = redis.call('MGET', unpack(KEYS, 1, 5))
-local record = redis.call('HMGET', KEYS[6], 's', 'x')
-local seen = tonumber(record[1] or '')
-if seen and not record[2] and seen <= tonumber(ARGV[2]) and tonumber(ARGV[3]) < seen then
-  redis.call('HSET', KEYS[6], 's', ARGV[1])
+# epoch {ended registered session due cutoff...}...; moment state-or-nothing now-or-nothing touched-by idle-since idle
+# {number of cut-offs}... -> epoch, and of each session: whether it ended, the epoch it was registered at, its last use
+# before this one, why it ended, its state, when that ends, and its cut-offs
+LOOK_UP: Final = Script(
+    _EPOCH,
+    """
+local with_state, now, touched_by, idle_since, idle = ARGV[2] ~= '', ARGV[3], unpack(ARGV, 4, 6)
+local function touch(session, due, seen)
+  if not (seen and seen <= tonumber(touched_by) and tonumber(idle_since) < seen) then return end
+  local r = redis.call('HMGET', session, 'm', 'e')
+  redis.call('HSET', session, 's', now)
+  redis.call('ZADD', due, math.min(tonumber(r[2]), tonumber(now) + tonumber(idle)), r[1])
 end
-found[6], found[7] = record[1], record[2]
-for place = 7, #KEYS do found[place + 1] = redis.call('GET', KEYS[place]) end
-return found
-""")
+local all, place = {epoch}, 2
+for i = 7, #ARGV do
+  local ended, registered, session, due = unpack(KEYS, place, place + 3)
+  local r = redis.call('HMGET', session, 's', 'x', with_state and ':' or '', with_state and '=' or '')
+  local found = {redis.call('GET', ended), redis.call('GET', registered), unpack(r, 1, 4)}
+  for cutoff = place + 4, place + 3 + ARGV[i] do found[#found + 1] = redis.call('GET', KEYS[cutoff]) end
+  if now ~= '' and not (found[1] or r[2]) then touch(session, due, tonumber(r[1] or '')) end
+  all[#all + 1], place = found, place + 4 + ARGV[i]
+end
+return all
+""",
+)
 
-# ended session due index principals usage sizes; mark ttl reason lease-until-or-nothing member ref
+# ended session due index usage sizes; mark ttl reason lease-until-or-nothing member ref
 # -> 1 where this call, known by its mark, ended it; without a lease it is purged
 REVOKE: Final = Script(
     _PURGE,
     """
-local ended, session, due, index, principals, usage, sizes = unpack(KEYS)
+local ended, session, due, index, usage, sizes = unpack(KEYS)
 local mark, ttl, reason, lease, member, ref = unpack(ARGV)
 local found = redis.call('GET', ended)
 if not found then
@@ -176,7 +173,7 @@ end
 if found ~= mark then return 0 end
 if lease == '' then
   redis.call('ZREM', due, member)
-  purge(session, ref, index, principals, usage, sizes)
+  purge(session, ref, index, usage, sizes)
 end
 return 1
 """,
@@ -193,48 +190,47 @@ return 1
 """,
 )
 
-# epoch cutoff {session ended registered cutoff}... -> those two, and of each the record, its reason and the other three
-RECORDS: Final = Script("""
-local all = redis.call('MGET', KEYS[1], KEYS[2])
+# epoch cutoff {session ended registered cutoff}...; moment -> the first two, and of each the record, its reason and the
+# other three
+RECORDS: Final = Script(
+    _EPOCH,
+    """
+local all = {epoch, redis.call('GET', KEYS[2])}
 for i = 3, #KEYS, 4 do
   local found = redis.call('HMGET', KEYS[i], 'm', 'e', 's', 'a', 't', 'p', 'x')
   for j, fact in ipairs(redis.call('MGET', KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])) do found[7 + j] = fact end
   all[#all + 1] = found
 end
 return all
-""")
-
-# due; now count latest -> members. What is to be looked at after the latest moment that the idle timeout permits was
-# recorded under a longer one: it is looked at now.
-DUE: Final = Script(
-    """
-if ARGV[3] ~= 'inf' then
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[3], '+inf', 'LIMIT', 0, 500)) do
-    redis.call('ZADD', KEYS[1], ARGV[1], member)
-  end
-end
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
 """,
-    allow_oom=True,
 )
 
-# due index principals {session ended}...; now idle-or-nothing lease leeway audience {member}...
-# -> of each that has ended and is not claimed: its record and its reason. All others are to be looked at later.
+# due; now count latest -> members, also those that are due later than the idle timeout permits: they were last used
+# under a longer one
+DUE: Final = Script("""
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
+local later = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[3], '+inf', 'LIMIT', 0, 500)
+for _, member in ipairs(later) do due[#due + 1] = member end
+return due
+""")
+
+# due index {session ended}...; now idle-or-nothing lease leeway audience {member}...
+# -> of each that has ended and is not claimed: its record and its reason. The others get the moment when they are due.
 CLAIM: Final = Script(
     _INDEX,
     """
-local due, index, principals = unpack(KEYS, 1, 3)
+local due, index = KEYS[1], KEYS[2]
 local now, idle, lease, leeway = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local function claim(session, ended, member)
   local r = redis.call('HMGET', session, 'm', 'e', 's', 'a', 't', 'p', 'x', 'l')
   if not r[1] then
     redis.call('ZREM', due, member)
-    return unlist(index, principals, ARGV[5], member)
+    return unlist(index, ARGV[5], member)
   end
-  local ends, over = tonumber(r[2]), idle and tonumber(r[3]) + idle or math.huge
-  local later = r[7] and tonumber(r[8]) or math.min(ends, over)
-  if now < later then
-    redis.call('ZADD', due, later, member)
+  local ends, idle_at = tonumber(r[2]), idle and tonumber(r[3]) + idle or math.huge
+  local due_at = r[7] and tonumber(r[8]) or math.min(ends, idle_at)
+  if now < due_at then
+    redis.call('ZADD', due, due_at, member)
     return
   end
   r[7] = r[7] or (now < ends and 'idle' or 'expired')
@@ -245,25 +241,17 @@ local function claim(session, ended, member)
   r[8] = nil
   return r
 end
-local taken = {}
-for i = 6, #ARGV do taken[#taken + 1] = claim(KEYS[2 * i - 8], KEYS[2 * i - 7], ARGV[i]) end
-return taken
+local claimed = {}
+for i = 6, #ARGV do claimed[#claimed + 1] = claim(KEYS[2 * i - 9], KEYS[2 * i - 8], ARGV[i]) end
+return claimed
 """,
     allow_oom=True,
 )
 
-# index principals usage sizes {session}...; {ref}...
+# index usage sizes {session}...; {ref}...
 PURGE: Final = Script(
-    _PURGE, "for i, ref in ipairs(ARGV) do purge(KEYS[4 + i], ref, unpack(KEYS, 1, 4)) end return 1", allow_oom=True
+    _PURGE, "for i, ref in ipairs(ARGV) do purge(KEYS[3 + i], ref, unpack(KEYS, 1, 3)) end return 1", allow_oom=True
 )
-
-# index principals usage -> recorded sessions, the most of one principal, the bytes of data, the most of one principal
-USAGE: Final = Script("""
-local sessions = redis.call('ZRANGE', KEYS[2], 0, 0, 'REV', 'WITHSCORES')
-local sizes = redis.call('ZRANGE', KEYS[3], 0, 1, 'REV', 'WITHSCORES')
-local most = {sessions[2] or 0, sizes[2] or 0, sizes[4] or 0}
-return {redis.call('ZCARD', KEYS[1]) / 2, tonumber(most[1]), tonumber(most[2]), tonumber(most[3])}
-""")
 
 
 def member_of(record: Record) -> str:
@@ -299,16 +287,14 @@ class Keys:
     """The names under which one deployment keeps its sessions, all with one hash tag.
 
     There are those of a session (`ended`, whose value names the call that ended it, `registered`, `session`), those of
-    an audience (`due`, the sessions by when to look at them next, and `cutoff`), and those of all.
+    an audience (`due`, the recorded sessions by when to look at them next, and `cutoff`), and those of all sessions.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.epoch = self("epoch", "6")  # with the number of the format
-        self.servers = self("servers")
-        self.index, self.principals = self("index"), self("principals")
-        self.usage, self.sizes = self("usage"), self("sizes")
-        self.of_all_sessions = [self.index, self.principals, self.usage, self.sizes]
+        self.index, self.usage, self.sizes = self("index"), self("usage"), self("sizes")
+        self.of_all_sessions = [self.index, self.usage, self.sizes]
 
     def __call__(self, *parts: str) -> str:
         return f"{{{self._prefix}}}{':'.join(parts)}"
