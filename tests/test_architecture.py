@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "events": ("_session",),
     "keys": ("_tokens",),
     "operator": ("_server", "stores"),
-    "testing": ("_errors", "_session", "stores"),
+    "testing": ("_errors", "_session", "_protocol", "_server", "stores"),
     "handles": ("_errors", "_session", "_tokens", "_server"),
     "integrations": ("_dialects", "_errors", "_session", "_tokens", "_server"),
     "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),

@@ -113,8 +113,8 @@ def test_no_class_shows_a_credential() -> None:
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
     shown = {}
     for kind in classes:
-        if not kind.__module__.startswith("mcp_sessions"):
-            continue
+        if not kind.__module__.startswith("mcp_sessions") or kind.__module__.startswith("mcp_sessions.testing"):
+            continue  # a failing test shows what it sent
         fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
         if fields is not None:
             made = kind(**{name: STAND_INS.get(name, f"<{name}>") for name in fields})

@@ -1,16 +1,17 @@
 """A dialect of one's own: one file, given to the middleware by `dialects=`."""
 
-from collections.abc import Sequence
-from typing import Any
-from urllib.parse import parse_qs
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlencode
 
 import pytest
 from apps import Server, sessions
-from clients import Client, by, user_of
+from clients import Client
 
 from mcp_sessions import ConfigurationError
 from mcp_sessions._errors import SessionNotFound
 from mcp_sessions.dialects import Answers, Change, Credential, Dialect, NoCredential, Request, SaveState
+from mcp_sessions.testing import Answer, Call, DialectContract, Held
 
 
 class InQuery(Dialect):
@@ -25,11 +26,19 @@ class InQuery(Dialect):
     def answers(self, request: Request) -> Answers | None:
         return self._begin if request.message is not None and request.message.method == "query/begin" else None
 
+    def extract(self, request: Request) -> None:
+        query = parse_qs(request.scope.get("query_string", b"").decode())
+        if "session" in query:
+            (request.credentials[self.name],) = query.pop("session")
+            request.scope["query_string"] = urlencode(query, doseq=True).encode()
+
     def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
-        ids = parse_qs(request.scope.get("query_string", b"").decode()).get("session", [])
-        if earlier or not ids:
-            return None if earlier else NoCredential("it sent no session in its query", "call query/begin")
-        return Credential(self, ids[0], "query")
+        if earlier:
+            return None
+        session_id = request.credentials.get(self.name)
+        if session_id is None:
+            return NoCredential("it sent no session in its query", "call query/begin")
+        return Credential(self, session_id, "query")
 
     def changes(self, request: Request, session: Any) -> Sequence[Change]:
         return () if session is None else (SaveState(session=session),)
@@ -38,30 +47,15 @@ class InQuery(Dialect):
         return {"query": (await self.create(request, "query")).id}
 
 
-async def begun(app: Any) -> Client:
-    """A client of the dialect, in a session."""
-    answer = await Client(app, modern=False).send("query/begin", None, by("ann"))
-    return Client(app, modern=False, query_string=b"session=" + answer.result["query"].encode())
+class TestInQuery(DialectContract):
+    options: ClassVar[Mapping[str, Any]] = {"dialects": [InQuery()]}
+    begins: ClassVar[Call | None] = Call("query/begin")
 
+    def held(self, answer: Answer) -> Held:
+        return Held(answer.result["query"])
 
-async def test_session_of_own_dialect_keeps_its_state() -> None:
-    client = await begun(sessions(Server(), dialects=[InQuery()], principal=user_of))
-    counted = [(await client.tool("count", by("ann"))).result["content"] for _ in range(2)]
-    assert counted == [1, 2]
-
-
-async def test_id_of_own_dialect_is_worth_nothing_elsewhere() -> None:
-    """To another caller, in `_meta`, or changed."""
-    app = sessions(Server(), dialects=[InQuery()], principal=user_of)
-    client = await begun(app)
-    token = client.scope["query_string"].partition(b"=")[2].decode()
-    forged = Client(app, modern=False, query_string=b"session=" + token[:-4].encode() + b"AAAA")
-    answers = [
-        await client.tool("whoami", by("bob")),
-        await Client(app, modern=False).tool("whoami", by("ann"), session={"sessionId": token}),
-        await forged.tool("whoami", by("ann")),
-    ]
-    assert [answer.error["code"] for answer in answers] == [-32043] * 3
+    def carry(self, held: Held, call: Call) -> None:
+        call.query = f"session={held.id}".encode()
 
 
 async def test_missing_session_of_own_dialect_is_refused_if_required() -> None:
@@ -92,6 +86,7 @@ async def test_what_a_dialect_leaves_out_changes_nothing() -> None:
     assert silent.wrap(request, silent_app := Server()) is silent_app
     assert [silent.reaches(request), silent.concerns(message), silent.requires(request, None)] == [False] * 3
     assert [silent.answers(request), silent.find(request, ()), silent.absence(request, message)] == [None] * 3
+    assert silent.startup_warning([]) is None
     assert silent.changes(request, None) == ()
     assert await silent.refuse(request, SessionNotFound("event_unknown")) is None
     assert (await Client(sessions(Server(), dialects=[silent]), modern=False).tool()).session is None

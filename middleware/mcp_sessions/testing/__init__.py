@@ -4,7 +4,8 @@
         assert await my_tool() == "1 thing in the cart"
         assert await session.data.get("cart") == ["socks"]
 
-`StoreContract` and `SharedStoreContract` need pytest, and are imported on first use.
+The contracts need pytest, and are imported on first use: `StoreContract` and `SharedStoreContract` of stores,
+`DialectContract` of dialects.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from anyio.lowlevel import current_token
 
@@ -29,14 +30,26 @@ from ..stores._memory import MemoryStore
 from ..stores._threads import BLOCKS
 
 if TYPE_CHECKING:
+    from ._dialect_contract import DialectContract, Held
+    from ._dialect_peers import Answer, Call
     from ._store_contract import SharedStoreContract, StoreContract
 
-__all__ = ["SharedStoreContract", "StoreContract", "session_for_test"]
+__all__ = ["Answer", "Call", "DialectContract", "Held", "SharedStoreContract", "StoreContract", "session_for_test"]
+
+_WHEN_ASKED_FOR: Final = {
+    "Answer": "_dialect_peers",
+    "Call": "_dialect_peers",
+    "DialectContract": "_dialect_contract",
+    "Held": "_dialect_contract",
+    "SharedStoreContract": "_store_contract",
+    "StoreContract": "_store_contract",
+}
+"""The modules of the names that are imported on first use."""
 
 with suppress(ImportError):
     from pytest import register_assert_rewrite  # noqa: PT013
 
-    register_assert_rewrite("mcp_sessions.testing._contract", "mcp_sessions.testing._store_contract")
+    register_assert_rewrite(*(f"{__name__}.{name}" for name in ("_contract", *_WHEN_ASKED_FOR.values())))
 
 
 @contextmanager
@@ -113,6 +126,6 @@ def _step(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in {"SharedStoreContract", "StoreContract"}:
+    if name not in _WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("._store_contract", __name__), name)
+    return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)
