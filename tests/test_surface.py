@@ -89,10 +89,11 @@ STAND_INS = {
     "scope": {"headers": []},
     "kind": REQUEST,
     "_claims": SimpleNamespace(ref="ses_a"),
+    "claims": SimpleNamespace(ref="ses_a"),
 }
 HARMLESS = """
     Answers CallFinished CallStarted Caller Claims Correlation CreateLimit Created Default Dialect Ended EndedAll
-    EndedSession Facts Fault Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter
+    EndedSession Facts Fault Found Handle Holder Hook Identity Key Limits ListedSession LiveSession LiveSessionCounter
     Namespace NoCredential OptionType Options Outcome PolicyRequest Principal Reason Record Recorded Refused
     RequestRefused Roster Rules Seal Services SessionCreated SessionDeleted SessionPage SessionToEnd SessionUsed
     Snapshot State StoreUsage Sweeper Telemetry Terminator Tracking TransportSessions Wire _Answer _Change _Client

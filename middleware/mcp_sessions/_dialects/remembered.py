@@ -49,6 +49,9 @@ class _Known(NamedTuple):
     state: bytes | None  # as it is stored
     fault: str | None = None  # why the store did not answer
 
+    def __repr__(self) -> str:
+        return f"<_Known {self.claims.ref}>"  # tracebacks and error reporters print it
+
 
 class _Current(RedactedRepr, msgspec.Struct, frozen=True):
     """The present session of a key, as the store has it."""

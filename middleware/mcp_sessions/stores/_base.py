@@ -105,6 +105,9 @@ class Found(NamedTuple):
     status: SessionStatus
     state: bytes | None = None  # the value of `STATE_KEY` in its data, if that was asked for
 
+    def __repr__(self) -> str:
+        return f"<Found {self.status}>"  # tracebacks and error reporters print it
+
 
 class Facts(NamedTuple):
     """What a store holds about a session."""
