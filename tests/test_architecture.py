@@ -54,9 +54,9 @@ OPTIONAL = {
     "pydantic_core",
     "redis",
 }
-KINDS = {"SESSION", "TRANSPORT", "COOKIE", "PRINCIPAL", "FIELD", "COEXISTING"}
+KINDS = {"SESSION", "TRANSPORT", "COOKIE", "USER", "FIELD", "COEXISTING"}
 THE_LIST = {"Options", "dialects_of"}
-DIALECT = re.compile(r"sep.?1364|\bbridg|cookie.jar|principal.session", re.IGNORECASE)
+DIALECT = re.compile(r"sep.?1364|\bbridg|cookie.jar", re.IGNORECASE)
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 

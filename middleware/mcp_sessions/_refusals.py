@@ -179,7 +179,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
 NOT_JSONRPC: Final = "not_jsonrpc"
 """The reason for a body that may be meant for something else on the path."""
 
-ENDS: Final = ("deleted", "ended", "ended_all", "expired", "inspector", "idle", "superseded")
+ENDS: Final = ("deleted", "ended", "ended_all", "expired", "inspector", "idle")
 """Why sessions end. An application may give a reason of its own."""
 
 

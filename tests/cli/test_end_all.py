@@ -114,13 +114,15 @@ NARROW: list[tuple[Principal, list[bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["draft", "cookie", "principal"])
+@pytest.mark.parametrize("kind", ["draft", "cookie", "user"])
 async def test_parts_of_a_principal_that_are_left_out_match_any(kind: str) -> None:
     """Of sessions that nothing records, whatever names them, on a worker that did not begin them."""
     clock = Clock()
     for principal, ended in NARROW:
         store = MemoryStore(clock=clock)
-        one, other = (sessions(Server(), store=store, clock=clock, **{"transport.principal": True}) for _ in range(2))
+        one, other = (
+            sessions(Server(), store=store, clock=clock, **{"transport.per_user": "fallback"}) for _ in range(2)
+        )
         users = [user(client, issuer, "alice") for client, issuer in EVERYWHERE]
         headers = [
             [(await Client(one, user=who).send("server/discover")).cookie] if kind == "cookie" else [] for who in users

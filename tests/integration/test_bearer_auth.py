@@ -132,7 +132,7 @@ async def test_with_a_good_token_the_answers_are_ours(place: Place, cell: Cell) 
 
 
 PLACES: Final[dict[str, Place]] = {"added": added, **({"handed_on": handed_on} if FASTMCP in FRAMEWORKS else {})}
-OWN: Final = {"transport.principal": True, "transport.header": False, "transport.cookie": False, "tracked": True}
+OWN: Final = {"transport.per_user": True, "transport.header": False, "transport.cookie": False, "tracked": True}
 
 
 @pytest.mark.parametrize(("framework", "place"), [(SDK, "added"), (FASTMCP, "added"), (FASTMCP, "handed_on")])
@@ -158,6 +158,17 @@ async def test_token_of_a_client_has_no_session_of_a_user(
         assert [one["ref"] for one in (await ann.send("sessions/list")).result["sessions"]] == [seen["ann"]]
     [line] = [text for text in caplog.messages if "which many users may share" in text]
     assert "principal=" in line
+
+
+@every_cell
+async def test_user_who_connects_for_each_call_is_in_one_session(place: Place, cell: Cell) -> None:
+    """Also across the bridge, where each connection has a transport session of the server."""
+    async with running(cell, place, **{"transport.per_user": True, "bridge": cell.stateful}) as server:
+        calls = [await server.connected(**bearer(token)) for token in ("ann", "bob", "ann")]
+        ann, bob, again = [await client.call("whoami") for client in calls]
+        assert ann == again != bob
+        assert "nobody" not in {ann, bob}
+        assert ({"mcp-session-id" in client.own for client in calls}) == {cell.stateful}
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class TestSEP1364Initialize(TestSEP1364Create):
 class TestPerUser(Contract):
     """The session of an authenticated caller, whose client sends nothing."""
 
-    options: ClassVar[Mapping[str, Any]] = {"transport": TransportSessions(principal=True)}
+    options: ClassVar[Mapping[str, Any]] = {"transport": TransportSessions(per_user=True)}
 
 
 # --- between two dialects ---

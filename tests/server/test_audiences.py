@@ -87,7 +87,7 @@ async def test_an_operator_sees_and_ends_one_deployment_s_sessions(kind: str, tm
 async def test_a_principal_has_a_session_of_its_own_in_each(kind: str, tmp_path: Path) -> None:
     """Where no client names one, too."""
     store = STORES[kind](Clock(), tmp_path)
-    clients = deployments(store, **{"transport.principal": True})
+    clients = deployments(store, **{"transport.per_user": True})
     answers = [await client.tool("whoami", by("alice")) for client in clients * 2]
     refs = [answer.result["content"] for answer in answers]
     assert refs[:2] == refs[2:]

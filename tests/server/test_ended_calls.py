@@ -174,7 +174,7 @@ class Way:
 
 
 TRACKED = {"tracked": True}
-OWN = {"transport.principal": True, "transport.header": False, "transport.cookie": False, "idle_timeout": HOUR}
+OWN = {"transport.per_user": True, "transport.header": False, "transport.cookie": False, "idle_timeout": HOUR}
 WAYS = {
     "HTTP DELETE": Way(http_delete, by_header),
     "sessions/delete": Way(sessions_delete),

@@ -239,7 +239,7 @@ async def test_cookie_session_resumes_by_its_cookie_only() -> None:
 
 
 async def test_session_of_principal_resumes_for_the_principal() -> None:
-    workers = Workers(principal=user_of, **{"transport.principal": True})
+    workers = Workers(principal=user_of, **{"transport.per_user": True})
     first, _ = ids(await workers.client().tool("work", by("ann")))
     assert (await workers.resume(first, by("bob"))).status == 404
     assert (await workers.resume(first, by("ann"))).result["content"] == RESULT

@@ -175,7 +175,7 @@ NOBODY: dict[str, Any] = {
 async def test_value_that_identifies_nobody_is_refused(kind: str, own: bool) -> None:
     """At the first request, whatever it is about; the server does not see it."""
     server = Server()
-    app = sessions(server, principal=NOBODY[kind], **({"transport.principal": True} if own else {}))
+    app = sessions(server, principal=NOBODY[kind], **({"transport.per_user": True} if own else {}))
     for client in (Client(app), Client(app, modern=False)):
         for method in ("tools/call", "sessions/create", "tools/list", "initialize"):
             with pytest.raises(ConfigurationError, match=r"principal= returned .*; return .*None for an anonymous"):

@@ -235,7 +235,7 @@ async def about(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 def server(clock: Clock | None = None, **options: Any) -> Client:
     app, clock = options.pop("app", None) or Server(count=count, about=about), clock or Clock()
-    given = {"transport.principal": True, "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
+    given = {"transport.per_user": "fallback", "principal": user_of, "clock": clock, "store": MemoryStore(clock=clock)}
     return Client(sessions(app, **{**given, **options}))
 
 
@@ -317,12 +317,12 @@ async def test_it_says_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     client = server(clock, listen=events.append)
     answer = await client.tool("about", by("ann"))
-    assert answer.result["content"] == ["principal", "", clock.now + DAY]
+    assert answer.result["content"] == ["user", "", clock.now + DAY]
     assert SESSION_KEY not in answer.body.decode()
     assert [name for name, _ in answer.start["headers"]] == [b"content-type", b"content-length"]
     [created] = [event for event in events if isinstance(event, SessionCreated)]
-    assert created.of_principal
-    assert f"session {created.ref} of a principal created" in caplog.messages
+    assert created.kind == "user"
+    assert f"session {created.ref} of a user created" in caplog.messages
 
 
 async def test_an_idle_one_is_ended_by_its_successor() -> None:
@@ -363,15 +363,19 @@ async def test_it_outlives_the_rotation_of_keys() -> None:
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-async def test_of_two_workers_that_begin_at_once_one_gives_way(tracked: bool) -> None:
-    """Its own session ends as one that never began: `on_end` learns it, and events report neither."""
-    clock, ended, events = Clock(), list[str](), list[SessionEvent]()
+async def test_two_workers_that_begin_at_once_create_one_session(tracked: bool) -> None:
+    """The other one's was never created: no hook and no event learns of it."""
+    clock, begun, ended, events = Clock(), list[str](), list[str](), list[SessionEvent]()
     store = Failing(clock=clock)
-    hooks = {"on_end": lambda session, reason: ended.append(reason), "listen": events.append}
+    hooks = {
+        "on_create": lambda session, *_: begun.append(session.ref),
+        "on_end": lambda session, reason: ended.append(reason),
+        "listen": events.append,
+    }
     one, other = (server(clock, store=store, tracked=tracked, **hooks) for _ in range(2))
     store.before["compare_and_swap"] = lambda *_: other.tool("count", by("ann"))
     assert [await counted(client) for client in (one, other, one)] == [2, 3, 4]
-    assert ended == ["superseded"]
+    assert (len(begun), ended) == (1, [])
     assert [type(event) for event in events if not isinstance(event, SessionUsed)] == [SessionCreated]
 
 
@@ -436,7 +440,7 @@ async def test_a_store_that_does_not_answer_refuses_or_leaves_out_the_session(
         store.failing = {"read", "compare_and_swap"}
         refused = await client.tool("whoami", by("bob"))
         assert refused.json.get("result") == ({"content": "nobody"} if allowed else None)
-    assert "a request goes without its principal's session: store unavailable (store_unavailable)" in caplog.messages
+    assert "a request goes without the session of its user: store unavailable (store_unavailable)" in caplog.messages
 
 
 def test_what_is_remembered_has_a_bound() -> None:
@@ -649,7 +653,7 @@ async def test_user_that_server_puts_on_scope_is_still_unseen() -> None:
 async def test_refusal_of_page_of_another_site_names_the_cause(caplog: pytest.LogCaptureFixture) -> None:
     logs._warned.clear()
     caplog.set_level(logging.INFO, "mcp_sessions")
-    options = {"transport": TransportSessions(principal=True), "principal": user_of, "require": "always"}
+    options = {"transport": TransportSessions(per_user=True), "principal": user_of, "require": "always"}
     client = Client(sessions(Server(), **options), modern=False)
     foreign = (b"origin", b"https://evil.example"), (b"host", b"localhost")
     assert (await client.send("tools/call", {"name": "whoami"}, by("ann"), *foreign)).error["code"] == -31044

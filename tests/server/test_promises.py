@@ -146,7 +146,7 @@ async def test_a_long_call_counts_as_idle_time_in_a_tracked_session(tracked: boo
 @pytest.mark.parametrize(("seconds", "same"), [(24 * HOUR - 1, True), (24 * HOUR + 120, False)])
 async def test_a_session_of_a_principal_lives_a_day_without_a_request(seconds: int, same: bool) -> None:
     clock = Clock()
-    client = Client(sessions(Server(), clock=clock, principal=user_of, **{"transport.principal": True}))
+    client = Client(sessions(Server(), clock=clock, principal=user_of, **{"transport.per_user": True}))
     first = (await client.tool("whoami", ANN)).result["content"]
     clock.now += seconds
     assert ((await client.tool("whoami", ANN)).result["content"] == first) is same

@@ -54,7 +54,7 @@ async def test_user_of_a_verifier_without_clients_is_a_user(kind: str) -> None:
     user = await verified(kind)
     principal = from_scope({"user": user})
     assert principal == Principal(SUB, None, SUB)
-    client = Client(sessions(Server(), tracked=True, **{"transport.principal": True}), user=user)
+    client = Client(sessions(Server(), tracked=True, **{"transport.per_user": True}), user=user)
     refs = [(await client.tool("whoami")).result["content"] for _ in range(2)]
     assert refs == [refs[0]] * 2 != ["nobody"] * 2
     assert [one["ref"] for one in (await client.send("sessions/list")).result["sessions"]] == refs[:1]
@@ -158,7 +158,7 @@ class Named(SimpleUser):
 
 async def test_identity_counts_and_not_the_display_name() -> None:
     """Two John Smiths have a session each."""
-    app = sessions(Server(), **{"transport.principal": True})
+    app = sessions(Server(), **{"transport.per_user": True})
     one, other = (Client(app, user=Named(name)) for name in ("u1", "u2"))
     held = await one.create()
     assert (await one.tool("whoami", session=held)).result["content"].startswith("ses_")

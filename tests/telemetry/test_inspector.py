@@ -267,7 +267,7 @@ def test_what_a_worker_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(feeds, "MAX_SESSIONS", 2)
     feed = Feed(lambda: 1)
     for number in range(3):
-        feed(SessionCreated(f"ses_{number}", 9, of_principal=False))
+        feed(SessionCreated(f"ses_{number}", 9, kind=None))
     ended = Claims(kind="session", issuer="i", audience="a", jti="j", issued_at=0, expires_at=9)
     feed(SessionDeleted(ended.ref, "deleted", 1))
     late = RequestTelemetry(message=parse(b'{"jsonrpc":"2.0","method":"ping"}'), target=None, known=KnownNames())

@@ -66,14 +66,14 @@ async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpa
 async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
     """Its token is not sent then; its record knows where it began. A start says where conversations share a session."""
     clock = Clock()
-    options = {"principal": lambda scope: "ann", "transport.principal": True, "transport_lifetime": 60}
+    options = {"principal": lambda scope: "ann", "transport.per_user": True, "transport_lifetime": 60}
     middleware = sessions(Server(), clock=clock, tracked=True, **options)
     await Client(middleware).tool()
     clock.now += 60
     await sweeper_of(middleware).sweep()
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
-    assert said(start, "mcp_sessions.kind") == ["principal"]
+    assert said(start, "mcp_sessions.kind") == ["user"]
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
     assert said(end, "mcp_sessions.reason", "mcp_sessions.duration") == ["expired", 60]
 

@@ -221,7 +221,7 @@ class CookieKind(HeaderKind):
 
 
 class PrincipalKind(Kind):
-    options: ClassVar = {"transport": TransportSessions(header=False, cookie=False, principal=True)}
+    options: ClassVar = {"transport": TransportSessions(header=False, cookie=False, per_user=True)}
 
     async def begin(self, *headers: Any) -> Answer:
         return await self.client.send("initialize", INITIALIZE, *headers)

@@ -36,9 +36,10 @@ class TransportSessions(OptionObject):
     cookie_path: Annotated[str | None, option_types.or_none(option_types.COOKIE_PATH)] = None
     """The path of the cookie: that of the endpoint as clients write it, if a proxy strips a part of it and does not say
     so, such as the stage of an API gateway. None takes it from the request."""
-    principal: Flag = False
-    """Whether an authenticated caller whose client sends no session id gets the one of its principal, which all its
-    conversations share. It ends after `idle_timeout`, or a day, without a request; not with random keys."""
+    per_user: Annotated[bool | Literal["fallback"], option_types.PER_USER] = False
+    """Whether an authenticated user has one session, which all its conversations and connections share unless they
+    identify another one: `True` goes before the header and the cookie, `"fallback"` is for clients that send neither.
+    The session ends after `idle_timeout`, or a day, without a request; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
     """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
     in the header do not reconnect when it has ended."""
@@ -67,7 +68,7 @@ class Options(CoreOptions, total=False):
 
 
 def transport_of(runtime: Runtime) -> TransportSessions:
-    """Return the options of the sessions by header, cookie or principal in a deployment."""
+    """Return the options of the sessions by header or cookie, and of those that the store remembers."""
     return cast(TransportSessions, cast(Options, runtime.options)["transport"])
 
 
@@ -93,6 +94,9 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     transport, persistent = transport_of(runtime), runtime.keys_persistent
     lifetime, leads = as_seconds(transport.lifetime), runtime.options["wire"].era == "auto"
     has_header = transport.header and persistent
+    per_user = PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY, comes_last=transport.per_user == "fallback")
+    if transport.per_user is True and persistent:
+        yield per_user
     if transport.bridge:
         yield Bridge(names=has_header, lifetime=lifetime)
     else:
@@ -102,8 +106,8 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     if transport.cookie and persistent:
         shared, path = transport.cookie == "shared", transport.cookie_path
         yield Cookie(runtime.audience, shared=shared, lifetime=lifetime, leads=leads, path=path)
-    if transport.principal and persistent:
-        yield PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY)
+    if transport.per_user == "fallback" and persistent:
+        yield per_user
 
 
 def _checked(dialects: Any) -> list[Dialect]:

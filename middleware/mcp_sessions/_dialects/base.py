@@ -62,7 +62,8 @@ class Credential(RedactedRepr, msgspec.Struct, frozen=True):
     in_message: bool = False  # it stands in the JSON-RPC message
     owns_header: bool = False  # no other session may stand in the header `Mcp-Session-Id`
     contradicted: bool = False  # the header contradicts it; the refusal tells this to the session's owner only
-    beside: bool = False  # an earlier dialect found the request's session, so this one is only verified
+    creates: bool = False  # its session may be created, so what stands beside it is verified before
+    beside: bool = False  # the message names the request's session, which this one must not contradict
 
 
 class Dialect:
@@ -71,7 +72,6 @@ class Dialect:
     Attributes:
         name: The name of the dialect in the log and in the documentation.
         carries_state: Whether its clients carry the session's state; the store has it otherwise.
-        has_token: Whether its clients hold a session id; the store remembers the session otherwise.
         lifetime: Seconds from creation to expiry, or None for the deployment's `lifetime=`.
         capability: What the dialect adds to `capabilities.sessions`.
         kinds: What the tokens of this dialect may be used as.
@@ -85,7 +85,6 @@ class Dialect:
     kinds: frozenset[str] = frozenset()
     is_always_sent: bool = False
     carries_state: bool = False
-    has_token: bool = True
     lifetime: float | None = None
     capability: Mapping[str, Any] = {}
     serves_streams: bool = False

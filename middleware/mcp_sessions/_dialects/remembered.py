@@ -1,18 +1,21 @@
-"""Remembered sessions: the client holds nothing, and the store finds the session by a key (`TransportSessions`).
+"""Remembered sessions: the client holds nothing, and any worker finds the session in the store by a key.
 
-The key of an authenticated caller is the keyed hash of its principal, with the audience. A worker keeps what it has
-read for as long as that session is live, since another one can follow only when it has ended. So a request costs as
-much as one with a header or a cookie. A new session is stored by compare-and-swap: if two workers create one at once,
-one of them ends its own and uses the other's.
+The store has one entry for each key: the claims of its session, and when that was last used. The entry is put there by
+compare-and-swap before the session is created, so parallel first requests, on any worker, agree on one session, and
+`minting.activate` lets one of them create it. A worker keeps the entries that it has read: another session can follow
+only when one has ended, and the store is asked for that with each request. So a request costs as much as one with a
+cookie. `Session.end` deletes the entry; a session that an operator or the sweeper has ended is replaced at the next
+request.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -23,72 +26,77 @@ from .._protocol.methods import SESSIONLESS
 from .._server.answers import admits
 from .._server.changes import SaveState
 from .._server.context import Request
-from .._server.minting import mint_for
+from .._server.minting import activate, new_session
 from .._server.response import Change
 from .._server.runtime import Runtime
 from .._server.sessions import load_stored, look_up, make_session
-from .._session.claims import PRINCIPAL, Claims, RedactedRepr, ref_of
+from .._session.claims import USER, Claims, Kind, RedactedRepr, ref_of
 from .._session.data import Namespace
 from .._session.session import Session
-from ..stores._base import LIVE, idle_at, is_touch_due
+from .._tokens.keys import KeyRing
+from ..stores._base import LIVE, STATE_KEY, SessionStatus, idle_at, is_touch_due
 from .base import Credential, Dialect, NoCredential
 
-_KEY: Final = "session"
+ENTRY_KEY: Final = "session"  # under which the store has an entry, in the namespace of its key
 _MAX_BYTES: Final = 4096
 _ATTEMPTS: Final = 3
+_USABLE: Final = frozenset({LIVE, SessionStatus.UNRECORDED})  # a session is recorded when it is created
 _CLIENT: Final = NoCredential(
     "it is authenticated as an OAuth client and not as a user", "see the warning about it in the server's log"
 )
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class _Known(NamedTuple):
-    """A live session."""
+class Known(RedactedRepr, msgspec.Struct, frozen=True):
+    """A live session, which may not be created yet."""
 
     claims: Claims
-    state: bytes | None  # as it is stored
+    state: bytes | None = None  # as it is stored
     fault: str | None = None  # why the store did not answer
 
     def __repr__(self) -> str:
         return f"<_Known {self.claims.ref}>"  # tracebacks and error reporters print it
 
 
-class _Current(RedactedRepr, msgspec.Struct, frozen=True):
-    """The present session of a key, as the store has it."""
+class Entry(RedactedRepr, msgspec.Struct, frozen=True):
+    """What the store has under a key."""
 
     claims: Claims
     seen_at: float  # Unix seconds; it may lag, and counts only if sessions are not tracked
 
 
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(_Current).decode
+encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder(Entry).decode
 
 
-class PerUser(Dialect):
-    """One session per authenticated user, for clients that send nothing else.
+class Remembered(Dialect):
+    """Sessions that the store finds by a key, for authenticated users.
 
     Args:
         lifetime: Seconds from creation to expiry.
         idle: Seconds without a request after which a session ends.
     """
 
-    name: str = "principal"
-    has_token: bool = False
+    kind: Kind
 
     def __init__(self, *, lifetime: float, idle: int) -> None:
         self.lifetime = lifetime
         self._idle: Final = idle
 
-    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
-        """Return the session of the principal; handshakes, pings and notifications are outside of it."""
+    @abstractmethod
+    def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
+        """Return the names that the store may have for the key of a request, one for each secret of the ring."""
+
+    def may_use(self, request: Request) -> bool:
+        """Return whether a request may be in a session that its client does not name.
+
+        Handshakes, pings and notifications are outside of it, and so are requests that a browser authenticates for a
+        page of another site.
+        """
         message = request.message
-        if earlier or message is None or request.is_answered or not request.is_own_page:
-            return None
-        if message.kind is not REQUEST or message.method in SESSIONLESS or SESSION_HEADER in request.headers.by_name:
-            return None
-        if request.user is not None:
-            return Credential(self, kind=PRINCIPAL)
-        return None if request.principal is None else _CLIENT
+        if message is None or request.is_answered or not request.is_own_page:
+            return False
+        return message.kind is REQUEST and message.method not in SESSIONLESS
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session | None:
         """Load the session, or create one; None if the server does not admit the caller, or lists are stable."""
@@ -98,17 +106,28 @@ class PerUser(Dialect):
         runtime = request.runtime
         now = runtime.clock()
         ring = runtime.ring(now)
+        names = self.names(ring, request, credential)
         try:
-            known = await self._find_or_create(request, sorted(ring.subjects(principal)), fail_open=fail_open)
+            known = await self._find(runtime, names, fail_open=fail_open)
+            is_admitted = known is None and await admits(request)
+            if is_admitted:
+                known = await self._enter(request, names[0])
             if known is None:
                 return None
             ends_at = min(known.claims.expires_at, int(now + self._idle))
             session = make_session(runtime, known.claims, principal, ring, now=now, ends_at=ends_at)
+            session._is_offered, session._forget = True, partial(forget, runtime, names, known.claims)
             load_stored(runtime, session, known.state, known.fault)
+            if not session._has_begun:
+                if not (is_admitted or await admits(request)):
+                    return None
+                await activate(runtime, session, request.scope)
         except StoreUnavailable as error:
             if not fail_open:
                 raise
-            _log.warning("a request goes without its principal's session: store unavailable (%s)", error.reason)
+            _log.warning(
+                "a request goes without the session of its %s: store unavailable (%s)", self.kind, error.reason
+            )
             return None
         return session
 
@@ -116,89 +135,127 @@ class PerUser(Dialect):
         """Store the session's state."""
         return () if session is None else (SaveState(session=session),)
 
-    async def _find_or_create(self, request: Request, subjects: Sequence[str], *, fail_open: bool) -> _Known | None:
-        runtime = request.runtime
-        known = await self._find(runtime, subjects, fail_open=fail_open)
-        if known is not None:
-            return known
-        async with runtime.principals.beginning(subjects[0]):
-            # Another request may have created one meanwhile.
-            known = await self._find(runtime, subjects, fail_open=fail_open)
-            if known is not None or not await admits(request):
-                return known
-            try:
-                made = await mint_for(request, self, PRINCIPAL, publish=partial(self._publish, runtime))
-            except StoreUnavailable:
-                if (known := await self._find(runtime, subjects, fail_open=fail_open)) is None:
-                    raise
-                return known
-            return _Known(made._claims, made._state._stored)
-
-    async def _find(self, runtime: Runtime, subjects: Sequence[str], *, fail_open: bool) -> _Known | None:
-        """Return the live session of a principal, whose name differs by the key that hashed it, or None."""
-        for subject in subjects:
-            remembered = runtime.principals.get(subject)
-            known = await self._touch_if_live(runtime, subject, remembered, fail_open=fail_open)
+    async def _find(self, runtime: Runtime, names: Sequence[str], *, fail_open: bool) -> Known | None:
+        """Return the live session of a key, or None."""
+        for name in names:
+            remembered = runtime.principals.get(name)
+            known = await self._touch_if_live(runtime, name, remembered, fail_open=fail_open)
             if known is None:
-                stored = await runtime.store.read(_namespace_of(runtime, subject), _KEY)
+                stored = await runtime.store.read(place_of(runtime, name), ENTRY_KEY)
                 if stored != remembered:
-                    known = await self._touch_if_live(runtime, subject, stored, fail_open=fail_open)
+                    known = await self._touch_if_live(runtime, name, stored, fail_open=fail_open)
             if known is not None:
                 return known
         return None
 
     async def _touch_if_live(
-        self, runtime: Runtime, subject: str, kept: bytes | None, *, fail_open: bool
-    ) -> _Known | None:
-        """Return the session that is remembered or stored if it is live, and record its use."""
-        if kept is None:
+        self, runtime: Runtime, name: str, stored: bytes | None, *, fail_open: bool
+    ) -> Known | None:
+        """Return the session of an entry if it is live, and record its use."""
+        if stored is None:
             return None
-        current, now = _decode(kept), runtime.clock()
-        claims, idle = current.claims, self._idle_here(runtime)
-        is_ours = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(current.seen_at, idle))
+        entry, now = decode(stored), runtime.clock()
+        claims, idle = entry.claims, self._idle_here(runtime)
+        is_here = claims.boot == runtime.boot() and now < min(claims.expires_at, idle_at(entry.seen_at, idle))
         found, fault = None, None
-        if is_ours:
+        if is_here:
             found, fault = await look_up(runtime, claims, state=True, fail_open=fail_open)
-        if found is None or found.status is not LIVE:
-            runtime.principals.put(subject, None)
+        if found is None or found.status not in _USABLE:
+            runtime.principals.put(name, None)
             return None
-        if idle is not None and is_touch_due(current.seen_at, now, idle):
+        if idle is not None and is_touch_due(entry.seen_at, now, idle):
             with suppress(StoreUnavailable):  # it is noted next time
-                touched = _encode(_Current(claims, now))
-                place = _namespace_of(runtime, subject, claims.expires_at)
-                if not await runtime.store.compare_and_swap(place, _KEY, kept, touched):
-                    runtime.principals.put(subject, None)
+                touched = encode(Entry(claims, now))
+                place = place_of(runtime, name, claims.expires_at)
+                if not await runtime.store.compare_and_swap(place, ENTRY_KEY, stored, touched):
+                    runtime.principals.put(name, None)
                     return None  # another worker was faster, so this is not what the store has
-                kept = touched
-        runtime.principals.put(subject, kept)
-        return _Known(claims, found.state, fault)
+                stored = touched
+        runtime.principals.put(name, stored)
+        return Known(claims, found.state, fault)
 
-    async def _publish(self, runtime: Runtime, new: Session) -> None:
-        """Put a new session in the place of one that has ended, if there was any."""
-        subject = new._claims.subject or ""
-        place, current = (
-            _namespace_of(runtime, subject, new._claims.expires_at),
-            _encode(_Current(new._claims, runtime.clock())),
-        )
+    async def _enter(self, request: Request, name: str) -> Known:
+        """Put the claims of a new session in the place of those of one that has ended, if there are any."""
+        runtime, store = request.runtime, request.runtime.store
+        await store.open()  # a store that the first use opens could take the session for one from before it began
+        new = new_session(request, self, self.kind)._claims
+        place, entered = place_of(runtime, name, new.expires_at), encode(Entry(new, runtime.clock()))
+        with suppress(StoreUnavailable):
+            await store.register_at_epoch(new)
         for _ in range(_ATTEMPTS):  # what has expired may be dropped after it was read
-            kept = await runtime.store.read(place, _KEY)
-            if kept is not None and await self._touch_if_live(runtime, subject, kept, fail_open=False):
-                break
-            if await runtime.store.compare_and_swap(place, _KEY, kept, current):
-                runtime.principals.put(subject, current)
-                old, idle = None if kept is None else _decode(kept), self._idle_here(runtime)
-                if old is not None and idle_at(old.seen_at, idle) <= runtime.clock() < old.claims.expires_at:
-                    with suppress(StoreUnavailable):  # nothing sweeps it, and its data is to be purged
-                        await runtime.terminator.end(old.claims, "idle")
-                return
-        raise StoreUnavailable(cause="another worker has begun a session of the same principal")
+            stored = await store.read(place, ENTRY_KEY)
+            if (known := await self._touch_if_live(runtime, name, stored, fail_open=False)) is not None:
+                return known
+            if await store.compare_and_swap(place, ENTRY_KEY, stored, entered):
+                runtime.principals.put(name, entered)
+                if stored is not None:
+                    await self._end_if_idle(runtime, decode(stored))
+                return Known(new)
+        raise StoreUnavailable(cause="other workers enter sessions under the same key")
+
+    async def _end_if_idle(self, runtime: Runtime, old: Entry) -> None:
+        """End the session of a replaced entry if it was idle: nothing sweeps it, and its data is to be purged."""
+        if idle_at(old.seen_at, self._idle_here(runtime)) <= runtime.clock() < old.claims.expires_at:
+            with suppress(StoreUnavailable):
+                state = await runtime.store.read(runtime.namespace_of(old.claims), STATE_KEY)
+                if state is not None:  # it was created
+                    await runtime.terminator.end(old.claims, "idle")
 
     def _idle_here(self, runtime: Runtime) -> int | None:
         """Return the seconds after which a session is idle, counted here; None if the store counts them."""
         return None if runtime.tracked else self._idle
 
 
-def _namespace_of(runtime: Runtime, subject: str, expires_at: int = 0) -> Namespace:
-    """Return the namespace in which the store has the session of a principal."""
-    owner = ref_of(f"principal/{subject}/{runtime.audience}")
-    return Namespace(owner, expires_at, _MAX_BYTES, audience=runtime.audience)
+class PerUser(Remembered):
+    """One session per authenticated user.
+
+    Args:
+        lifetime: Seconds from creation to expiry.
+        idle: Seconds without a request after which a session ends.
+        comes_last: Whether clients that keep a header or a cookie have sessions of their own.
+    """
+
+    name: str = "user"
+    kind: Kind = USER
+
+    def __init__(self, *, lifetime: float, idle: int, comes_last: bool) -> None:
+        super().__init__(lifetime=lifetime, idle=idle)
+        self._comes_last: Final = comes_last
+
+    def reaches(self, request: Request) -> bool:
+        """Return whether the requests of a client will be in its user's session, so that it needs no other."""
+        request.read_caller()  # which may fail: what `principal=` raises counts when its answer does
+        if self._comes_last or request.caller is None or request.caller.error is not None:
+            return False
+        return request.is_own_page and request.user is not None
+
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
+        """Return the session of the user, unless the client identifies another one."""
+        if earlier or not self.may_use(request):
+            return None
+        if self._comes_last and SESSION_HEADER in request.headers.by_name:
+            return None
+        if request.user is not None:
+            return Credential(self, kind=self.kind, creates=True)
+        return None if request.principal is None else _CLIENT
+
+    def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
+        """Return the keyed hashes of the user, with the audience."""
+        assert request.user is not None
+        return [ref_of(f"{self.kind}/{subject}/{request.runtime.audience}") for subject in ring.subjects(request.user)]
+
+
+def place_of(runtime: Runtime, name: str, expires_at: int = 0) -> Namespace:
+    """Return the namespace in which the store has the entry of a key."""
+    return Namespace(name, expires_at, _MAX_BYTES, audience=runtime.audience)
+
+
+async def forget(runtime: Runtime, names: Sequence[str], claims: Claims) -> None:
+    """Delete the entry of a session that has ended, unless another session has taken its place."""
+    for name in names:
+        runtime.principals.put(name, None)
+        place = place_of(runtime, name, claims.expires_at)
+        with suppress(StoreUnavailable):  # the next request replaces it
+            stored = await runtime.store.read(place, ENTRY_KEY)
+            if stored is not None and decode(stored).claims.jti == claims.jti:
+                await runtime.store.compare_and_swap(place, ENTRY_KEY, stored, None)

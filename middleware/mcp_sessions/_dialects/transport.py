@@ -133,7 +133,7 @@ class Transport(Dialect):
             return None
         if not self.is_on:
             raise refusal("session_header_alone" if own is None else "session_header_mismatch")
-        return Credential(self, header, TRANSPORT, beside=own is not None)
+        return Credential(self, header, TRANSPORT, beside=own is not None and own.in_message)
 
     def absence(self, headers: RequestHeaders, message: Message) -> NoCredential | None:
         """Return why a client of the legacy era sent no id of ours."""

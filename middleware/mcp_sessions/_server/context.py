@@ -127,7 +127,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def is_own_page(self) -> bool:
-        """Whether the sender may use what a browser adds by itself: a cookie, or the session of its principal."""
+        """Whether the sender may use what a browser adds by itself: a cookie, or the session of its user."""
         return is_own_page(self.headers, self.scope.get("scheme", "http"))
 
     @property

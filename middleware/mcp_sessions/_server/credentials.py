@@ -23,7 +23,7 @@ class NoCredential:
 
 WRAP: Final = "wrap the client with mcp_sessions.client.with_sessions"
 """A remedy for clients in Python."""
-RECONNECT: Final = "connect it again, or set TransportSessions(principal=True) if its users are authenticated"
+RECONNECT: Final = "connect it again, or set TransportSessions(per_user=True) if its users are authenticated"
 """A remedy for clients in any language."""
 CREATE: Final = "let the client create sessions itself, as examples/sessions.ts does"
 """A remedy for pages."""

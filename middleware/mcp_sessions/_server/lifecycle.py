@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .options import OnEnd
 
 ENDED_ALL: Final = "ended_all"  # the reason where all sessions of a principal end
-SUPERSEDED: Final = "superseded"  # the reason where another worker's session of a principal came first
+WITHDRAWN: Final = "withdrawn"  # the reason if nobody knows whether a session was recorded
 
 LOG_INTERVAL: Final = 60.0  # seconds between two log lines about the same outage
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
@@ -88,7 +88,7 @@ class Terminator:
 
     def withdraw(self, record: Record) -> None:
         """End a session of which nobody knows whether it is recorded, so that no record of it counts, now or later."""
-        start(partial(self._retry, partial(self.store.revoke, record, reason=SUPERSEDED, lease=None)))
+        start(partial(self._retry, partial(self.store.revoke, record, reason=WITHDRAWN, lease=None)))
 
     async def _retry(self, change: Callable[[], Awaitable[object]]) -> None:
         """Make a change that the store did not answer, as soon as it does."""
@@ -115,8 +115,6 @@ class Terminator:
             await self.purge(*over)
 
     def _report(self, record: Record, reason: str) -> None:
-        if reason == SUPERSEDED:  # its creation was not reported
-            return
         lasted = min(self.clock(), record.expires_at) - record.created_at  # it has not lived beyond its token
         self.report(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
 

@@ -141,7 +141,7 @@ class EventLog(Observer):
 
     def created(self, event: SessionCreated) -> None:
         """Log that a session was created."""
-        of = " of a principal" if event.of_principal else ""
+        of = "" if event.kind is None else f" of a {event.kind}"
         _log.info("session %s%s created", event.ref, of, extra={SESSION_ID: event.ref})
 
     def ended(self, event: SessionDeleted) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -37,7 +37,7 @@ from .._tokens import seal
 from ..stores._base import LIVE, STATE_KEY, Record
 from ..telemetry._core import hook
 from .context import Request, params_of
-from .lifecycle import LEASE, SUPERSEDED
+from .lifecycle import LEASE
 from .logs import log_extra, warn_once, warns_of_client
 from .resumption import refusal_for_status
 from .runtime import Runtime
@@ -66,11 +66,9 @@ class Traits(Protocol):
     """What a dialect says of its sessions."""
 
     carries_state: bool
-    has_token: bool
     lifetime: float | None
 
 
-Publish = Callable[[Session], Awaitable[None]]
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -82,7 +80,6 @@ async def mint_for(
     params: dict[str, Any] | None = None,
     lifetime: float | None = None,
     server_id: str | None = None,
-    publish: Publish | None = None,
 ) -> Session:
     """Create a session for the caller of a request.
 
@@ -93,7 +90,6 @@ async def mint_for(
         params: What `on_create` gets of `sessions/create`.
         lifetime: Seconds to its expiry, if they are not the dialect's.
         server_id: The wrapped server's own transport session, to be sealed inside.
-        publish: Makes the session findable, or raises.
 
     Raises:
         Refusal: The caller gets no session.
@@ -108,23 +104,12 @@ async def mint_for(
         upstream = seal.seal_upstream(session._ring.signing, server_id, session._claims)
         session._claims = msgspec.structs.replace(session._claims, upstream=upstream)
     with request.watch.current():
-        async with registered(runtime, session, has_token=traits.has_token):
+        async with registered(runtime, session):
             if capabilities is not None:
                 await store_capabilities(runtime, session, capabilities)
             await _run_on_create(runtime, session, params or {}, request.scope)
-            if publish is not None:
-                await _publish(session, publish)
         request.watch.name_session(session.ref)
     return session
-
-
-async def _publish(session: Session, publish: Publish) -> None:
-    try:
-        await publish(session)
-    except BaseException:  # `on_end` frees what `on_create` made for a session that nobody can find
-        with suppress(StoreUnavailable):
-            await session.end(SUPERSEDED)
-        raise
 
 
 def hook_params(request: Request) -> dict[str, Any]:
@@ -202,7 +187,7 @@ async def fork(request: Request, traits: Traits, parent: Session) -> Session:
 
 
 @asynccontextmanager
-async def registered(runtime: Runtime, session: Session, *, has_token: bool = True) -> AsyncIterator[None]:
+async def registered(runtime: Runtime, session: Session) -> AsyncIterator[None]:
     """Let a new session be filled, and then announce it; if a step fails, everything stored so far is removed.
 
     Raises:
@@ -214,7 +199,7 @@ async def registered(runtime: Runtime, session: Session, *, has_token: bool = Tr
     creating = runtime.observers.creating(claims)
     if creating.trace is not None:
         session._claims = claims = msgspec.structs.replace(claims, trace=creating.trace)
-    if has_token and not session._token:  # one that was offered has its token
+    if not (session._token or session._is_offered):  # an offered one has its token, a remembered one needs none
         session._token = runtime.tokens.mint(session._ring, claims)
     try:
         await _register(runtime, session)
@@ -226,7 +211,7 @@ async def registered(runtime: Runtime, session: Session, *, has_token: bool = Tr
     except BaseException as error:
         creating.end(error)
         raise
-    runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, not has_token))
+    runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, None if session._token else claims.kind))
     creating.end()
 
 

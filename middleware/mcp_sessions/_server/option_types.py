@@ -287,6 +287,11 @@ COOKIES: Final = OptionType(
     _validator("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
     lambda text: _FLAGS.get(text.lower(), text),
 )
+PER_USER: Final = OptionType(
+    "`true`, `false` or `fallback`",
+    _validator("True, False or 'fallback'", lambda value: isinstance(value, bool) or value == "fallback"),
+    lambda text: _FLAGS.get(text.lower(), text),
+)
 FUNCTION: Final = OptionType(check=check_function)  # a plain one
 HOOK: Final = OptionType(check=partial(check_function, may_be_async=True))  # awaited if there is anything to await
 CLOCK: Final = OptionType(check=lambda _, value: check_clock(value))

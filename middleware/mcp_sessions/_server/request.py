@@ -138,13 +138,19 @@ async def check_message(request: Request, message: Message, dialects: Dialects) 
 
 
 async def open_sessions(request: Request, plan: Plan) -> None:
-    """Open what identifies the request's session, and then check what stands beside it, which only its owner learns."""
-    opened = [
-        await credential.dialect.open(request, credential, fail_open=plan.fail_open) for credential in plan.credentials
-    ]
-    if opened:
-        request.session = opened[0]
-        request.beside = tuple(session._claims for session in opened[1:] if session is not None)
+    """Open what identifies the request's session, and then check what stands beside it, which only its owner learns.
+
+    A session is created last: the wrapped server is asked before, and may know the caller by what stands beside it.
+    """
+    if not plan.credentials:
+        return
+    own, *beside = plan.credentials
+    if not own.creates:
+        request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
+    opened = [await one.dialect.open(request, one, fail_open=plan.fail_open) for one in beside]
+    request.beside = tuple(one._claims for one in opened if one is not None)
+    if own.creates:
+        request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
 
 
 async def cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:

@@ -28,7 +28,8 @@ Kind = str
 SESSION: Final = "session"  # named in `_meta`; the only one whose client carries the state
 TRANSPORT: Final = "transport"  # named in the header, and where a dialect asks for it in the field, too
 COOKIE: Final = "cookie"  # named in a cookie alone
-PRINCIPAL: Final = "principal"  # not named at all: found by its principal, and no token is of this kind
+USER: Final = "user"  # remembered for an authenticated user, whose client sends nothing; no token is of this kind
+REMEMBERED: Final = frozenset({USER})
 FIELD: Final = "field"  # named in the field of SEP-1364, and mirrored in the header
 COEXISTING: Final = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 

@@ -15,7 +15,7 @@ class SessionCreated(msgspec.Struct, frozen=True):
 
     ref: str
     expires_at: int  # Unix seconds
-    of_principal: bool = False  # nothing names it: its `Session.kind` is `"principal"`
+    kind: str | None = None  # of a session that the store remembers, such as `"user"`; None if its client holds an id
 
 
 class SessionUsed(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     _recheck_at: float = 0  # when the store has to be asked again, as the session may have ended by then, Unix seconds
     _carries_state: bool = False  # its client carries the state; the store has it otherwise
     _is_offered: bool = False  # it was offered to a client, and is created at its first use
+    _forget: Callable[[], Awaitable[None]] | None = None  # deletes by what the store remembers it, once it has ended
     _ended: bool = False  # the store has confirmed the end
     _ended_by_own_request: bool = False  # so the request goes on when its session ends
     _answered: bool = False  # the application has sent the end of its response, or no response is expected
@@ -78,7 +79,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def kind(self) -> Kind:
         """What names it: `"session"` (the draft), `"transport"` (the header), `"cookie"`, `"field"` or `"beside"`
-        (SEP-1364). Nothing names a `"principal"` one, which all conversations of its principal share.
+        (SEP-1364); or what the store remembers it by: `"user"`.
         """
         return self._claims.kind
 
@@ -99,7 +100,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def id(self) -> str:
-        """The session id: a credential. Never log, trace or display it. Empty if its `kind` is `"principal"`."""
+        """The session id: a credential. Never log, trace or display it. Empty if the store remembers it."""
         return self._token
 
     @property
@@ -157,6 +158,8 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
             self._ended_by_own_request = False
             raise
         self._ended = True
+        if self._forget is not None:
+            await self._forget()
 
     @property
     def _has_begun(self) -> bool:

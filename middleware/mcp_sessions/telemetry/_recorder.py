@@ -23,7 +23,7 @@ from .._protocol.headers import VERSION, RequestHeaders
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._protocol.labels import client_of
 from .._protocol.methods import INITIALIZE
-from .._session.claims import PRINCIPAL, Claims, RedactedRepr
+from .._session.claims import REMEMBERED, Claims, RedactedRepr
 from .._session.events import SessionDeleted, SessionEvent
 from . import _attributes as names
 from . import _context as contexts
@@ -238,7 +238,7 @@ class Telemetry:
             attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
             if claims.client is not None:
                 attributes[names.CLIENT] = claims.client
-            if claims.kind == PRINCIPAL:
+            if claims.kind in REMEMBERED:
                 attributes[names.KIND] = claims.kind
             links = links_to(request=around.get_span_context() if is_root else None)
             span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)

@@ -1,7 +1,7 @@
 """What agent frameworks' clients get: each program of the page, `programs.md` and `npm/`, against the README's server.
 
 The server runs on four workers with one store, once per column of the table. Two of a client run at once, and each must
-have a session of its own; with sessions of a principal one runs alone, as a user of its own. A marker names a program's
+have a session of its own; with `per_user=True` one runs alone, as a user of its own. A marker names a program's
 client, the packages that it needs and its setting: `<!-- client: LangChain | langchain-mcp-adapters | default -->`.
 """
 
@@ -42,8 +42,8 @@ WORKERS: Final = 4
 SERVERS: Final = {
     "default": "",
     '`era="auto"`': 'wire=mcp_sessions.Wire(era="auto")',
-    "sessions of a principal": (
-        "transport=mcp_sessions.TransportSessions(principal=True, header=False, cookie=False), "
+    "per user": (
+        "transport=mcp_sessions.TransportSessions(per_user=True, header=False, cookie=False), "
         'principal=lambda scope: scope["query_string"].decode() or None'
     ),
 }
@@ -54,7 +54,7 @@ FORGOTTEN: Final = ["bread", "milk", "tea"]
 NONE: Final = "**none**"
 USERS: Final = "the user's"
 NAMED: Final = "by `_meta`"
-WITH_USERS: Final = "With sessions of a principal, each is in the session of its user, or in the one that it names."
+WITH_USERS: Final = "With `per_user=True`, each is in the session of its user, or in the one that it names."
 DEADLINE: Final = 120  # seconds for one program
 
 
@@ -156,7 +156,7 @@ def gets(printed: Sequence[list[str]], way: str) -> str:
 
 
 def table(clients: Sequence[Client]) -> str:
-    """Try all clients with all servers, and return the table, and what sessions of a principal change."""
+    """Try all clients with all servers, and return the table, and what `per_user=True` changes."""
     cells: dict[Client, list[str]] = {client: [] for client in clients}
     with TemporaryDirectory() as temporary:
         for index, (column, options) in enumerate(SERVERS.items()):
