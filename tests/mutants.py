@@ -400,7 +400,7 @@ MUTANTS: Final = {
     ),
     # sessions
     "revocation": Mutant(
-        SESSIONS, "if status is not LIVE and not (is_offered", "if False and not (is_offered", ANSWER_TESTS
+        SESSIONS, "if not (found.status is LIVE or (is_offered", "if not (True or (is_offered", ANSWER_TESTS
     ),
     "idle-expiry": Mutant(SESSIONS, "if not now < ends_at:", "if not now < ends_at + 1:", LIVE),
     "store-away": Mutant(

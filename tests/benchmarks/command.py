@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from . import instructions, races, stores
+from . import burst, instructions, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
@@ -20,11 +20,12 @@ SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
     "sdk-sse": partial(races.sdk, modern=False),
     "stores": stores.stores,
     "capacity": stores.capacity,
+    "burst": burst.burst,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }
 SIZES: Final = {
-    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=20, counted=5),
+    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=20, at_once=10, counted=5),
     "quick": Size(rounds=61, store_requests=300),
     "full": Size(),
 }

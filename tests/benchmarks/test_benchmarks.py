@@ -13,9 +13,9 @@ from benchmarks.traffic import Visits, message
 
 def test_the_sections_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Every row is proved to do what it is measured for before it is timed."""
-    assert command.main(["--size", "tiny", "trivial", "sdk-json", "stores", "capacity"]) == 0
+    assert command.main(["--size", "tiny", "trivial", "sdk-json", "stores", "capacity", "burst"]) == 0
     printed = capsys.readouterr().out
-    assert ("ours, session, tracked" in printed, printed.count("postgresql://")) == (True, 3)
+    assert ("ours, session, tracked" in printed, printed.count("postgresql://")) == (True, 6)
 
 
 async def test_a_contestant_that_does_something_else_is_not_timed() -> None:

@@ -36,6 +36,7 @@ class Size:
     requests: int = 30  # to the trivial application in one turn
     sdk_requests: int = 5  # to the official SDK's server in one turn
     store_requests: int = 2_000  # to each store
+    at_once: int = 2_000  # requests of a burst
     counted: int = 200  # requests whose instructions are counted
 
 

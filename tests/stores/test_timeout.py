@@ -5,33 +5,23 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, cast
 
 import anyio
 import pytest
-from apps import Server, sessions
-from clients import Client
 from failing import Failing
 from reasons import refused
 
 from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions.stores import MemoryStore, PostgresStore, RedisStore, _timeout, make
-from mcp_sessions.stores._base import METHODS, Found, Record, SessionStatus, Store, StoreScope, StoreUsage
+from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions.stores import PostgresStore, RedisStore, _timeout, make
+from mcp_sessions.stores._base import METHODS, Record, SessionStatus, Store, StoreScope
 from mcp_sessions.stores._timeout import _STEPS as STEPS
 from mcp_sessions.stores._timeout import TimeoutStore, _time_limit
 from mcp_sessions.testing._contract import (
-    LATER,
-    START,
-    Clock,
-    claim,
     namespace,
-    register,
-    revoke,
     session,
     status_in,
-    statuses_in,
 )
 
 LIVE, ENDED = SessionStatus.LIVE, SessionStatus.ENDED
@@ -72,7 +62,7 @@ class Scripted:
         self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
-        if name not in {*CALLS, "usage"}:
+        if name not in CALLS:
             raise AttributeError(name)
 
         async def method(*args: Any, **kwargs: Any) -> object:
@@ -111,7 +101,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_no_part_of_the_contract_is_forgotten() -> None:
     contract = {name for name in dir(Store) if not name.startswith("_")}
-    assert {name for name in dir(TimeoutStore) if not name.startswith("_")} == {*contract, "look_up_recent"}
+    store, own = within(anyio.sleep_forever), {"recent", "location", "fault", "last_fault"}
+    assert {name for name in dir(store) if not name.startswith("_")} == contract | own
     assert {*CALLS, "scope"} == {*METHODS, "scope"} == contract
 
 
@@ -153,13 +144,52 @@ async def test_who_cancels_from_outside_is_not_told_of_a_time_out() -> None:
         await within(anyio.sleep_forever).get("r")
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_time_in_which_the_event_loop_did_not_run_counts_once() -> None:
     """What was answered meanwhile has as many rounds of the loop as it needs to arrive."""
     with _time_limit(0.01):
         time.sleep(0.03)  # noqa: ASYNC251  # as other processes do to it on a busy machine
         for _ in range(STEPS - 2):
             await anyio.lowlevel.checkpoint()
+
+
+async def test_waiting_for_a_connection_takes_no_time() -> None:
+    """However many calls come at once: each has its time from when it has a connection."""
+    running, most = 0, 0
+
+    async def answer() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(0.05)
+        running -= 1
+
+    store = within(answer, 0.5)
+    store._connections = 2
+    async with anyio.create_task_group() as group:
+        for _ in range(40):
+            group.start_soon(store.read, NAMESPACE, "k")
+    assert (most, store.fault, len(cast("Scripted", store._store).asked)) == (2, None, 40)
+
+
+async def test_calls_that_wait_for_a_dead_store_fail_with_it() -> None:
+    """If no connection leads anywhere, the others need not try one after the other; a later call tries again."""
+    store, faults = within(anyio.sleep_forever, 0.01), list[str]()
+    asked = cast("Scripted", store._store).asked
+    store._connections = 3
+
+    async def read() -> None:
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.read(NAMESPACE, "k")
+        faults.append(caught.value.reason)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(30):
+            group.start_soon(read)
+    assert faults == ["store_timeout"] * 30
+    assert len(asked) < 6  # a connection is free again before the last one has failed
+    asked.clear()
+    await read()
+    assert len(asked) == 1
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -205,139 +235,10 @@ async def test_who_opens_a_store_that_is_set_up_wrongly_learns_the_remedy() -> N
         await TimeoutStore(Failing("open", error=lambda: ConfigurationError("do this")), seconds=60).open()
 
 
-async def test_a_full_store_says_so_though_it_cannot_say_how(caplog: pytest.LogCaptureFixture) -> None:
-    """What fills it is asked for once a minute; a diagnosis that hangs or fails hides nothing."""
-
-    async def usage() -> object:
-        return StoreUsage(1, 2, 3, 4)
-
-    async def full() -> object:
-        raise StoreFull
-
-    for kind, lines in ((anyio.sleep_forever, 0), (full, 0), (usage, 1)):
-        answers = [full, kind, full]
-        store = within(lambda left=answers: left.pop(0)(), 0.01)  # type: ignore[misc]
-        for _ in range(2):
-            with pytest.raises(StoreFull):
-                await store.register(RECORD)
-        assert [answers, sum("at most 2 of one principal" in text for text in caplog.messages)] == [[], lines]
-
-
 def test_the_other_store_s_reach_is_told_and_its_repr_is_not() -> None:
     """A `repr` may hold an address."""
     store = within(anyio.sleep_forever)
     assert (store.scope, repr(store)) == (StoreScope.NETWORK, "<TimeoutStore of Scripted>")
-
-
-# --- freshness: how long a worker may take a session for live that its store has called live ------
-
-
-class Steady:
-    """A monotonic clock that a test moves."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
-    """The clock by which a status is recent."""
-    monkeypatch.setattr(_timeout, "time", steady := Steady())
-    return steady
-
-
-class Fresh(MemoryStore):
-    freshness = FRESHNESS
-
-
-@pytest.fixture
-def workers(clock: Clock) -> tuple[Store, Store]:
-    """Two workers on one store."""
-    shared = Fresh(clock=clock)
-    return TimeoutStore(shared, seconds=60), TimeoutStore(shared, seconds=60)
-
-
-Use = Callable[[Any], Any]
-
-
-async def recent(store: Any, claims: Claims, **options: Any) -> SessionStatus:
-    """Return the status of a session for a request that brings the state itself."""
-    (found,) = await store.look_up_recent(claims, **options)
-    return cast("Found", found).status
-
-
-USES: list[Use] = [partial(recent, claims=CLAIMS), partial(recent, claims=CLAIMS, touch=True, idle_timeout=60)]
-ENDS: list[Use] = [
-    partial(revoke, claims=CLAIMS),
-    lambda store: store.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER),
-]
-
-
-@pytest.mark.parametrize("use", USES, ids=["status", "touch"])
-@pytest.mark.parametrize("end", ENDS, ids=["revoke", "revoke_before"])
-async def test_an_end_elsewhere_is_seen_when_the_status_is_old(
-    workers: tuple[Store, Store], steady: Steady, use: Use, end: Use
-) -> None:
-    """And one by this worker at once, as in the list of streams, which never relies on it."""
-    own, other = workers
-    await register(own, CLAIMS)
-    assert [await use(own), await use(other)] == [LIVE, LIVE]
-    await end(other)
-    assert [await use(own), await use(other)] == [LIVE, ENDED]
-    assert await statuses_in(own, [CLAIMS]) == [ENDED]
-    steady.now += FRESHNESS
-    assert await use(own) is ENDED
-
-
-async def test_an_answer_from_before_an_own_end_is_not_kept() -> None:
-    """The question was under way when the session was ended."""
-
-    class Slow(Fresh):
-        async def look_up(self, *claims: Claims, **options: Any) -> list[Found]:
-            answer = await super().look_up(*claims, **options)
-            await revoke(own, claims[0])
-            return answer
-
-    own = TimeoutStore(Slow(clock=Clock()), seconds=60)
-    assert [await recent(own, CLAIMS) for _ in range(2)] == [LIVE, ENDED]
-
-
-async def test_a_use_that_was_not_noted_ends_no_session_sooner(
-    workers: tuple[Store, Store], steady: Steady, clock: Clock
-) -> None:
-    """An idle session ends by so much later: for who asks, and for who claims it."""
-    own, other = workers
-    await register(own, CLAIMS)
-    for seconds in (0, FRESHNESS - 0.1):  # the second is not noted
-        clock.now = START + seconds
-        assert await recent(own, CLAIMS, touch=True, idle_timeout=60) is LIVE
-    for seconds, ended in ((62.9, []), (63.0, ["idle"])):
-        clock.now = START + seconds
-        assert [one.reason for one in await claim(other, idle_timeout=60)] == ended
-
-
-async def test_what_is_remembered_is_bounded(workers: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All is forgotten when there is too much; the next request asks."""
-    monkeypatch.setattr(_timeout, "_MAX_RECENT", 2)
-    own, other = workers
-    names = [session(name) for name in "abc"]
-    assert [await recent(own, one) for one in names] == [LIVE] * 3
-    for one in names:
-        await revoke(other, one)
-    assert [await recent(own, one) for one in names] == [ENDED, ENDED, LIVE]
-
-
-async def test_a_session_that_ended_elsewhere_cannot_be_forked(workers: tuple[Store, Store], clock: Clock) -> None:
-    """The fork would outlive what is relaxed: the end of its parent is not its own."""
-    own, other = workers
-    client = Client(sessions(Server(), store=own, clock=clock))
-    held = await client.create()
-    assert (await client.tool(session=held)).session is not None
-    await other.revoke_before(START + 1, audience=AUDIENCE, subject=None, expires_at=LATER)
-    assert (await client.tool(session=held)).session is not None
-    assert (await client.send("sessions/fork", session=held)).error["code"] == -32043
 
 
 @pytest.mark.parametrize("seconds", ["-1", "5.1", "soon", "nan"])

@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 
 from .._errors import ConfigurationError
-from .._server.operator import Sessions, only_elsewhere
+from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
 from . import terminal
 
@@ -28,7 +28,6 @@ _UNRECORDED: Final = (
     "no session of this principal is recorded, as by servers without tracked=True; nothing has ended if the servers "
     "use another audience or other keys"
 )
-_ELSEWHERE: Final = "the store has recorded sessions, but none in this audience: is --audience the servers'?"
 _EVERYONE: Final = "--before ends everyone's sessions: leave out the principal, or leave out --before"
 _WHOSE: Final = "name the principal as the servers see it: --subject and, to narrow it, --client-id and --issuer"
 
@@ -102,11 +101,10 @@ async def _end_all(arguments: argparse.Namespace) -> int:
             terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
         moment, recorded = await sessions.end_all(principal)
-        notes = [] if recorded else [_UNRECORDED, *([_ELSEWHERE] if await only_elsewhere(sessions) else [])]
     which = f"the principal's sessions created before {moment.isoformat()}"
     where = f"in the audience {arguments.audience} and under these keys"
     outcome = {"ended": which} if recorded else {"from now on": f"every worker refuses {which}, {where}"}
-    terminal.show({**outcome, "recorded": recorded, **({"note": "; ".join(notes)} if notes else {})})
+    terminal.show({**outcome, "recorded": recorded, **({} if recorded else {"note": _UNRECORDED})})
     return terminal.OK
 
 

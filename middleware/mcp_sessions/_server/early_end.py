@@ -164,7 +164,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if not runtime.clock() < claims.expires_at:
             return SessionExpired(ref=claims.ref)
         try:
-            answers = await runtime.store.look_up(*call.all_claims)
+            answers = await runtime.rechecks.ask(*call.all_claims)
         except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
             if is_answered:
                 text = "answer of %s in session %s delivered, though the session may have ended during the call: store "

@@ -178,7 +178,7 @@ async def fork(request: Request, traits: Traits, parent: Session) -> Session:
         except PrincipalDataTooLarge:
             raise refusal("data_full", ref=origin.ref) from None
         # Now that the fork has its date: what ended the parent meanwhile may not end the fork.
-        (found,) = await runtime.store.look_up(origin)  # the store itself: no answer from a moment ago
+        (found,) = await runtime.rechecks.ask(origin)
         if found.status is not LIVE:
             raise refusal_for_status(found.status, origin)
         await _run_on_create(runtime, session, params, request.scope)

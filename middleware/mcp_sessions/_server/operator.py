@@ -258,11 +258,3 @@ class Sessions:
 
 def _is_whole(principal: Principal) -> bool:
     return None not in {principal.client_id, principal.issuer, principal.subject}
-
-
-async def only_elsewhere(sessions: Sessions) -> bool:
-    """Whether the store has recorded sessions, but none in the audience of an operator, who may mean another."""
-    store, audience = sessions._store, sessions._audience  # which have no other use outside
-    ask = getattr(store, "_usage", None)  # of a `TimeoutStore`; a store in memory does not say
-    usage = None if ask is None else await ask()
-    return usage is not None and usage.sessions > 0 and await store.count(audience=audience) == 0

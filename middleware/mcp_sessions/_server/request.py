@@ -157,7 +157,7 @@ async def cause_of(refusal: Refusal, runtime: Runtime) -> Refusal:
     """Return why a request is refused: it may lack a session because the store is unavailable."""
     if refusal.code == SessionRequired.code and runtime.store_fault is not None:
         try:
-            await runtime.store.look_up()
+            await runtime.rechecks.ask()
         except StoreUnavailable as error:
             return error
     return refusal

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -21,9 +21,9 @@ from .._tokens import seal
 from .._tokens.event_ids import EventIds
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
-from ..stores._base import ANONYMOUS, Found, StoreScope
+from ..stores._base import ANONYMOUS, StoreScope
 from ..stores._threads import Loop, running_loop, wait_from_thread
-from ..stores._timeout import TimeoutStore
+from ..stores._together import LookUps, Recent
 from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
 from .option_types import as_seconds
@@ -79,7 +79,10 @@ class Runtime:
         """Make the store, and what ends and counts the sessions in it."""
         store = stores.make(options["store"], clock=self.clock, timeout=as_seconds(options["limits"].store_timeout))
         self.store = store
-        self._question = "look_up_recent" if isinstance(store, TimeoutStore) else "look_up"
+        recent: Recent | None = getattr(store, "recent", None)
+        idle = self.idle_timeout
+        self.look_ups = LookUps(store, touch=self.tracked, idle_timeout=idle, recent=recent)  # of requests
+        self.rechecks = LookUps(store)  # of sessions that may have ended meanwhile: no use, and nothing remembered
         memory = store if isinstance(options["store"], str) else options["store"]
         name = hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
         self._memory = name if store.scope is StoreScope.PROCESS else None
@@ -103,14 +106,6 @@ class Runtime:
             from .inspected import Inspected
 
             self.background_services.append(Inspected(options, self.recording.feed, self.terminator))
-
-    async def look_up(self, claims: Claims, *, state: bool = False) -> Found:
-        """Ask the store about the session of a request; if sessions are recorded, note that it is used."""
-        ask = getattr(self.store, self._question)
-        (found,) = cast(
-            "list[Found]", await ask(claims, state=state, touch=self.tracked, idle_timeout=self.idle_timeout)
-        )
-        return found
 
     def kind_of(self, token: str) -> Kind | None:
         """Return what a token may be used as, or None if it is not authentic."""

@@ -78,9 +78,9 @@ async def open_session(
     now = runtime.clock()
     verified = runtime.tokens.verify(runtime.ring(now), token, now=now, principal=principal, kind=kind)
     claims, carried, last_seen = verified.claims, None, int(verified.claims.issued_at)
-    (status, stored), fault = await look_up(runtime, claims, state=not carries_state, fail_open=fail_open)
-    if status is not LIVE and not (is_offered and status is SessionStatus.UNRECORDED):  # recorded at its first use
-        raise refusal_for_status(status, claims)
+    found, fault = await look_up(runtime, claims, state=not carries_state, fail_open=fail_open)
+    if not (found.status is LIVE or (is_offered and found.status is SessionStatus.UNRECORDED)):
+        raise refusal_for_status(found.status, claims)  # an offered one is recorded at its first use
     if state is not None:
         try:
             opened = seal.open(verified.ring, state, claims, max_bytes=runtime.limits.state_bytes, now=now)
@@ -97,7 +97,7 @@ async def open_session(
     session._token, session._key = token, verified.key
     session._carries_state, session._is_offered = carries_state, is_offered
     if not carries_state:
-        load_stored(runtime, session, stored, fault)
+        load_stored(runtime, session, found.state, fault)
     return session
 
 
@@ -126,7 +126,7 @@ def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
 async def look_up(runtime: Runtime, claims: Claims, *, state: bool, fail_open: bool) -> tuple[Found, str | None]:
     """Return what the store has of a session; with `fail_open` LIVE and why, if the store does not answer."""
     try:
-        return await runtime.look_up(claims, state=state), None
+        (found,) = await runtime.look_ups.ask(claims, state=state)
     except StoreUnavailable as error:
         if not fail_open:
             error.ref = claims.ref
@@ -135,6 +135,7 @@ async def look_up(runtime: Runtime, claims: Claims, *, state: bool, fail_open: b
         text = "session %s accepted without %s: store unavailable (%s)"
         _log.warning(text, claims.ref, without, error.reason, extra=log_extra(claims.ref))
         return Found(LIVE), error.reason
+    return found, None
 
 
 def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Claims | None:

@@ -187,7 +187,7 @@ def verified_claims(request: Request, credential: Credential) -> Claims:
 
 async def check_live(request: Request, claims: Claims) -> None:
     """Check that the session of a stream is live, or raise what refuses it."""
-    found = await request.runtime.look_up(claims)
+    (found,) = await request.runtime.look_ups.ask(claims)
     if found.status is not LIVE:
         raise refusal_for_status(found.status, claims)
     if not request.runtime.clock() < claims.expires_at:

@@ -19,8 +19,10 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
+import msgspec
+
 from .._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
-from .._session.claims import AUDIENCE, Claims
+from .._session.claims import AUDIENCE, Claims, RedactedRepr
 from .._session.data import DataStore, Namespace
 
 STATE_KEY: Final = ""
@@ -99,14 +101,11 @@ class Ended:
     reason: str  # "expired", "idle", or what was given to `revoke`
 
 
-class Found(NamedTuple):
+class Found(RedactedRepr, msgspec.Struct, frozen=True):
     """What `Store.look_up` returns for a session."""
 
     status: SessionStatus
     state: bytes | None = None  # the value of `STATE_KEY` in its data, if that was asked for
-
-    def __repr__(self) -> str:
-        return f"<Found {self.status}>"  # tracebacks and error reporters print it
 
 
 class Facts(NamedTuple):

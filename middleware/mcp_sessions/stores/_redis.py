@@ -118,6 +118,7 @@ class RedisStore:
             if not valid:
                 raise ConfigurationError(remedy)
         self._keys = Keys(prefix)
+        self.connections: Final = connections
         self._connect = partial(connect, url_or_client, timeout=timeout, connections=connections)
         self._has_url = isinstance(url_or_client, str)
         self.location: str = self._connect().location

@@ -1,8 +1,8 @@
 """Every call of a store ends in time, and raises only errors of this package.
 
 A store across a network may hang, and a foreign one may raise anything: what is not an error of this package becomes
-`StoreUnavailable`, which a caller never takes for "no". With `freshness=`, a recent LIVE serves again: a request needs
-no round trip, and a session that another worker ended is accepted here for so long.
+`StoreUnavailable`, which a caller never takes for "no". Only the store's own time counts, neither waiting for one of
+its connections nor an event loop that is busy with other requests.
 """
 
 from __future__ import annotations
@@ -10,152 +10,110 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
 
 from .._errors import ConfigurationError, MCPSessionsError, StoreFull, StoreUnavailable
-from .._session.claims import Claims
 from .._session.confidential import forget
-from .._session.data import Namespace
-from ._base import LIVE, Ended, Found, Record, Store, StoreScope, StoreUsage, log_full, logger
+from ._base import METHODS, Store, StoreScope, logger
 from ._minute_log import MinuteLog
-from ._threads import suppress_instrumentation
+from ._threads import Loop, running_loop, suppress_instrumentation
+from ._together import Recent
 
-P = ParamSpec("P")
 T = TypeVar("T")
 BACKGROUND_TIMEOUT: Final = 5.0  # seconds for calls that no request waits for
+FACTORS: Final = {
+    **dict.fromkeys(("look_up", "read", "write", "compare_and_swap", "add"), 1),
+    **dict.fromkeys(("revoke", "register_at_epoch", "register", "copy", "list_sessions", "purge"), 3),
+}
+"""By method, how many times `store_timeout` a call may take. No request waits for any other method."""
 _STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MAX_FRESHNESS: Final = 5.0  # seconds
-_MAX_RECENT: Final = 100_000  # sessions
+_MANY: Final = 1_000_000  # calls at once, if a store does not say how many it has connections for
+_Methods: Any = object  # for type checkers, which do not see the methods that `__init__` makes
 
 
-class TimeoutStore:
-    """Another store, none of whose calls takes longer than it may.
+class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
+    """Another store, none of whose calls takes longer than it may. It has all methods of `Store`.
 
     Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
     that is not of this package (`store_error`). Whether a change was made is then unknown.
 
     Args:
-        store: The other store. If it has a `freshness`, its answers serve for so many seconds.
+        store: The other store. As many calls run at once as it has `connections`, if it says so.
         seconds: For a question, and for a change of data. What may need several answers has three times as long.
         background_timeout: Seconds for what no request waits for: start, stop, sweeping, and questions from outside.
+
+    Attributes:
+        recent: Sessions that were live a moment ago, for the seconds of the other store's `freshness`.
+        location: Where the other store is, for logs.
+        fault: Why it did not answer when it was last asked, or None.
+        last_fault: When it last failed, by `perf_counter`, and why.
     """
 
     def __init__(self, store: Store, *, seconds: float, background_timeout: float = BACKGROUND_TIMEOUT) -> None:
         self._store = store
-        self._one, self._three = seconds, 3 * seconds
-        self._background = max(seconds, background_timeout)
+        self._seconds, self._background = seconds, max(seconds, background_timeout)
         self._was_opened = False
-        self._freshness = _optional_attr(store, "freshness", 0.0)
-        self._live_until: dict[str, float] = {}  # sessions that are taken for live, by the monotonic clock
-        self._endings = 0  # sessions that this worker has ended
-        self.location: str = _optional_attr(store, "location", type(store).__name__)
-        self.fault: str | None = None  # why it did not answer when it was last asked
-        self.last_fault = (-math.inf, "")  # when it last failed, by `perf_counter`, and why
+        self._connections = _optional_attr(store, "connections", 0) or _MANY
+        self._here: tuple[Loop, anyio.Semaphore] | None = None  # the free connections, as the last event loop sees them
+        self._failures = 0  # of the last calls, until one succeeded
         self._log = MinuteLog()
+        self.recent: Final = Recent(_optional_attr(store, "freshness", 0.0))
+        self.location: str = _optional_attr(store, "location", type(store).__name__)
+        self.fault: str | None = None
+        self.last_fault = (-math.inf, "")
+        for name in METHODS:
+            self.__dict__.setdefault(name, partial(self._call, name))
 
     @property
     def scope(self) -> StoreScope:
         return self._store.scope
 
-    async def open(self) -> None:
-        limit = self._three if self._was_opened else self._background  # a later one is a request's
-        self._was_opened = True
-        await self._within(limit, self._store.open)
-
-    async def close(self) -> None:
-        await self._within(self._background, self._store.close)
-
-    async def look_up(self, *claims: Claims, **options: Any) -> list[Found]:
-        if "idle_timeout" in options:
-            options["idle_timeout"] = self._prolonged(options["idle_timeout"])
-        return await self._within(self._one, self._store.look_up, *claims, **options)
-
-    async def look_up_recent(self, claims: Claims, *, state: bool = False, **options: Any) -> list[Found]:
-        """Return what `look_up` does, or that the store has called the session LIVE a moment ago."""
-        asked_at, endings = time.monotonic(), self._endings
-        if not state and asked_at < self._live_until.get(claims.ref, -math.inf):
-            return [Found(LIVE)]
-        found = await self.look_up(claims, state=state, **options)
-        # What ended meanwhile may have been live when the store was asked.
-        if self._freshness and found[0].status is LIVE and endings == self._endings:
-            if len(self._live_until) >= _MAX_RECENT:
-                self._live_until.clear()
-            self._live_until[claims.ref] = asked_at + self._freshness
-        return found
-
-    async def revoke(self, record: Record, **options: Any) -> bool:
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        if options.get("idle_timeout") is not None:  # uses that are not noted may end no session sooner
+            options["idle_timeout"] += math.ceil(self.recent.seconds)
+        free = self._free_connections()
+        is_late = free.value == 0  # so that it has to wait, which does not count
         try:
-            return await self._within(self._three, self._store.revoke, record, **options)
+            async with free:
+                if is_late and self._failures >= self._connections:  # none of the others was answered meanwhile
+                    raise StoreUnavailable(self.last_fault[1])
+                return await self._answer(name, self._limit(name, args, options), *args, **options)
         finally:
-            self._endings += 1
-            self._live_until.pop(record.ref, None)
+            if name in {"revoke", "revoke_before"}:
+                self.recent.forget(args[0].ref if name == "revoke" else None)
 
-    async def revoke_before(self, cutoff_time: float, **of: Any) -> None:
-        try:
-            await self._within(self._background, self._store.revoke_before, cutoff_time, **of)
-        finally:
-            self._endings += 1
-            self._live_until.clear()
+    def _free_connections(self) -> anyio.Semaphore:
+        loop = running_loop()
+        if self._here is None or self._here[0] != loop:
+            self._here = loop, anyio.Semaphore(self._connections, fast_acquire=True)
+        return self._here[1]
 
-    async def register_at_epoch(self, claims: Claims) -> None:
-        await self._within(self._three, self._store.register_at_epoch, claims)
+    def _limit(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> float:
+        """Return the seconds that a call may take."""
+        factor = FACTORS.get(name)
+        if name == "open":
+            factor, self._was_opened = (3 if self._was_opened else None), True  # a later one is a request's
+        elif (name == "list_sessions" and options.get("subject") is None) or (name == "purge" and len(args) != 1):
+            factor = None  # for an operator, or for the sweeper
+        return self._background if factor is None else factor * self._seconds
 
-    async def register(self, record: Record, **options: Any) -> None:
-        await self._within(self._three, self._store.register, record, **options)
-
-    async def get(self, ref: str) -> Record | None:
-        return await self._within(self._background, self._store.get, ref)
-
-    async def list_sessions(self, *, subject: str | None = None, **page: Any) -> list[Record]:
-        limit = self._background if subject is None else self._three  # that of one principal is a request's
-        return await self._within(limit, self._store.list_sessions, subject=subject, **page)
-
-    async def count(self, *, audience: str) -> int:
-        return await self._within(self._background, self._store.count, audience=audience)
-
-    async def claim_ended(self, *, idle_timeout: int | None, **options: Any) -> list[Ended]:
-        options["idle_timeout"] = self._prolonged(idle_timeout)
-        return await self._within(self._background, self._store.claim_ended, **options)
-
-    async def purge(self, *refs: str) -> None:
-        limit = self._three if len(refs) == 1 else self._background  # a page of the sweeper's
-        await self._within(limit, self._store.purge, *refs)
-
-    async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return await self._within(self._one, self._store.read, namespace, key)
-
-    async def write(self, namespace: Namespace, key: str, value: bytes | None, **options: Any) -> None:
-        await self._within(self._one, self._store.write, namespace, key, value, **options)
-
-    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        return await self._within(self._one, self._store.compare_and_swap, namespace, key, old, new)
-
-    async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        return await self._within(self._one, self._store.add, namespace, key, by)
-
-    async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        await self._within(self._three, self._store.copy, namespace, target)
-
-    def _prolonged(self, idle_timeout: int | None) -> int | None:
-        """Add the seconds in which no use is noted: a session is idle later, never sooner."""
-        return None if idle_timeout is None else idle_timeout + math.ceil(self._freshness)
-
-    async def _within(self, seconds: float, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _answer(self, name: str, seconds: float, *args: Any, **options: Any) -> Any:
         try:
             with suppress_instrumentation(), _time_limit(seconds):
-                answer = await call(*args, **kwargs)
+                answer = await getattr(self._store, name)(*args, **options)
         except StoreUnavailable as error:
             forget(error)  # in a driver's frames there is the password
             self._note(error)
-            if isinstance(error, StoreFull):
-                await self._log_usage()
             raise
         except ConfigurationError as error:
-            if call == self._store.open:  # whose caller shows the remedy
+            if name == "open":  # whose caller shows the remedy
                 forget(error)
                 raise
             fault = StoreUnavailable("store_misconfigured", cause=str(error))
@@ -166,26 +124,15 @@ class TimeoutStore:
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
             fault = StoreUnavailable("store_error", cause=f"{type(error).__module__}.{type(error).__qualname__}")
         else:
-            self.fault = None
+            self.fault, self._failures = None, 0
             return answer
         self._note(fault)
         raise fault from None
 
-    async def _usage(self) -> StoreUsage | None:
-        """Return what fills the store, or None if it does not say so."""
-        usage = getattr(self._store, "usage", None)
-        return None if usage is None else await self._within(self._background, usage)
-
-    async def _log_usage(self) -> None:
-        """Log what fills a full store, where the store says so in time."""
-        usage = getattr(self._store, "usage", None)
-        if usage is not None and self._log.is_due("usage"):
-            with suppress(Exception), anyio.move_on_after(self._one):
-                log_full(await usage())
-
     def _note(self, fault: StoreUnavailable) -> None:
-        """Keep the last fault, and log each kind once a minute."""
+        """Remember the last fault, and log each kind once a minute."""
         self.fault = None if isinstance(fault, StoreFull) else fault.reason
+        self._failures += self.fault is not None
         self.last_fault = time.perf_counter(), fault.reason
         if self._log.is_due(fault.reason):
             logger.warning("session store unavailable (%s): %s: %s", fault.reason, self.location, fault.cause)
@@ -213,28 +160,50 @@ def _optional_attr(store: object, name: str, otherwise: T) -> T:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` where a block takes longer, counted only while its answer could arrive.
+    """Raise `TimeoutError` if a block takes longer, counting only the time in which its answer could arrive.
 
     An event loop that was held up handles a timer and the answer that came long before it in the same moment. So the
-    time is counted in steps, none of which begins before the loop has come round once more. Trio counts it in one.
+    time is counted in steps, and the loop has come round once more before the next one begins.
     """
     with anyio.CancelScope() as scope:
+        stop = _start_timer(seconds / _STEPS, scope.cancel)
         try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            scope.deadline = anyio.current_time() + seconds
             yield
-        else:
-            timer: asyncio.TimerHandle
-
-            def wait(steps: int) -> None:
-                nonlocal timer
-                timer = loop.call_later(seconds / _STEPS, *((wait, steps - 1) if steps > 1 else (scope.cancel,)))
-
-            wait(_STEPS)
-            try:
-                yield
-            finally:
-                timer.cancel()
+        finally:
+            stop()
     if scope.cancelled_caught:
         raise TimeoutError
+
+
+def _start_timer(step: float, ring: Callable[[], object]) -> Callable[[], object]:
+    """Call a function after some steps of so many seconds; return what stops that."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _start_trio_timer(step, ring)
+    timer: asyncio.TimerHandle
+
+    def wait(steps: int) -> None:
+        nonlocal timer
+        timer = loop.call_later(step, *((wait, steps - 1) if steps > 1 else (ring,)))
+
+    def stop() -> None:
+        timer.cancel()
+
+    wait(_STEPS)
+    return stop
+
+
+def _start_trio_timer(step: float, ring: Callable[[], object]) -> Callable[[], object]:
+    import trio
+
+    scope = trio.CancelScope()
+
+    async def wait() -> None:
+        with scope:
+            for _ in range(_STEPS):
+                await trio.sleep(step)
+            ring()
+
+    trio.lowlevel.spawn_system_task(wait, context=Context())
+    return scope.cancel
