@@ -111,18 +111,24 @@ async def test_every_span_names_the_session_of_its_request(
     has_transport = place is inside and not cell.modern and not cell.stateful
     assert refs[1] == refs[3] != refs[2]
     assert (refs[4] == "nobody") != has_transport
+    # In the stateful mode of SDK 1.x and FastMCP 3, handlers run in a task of their connection, and so in its trace.
+    has_own_trace = not (cell.stateful and cell.framework in {"sdk1", "fastmcp3"})
+    tools = {names(span)[0] for span in spans if maker(span) == "errands"}
+    assert {session for session in refs.values() if session != "nobody"} <= tools
     for number, session in refs.items():
         mine = [span for span in spans if span.context is not None and span.context.trace_id == number]
-        assert MAKERS | FRAMEWORK.get(cell.framework, set()) <= {maker(span) for span in mine}
+        assert not has_own_trace or MAKERS | FRAMEWORK.get(cell.framework, set()) <= {maker(span) for span in mine}
         early = {names(span)[0] for span in mine if is_before_the_session(span)}
         named = {names(span) for span in mine if not is_before_the_session(span)}
         if session != "nobody":
-            assert named == {(session,) * 3}
+            # FastMCP writes its own id over `mcp.session.id` on its own span.
+            assert {(own, alias) for own, _, alias in named} == {(session, session)}
+            assert {names(span)[1] for span in mine if maker(span) not in {ASGI, "fastmcp"}} == {session}
             assert early <= {None, session}
         elif cell.stateful and not cell.modern:  # the server's own session
-            ((own, *others),) = named
+            ((own, alias),) = {(own, alias) for own, _, alias in named}
             assert own.startswith("srv_")
-            assert {*others} == {own}
+            assert alias == own
         else:
             assert {(own, alias) for own, _, alias in named} == {(None, None)}  # FastMCP names one of its own
 

@@ -7,7 +7,6 @@ Source: OpenTelemetry's conventions for MCP servers (`CONVENTIONS`, "mcp.server"
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,16 +20,10 @@ from starlette.routing import Mount, Route
 
 require("opentelemetry-sdk>=1.28")
 
-from opentelemetry import context
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import SpanKind, StatusCode
 
 from integration.servers import CELLS, FRAMEWORKS, Cell, bare
-from mcp_sessions._protocol.jsonrpc import parse
-from mcp_sessions.telemetry._attributes import KnownNames
-from mcp_sessions.telemetry._context import as_parent, attached
-from mcp_sessions.telemetry._frameworks import SCOPE_KEY, wrap_handlers
-from mcp_sessions.telemetry._outcome import RequestTelemetry
 
 # --- whose span it is ----------------------------------------------------------------------------------
 
@@ -89,37 +82,6 @@ async def test_a_server_whose_own_spans_are_off_makes_none(monkeypatch: pytest.M
     assert not await makes_its_own(bare(CELL_OF["fastmcp4"]))
 
 
-def below(number: int) -> context.Context:
-    return as_parent(SpanContext(1, number, is_remote=False))
-
-
-@needs("mcp<2")
-async def test_a_handler_of_sdk_1_runs_in_the_context_of_its_message() -> None:
-    """Though in a task of its connection; but within another handler, which asks for the list of tools, below that."""
-
-    async def where(_: object) -> int:
-        return get_current_span().get_span_context().span_id
-
-    async def ask(_: object) -> Any:
-        with attached(below(0xB)):
-            return await made.request_handlers[int](None)
-
-    made = small_server()
-    made.request_handlers = {int: where, str: ask}
-    assert wrap_handlers([made, object()])
-    handlers = dict(made.request_handlers)
-    assert wrap_handlers([made])
-    assert made.request_handlers == handlers  # once is enough
-    sent = parse(b'{"jsonrpc":"2.0","method":"ping"}')
-    message = RequestTelemetry(message=sent, target=None, known=KnownNames(), context=below(0xA))
-    variable = import_module("mcp.server.lowlevel.server").request_ctx
-    with attached(below(0xC)):
-        assert await made.request_handlers[int](None) == 0xC  # called in its own process, or through another wrapper
-        token = variable.set(SimpleNamespace(request=SimpleNamespace(scope={SCOPE_KEY: message})))
-        assert [await made.request_handlers[kind](None) for kind in (int, str)] == [0xA, 0xB]
-        variable.reset(token)
-
-
 # --- what it says --------------------------------------------------------------------------------------
 
 CLIENT = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
@@ -167,10 +129,10 @@ async def test_a_framework_s_span_has_what_the_conventions_ask_for(cell: Cell, m
     attributes: dict[str, Any] = dict(found.attributes or {})
     version = {"mcp.protocol.version": "2026-07-28" if cell.modern else "2025-11-25"}
     expected = {**COMMON, **version, "mcp.method.name": method, **own}
-    assert found.name == name
+    assert found.name == (name if is_ours(found) or method != "no/such" else method)  # the server names its own span
     assert {key: attributes.get(key) for key in expected} == expected
     assert attributes["jsonrpc.request.id"].isdigit()
-    assert attributes["mcp.session.id"].startswith("ses_")
+    assert attributes["session.id"].startswith("ses_")
     fails = method == "no/such" and not is_ours(found)  # SDK 2.x takes it for its own error
     assert not attributes.keys() & (NEVER | (ONLY - {*expected, *(["error.type"] if fails else [])}))
     assert found.status.status_code is (StatusCode.ERROR if fails else StatusCode.UNSET)

@@ -9,11 +9,12 @@ from clients import Client, Clock, RealClient, by, call, http, lifespan, user_of
 from environments import require
 from recorded import messages, named, said
 
+from mcp_sessions import Session
 from mcp_sessions.telemetry._core import Content, Redact
 
 require("opentelemetry-sdk>=1.28")
 
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -64,6 +65,42 @@ async def test_it_names_the_session_the_method_the_tool_and_the_error(
     assert (called.status.status_code, failed.status.status_code) == (StatusCode.UNSET, StatusCode.UNSET)
 
 
+async def test_it_is_the_only_span_of_a_message(spans: list[ReadableSpan]) -> None:
+    """It has what a span of the middleware would have, with links to the caller and to the start of the session."""
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> str:
+        trace.get_tracer("tests").start_span("inner").end()
+        return str(baggage.get_baggage("basket"))
+
+    client = Client(instrumented(sessions(Server(look=look))), http_version="1.1")
+    held = await client.create()
+    spans.clear()
+    caller = f"00-{0xCA:032x}-{0xCA:016x}-01"
+    meta = {**META, "traceparent": caller, "baggage": "basket=7"}
+    answer = await client.send("tools/call", {"name": "look", "arguments": {}, "_meta": meta}, session=held)
+    inner, span = spans
+    assert answer.result["content"] == "7"
+    assert (span.name, inner.parent) == ("POST tools/call look", span.context)
+    found = dict(span.attributes or {})
+    assert found["session.id"] == found["mcp.session.id"] == found["gen_ai.conversation.id"]
+    expected = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "look", "gen_ai.operation.name": "execute_tool"}
+    expected |= {"mcp.protocol.version": "2026-07-28", "jsonrpc.request.id": "1", "mcp_sessions.client": "wire 1"}
+    assert {name: found.get(name) for name in expected} == expected
+    roles = {(link.attributes or {})["mcp_sessions.link"]: link.context for link in span.links}
+    assert set(roles) == {"caller", "start"}
+    assert roles["caller"].span_id == 0xCA
+
+
+@pytest.mark.parametrize("options", [{"spans": "message"}, {"trace": "session"}])
+async def test_a_message_has_two_spans_if_that_is_asked_for(options: dict[str, Any], spans: list[ReadableSpan]) -> None:
+    """A session that is one trace needs one: the span around belongs to the trace of its caller."""
+    client = Client(instrumented(sessions(Server(), **options)))
+    held = await client.create()
+    spans.clear()
+    await client.tool(session=held)
+    assert {span.name for span in spans} == {"tools/call whoami", "POST tools/call whoami"}
+
+
 async def test_it_is_enriched_in_place_of_a_span_of_ours_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
     """With the session where there is one, and what is raised after an answer; else such a span may be of more."""
 
@@ -95,7 +132,8 @@ async def test_it_is_enriched_in_place_of_a_span_of_ours_where_that_is_asked_for
 async def test_a_refusal_is_in_the_session_that_is_refused(spans: list[ReadableSpan]) -> None:
     """With a link to its start, and the client that the request itself names, or that of its owner's session."""
     clock = Clock()
-    client = Client(instrumented(sessions(Server(), clock=clock, lifetime=60, principal=user_of)))
+    app = sessions(Server(), clock=clock, lifetime=60, principal=user_of, spans="message")
+    client = Client(instrumented(app))
     thief = {"io.modelcontextprotocol/clientInfo": {"name": "thief", "version": "2"}}
     held = (await client.send("sessions/create", {"_meta": META}, by("ann"))).result["session"]
     for meta in (thief, {}):
@@ -165,35 +203,47 @@ def whole(what: Content, tool: str, value: Any) -> Any:
 SIDES = ("input.value", "output.value", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
 
 
-async def test_both_sides_of_a_call_are_on_the_outermost_span(spans: list[ReadableSpan]) -> None:
-    """A list has no arguments worth the name, a call may have none, and what is strange is left to the server."""
-    await Client(instrumented(sessions(Server(), redact=whole))).tool(card="4111")
+async def test_both_sides_of_a_call_are_on_its_span(spans: list[ReadableSpan]) -> None:
+    """A call may have no arguments, a list has none worth the name, and what is strange is left to the server."""
     client = Client(sessions(Server(), redact=whole))
     await client.tool(card="4111")
     await client.send("tools/list")
     for params in ({}, {"arguments": [1]}):
         await client.send("tools/call", {"name": "whoami", **params})
-    sent, given = '{"card": "4111"}', '{"content": "nobody"}'
-    assert [said(span, *SIDES) for span in spans[:3]] == [
-        [sent, given, None, None],
-        [None, None, sent, given],
-        [sent, given, sent, given],  # where there is one alone
-    ]
-    assert [said(span, *SIDES[2:]) for span in spans[3:]] == [[None, None], [None, given], ["[1]", given]]
+    assert said(spans[0], *SIDES) == [None, None, '{"card": "4111"}', given := '{"content": "nobody"}']
+    assert [said(span, *SIDES[2:]) for span in spans[1:]] == [[None, None], [None, given], ["[1]", given]]
+
+
+@pytest.mark.parametrize("makes", ["auto", "message"])
+async def test_phoenix_and_mlflow_find_both_sides_on_the_outermost_span(makes: str, spans: list[ReadableSpan]) -> None:
+    """OpenInference's names are there only if they are asked for; OpenTelemetry's are on the message's own span."""
+    app = sessions(Server(), redact=whole, openinference=True, spans=makes)
+    await Client(instrumented(app)).tool(card="4111")
+    both = ['{"card": "4111"}', '{"content": "nobody"}']
+    outermost, *others = sorted(spans, key=lambda span: span.parent is not None)
+    assert said(outermost, *SIDES) == [*both, *(both if makes == "auto" else [None, None])]
+    assert [said(span, *SIDES) for span in others] == ([] if makes == "auto" else [[None, None, *both]])
+
+
+async def test_without_redact_both_sides_are_the_tool_and_the_outcome(spans: list[ReadableSpan]) -> None:
+    await Client(sessions(Server(), openinference=True)).tool(card="4111")
+    (span,) = spans
+    assert said(span, *SIDES) == ["tools/call whoami", "success", None, None]
 
 
 @pytest.mark.parametrize("is_instrumented", [True, False])
-async def test_so_they_are_where_the_server_makes_spans_itself(
+async def test_both_sides_are_recorded_around_a_server_that_makes_spans(
     is_instrumented: bool, spans: list[ReadableSpan]
 ) -> None:
-    """Its own span ends before its answer leaves, so that one of ours is around it where nothing else is."""
+    """The server's own span ends before its answer leaves, so one of the middleware is around it if nothing else is."""
     app = sessions(bare(CELL), transport="off", redact=whole)
     async with lifespan(app):
         await RealClient(instrumented(app) if is_instrumented else app, modern=CELL.modern).call("whoami")
     (outer,) = [span for span in spans if span.parent is None]
     assert len(spans) <= 2
-    assert all(said(outer, *SIDES[:2]))
-    assert "nobody" in said(outer, "output.value")[0]
+    assert said(outer, *SIDES)[:3] == [None, None, "{}"]
+    assert "nobody" in said(outer, SIDES[3])[0]
+    assert all(span.parent.span_id == outer.context.span_id for span in spans if span.parent and outer.context)
 
 
 # --- what the application lets through ---------------------------------------------------------------

@@ -110,20 +110,20 @@ async def test_a_chat_keeps_its_name(
     assert attributes == {"outer": {**kept[0], **ours}, "inner": {**kept[1], **ours}}
 
 
-async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
-    """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
-    written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
+async def test_it_changes_no_method_of_a_span() -> None:
+    """What FastMCP writes over `mcp.session.id` on its own spans stays; `session.id` is the session's."""
     with tracing(name="fastmcp") as (tracer, attributes):
 
-        def start(name: str) -> None:
-            with tracer.start_as_current_span(name) as span:
-                span.set_attributes(written)
-                span.set_attribute("more", True)
+        def start(session: Session) -> None:
+            with tracer.start_as_current_span("tools/call") as span:
+                assert not {"end", "set_attributes", "set_attribute"} & vars(span).keys()
+                span.set_attributes({"mcp.session.id": "random"})
+                with tracer.start_as_current_span("below"):
+                    pass
 
-        start("without")
-        ref = await handling(lambda session: start("within"))
-    assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
-    assert attributes["without"] == {**written, "more": True}
+        ref = await handling(start)
+    assert (attributes["tools/call"]["session.id"], attributes["tools/call"]["mcp.session.id"]) == (ref, "random")
+    assert attributes["below"] == dict.fromkeys(OURS, ref)
 
 
 def test_it_has_every_method_that_the_sdk_calls(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,7 +77,9 @@ async def visit() -> Shown:
         mcp.streamable_http_app(stateless_http=True, json_response=True),
         keys="a secret of the observed shop, at least 32 bytes long",
         principal=lambda scope: dict(scope["headers"])[b"x-user"].decode(),
-        telemetry=Telemetry(redact=lambda what, tool, value: value, user=lambda principal: principal.subject),
+        telemetry=Telemetry(
+            redact=lambda what, tool, value: value, user=lambda principal: principal.subject, openinference=True
+        ),
     )
     traced = OpenTelemetryMiddleware(app, exclude_spans=["receive", "send"])
     shown: Shown = {}

@@ -152,19 +152,23 @@ class Telemetry(OptionObject):
     _option = "telemetry"
 
     spans: Annotated[Spans, option_types.word(Spans)] = "auto"
-    """The span of a message, if the application has set a tracer provider: `"auto"` creates a server span by
-    OpenTelemetry's conventions, unless the wrapped server creates its own, which then gets the attributes; `"enrich"`
-    adds the attributes to the current span; `"off"` does nothing."""
+    """The span of a message, if the application has set a tracer provider: `"auto"` adds the attributes to the server
+    span of an HTTP instrumentation or of the wrapped server, and creates one by OpenTelemetry's conventions if there is
+    neither; `"message"` creates one below an HTTP instrumentation, too; `"enrich"` adds the attributes to the current
+    span; `"off"` does nothing."""
     trace: Annotated[Trace, option_types.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace whose messages link to their callers' traces."""
     metrics: Annotated["SessionMetrics | None", OptionType(check=_metrics)] = None
     """A `SessionMetrics`, or None for no metrics."""
     redact: Annotated[Redact | None, option_types.FUNCTION] = None
-    """Records the arguments and results of tool calls on our spans, redacted by this function: it is called with
+    """Records the arguments and results of tool calls on spans, redacted by this function: it is called with
     `"arguments"` or `"result"`, the tool's name and the value, and returns what to record. None records nothing."""
+    openinference: option_types.Flag = False
+    """Adds `input.value` and `output.value`, OpenInference's attributes, which Phoenix and MLflow show: what `redact`
+    returns, else the method and tool, and the outcome."""
     user: Annotated[User | None, option_types.FUNCTION] = None
-    """Records `user.id` on our spans and those of the wrapped server: this function is called with the `Principal` of a
+    """Records `user.id` on spans: this function is called with the `Principal` of a
     request and returns the id. `client.address` is then recorded as well."""
     correlate: Annotated[bool | Sequence[str] | None, option_types.CORRELATE] = None
     """Where hosts put their name for a conversation: `True` looks in known places, a sequence such as

@@ -124,6 +124,7 @@ def _telemetry(app: ASGIApp, options: CoreOptions, feed: Feed | None) -> Telemet
         trace=telemetry.trace,
         metrics=telemetry.metrics,
         redact=telemetry.redact,
+        openinference=telemetry.openinference,
         feed=feed,
         caller=telemetry.user and partial(caller_attributes, telemetry.user, reader(options["principal"])),
     )

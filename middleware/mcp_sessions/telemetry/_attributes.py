@@ -140,6 +140,16 @@ def target_attributes(method: str, target: str | None) -> dict[str, str]:
     return operation if target is None else {TARGET_ATTRIBUTES[method]: target, **operation}
 
 
+def without_transport(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a message without those that an HTTP instrumentation writes itself."""
+    return {name: value for name, value in attributes.items() if not name.startswith("network.")}
+
+
+def labels_in(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that say what a message is, without its transport and its client."""
+    return {name: value for name, value in attributes.items() if name in LABELS}
+
+
 def target_of(message: Message) -> str | None:
     """Return the tool or prompt that a message names; None for other messages and for unusual names."""
     text = _text(message) if message.method in TARGET_ATTRIBUTES else None

@@ -48,14 +48,16 @@ class RequestInfo(RedactedRepr):
     is_external: bool = False  # whether `session.id` belongs to the client's own session
     caller: Mapping[str, Any] = field(default_factory=dict)  # who sends it, as attributes
     versions: Mapping[str, str] = field(default_factory=dict)  # of MCP and HTTP, as attributes
-    http_span: Span | None = None  # of an HTTP instrumentation around the middleware, where it is recorded
-    span: Span | None = None  # the server span of its message: ours, or the wrapped server's once that has begun
+    http_span: Span | None = None  # of an HTTP instrumentation around the middleware, if it is recorded
+    span: Span | None = None  # the middleware's own span of its message
+    server_span: Span | None = None  # the wrapped server's own span of its message, once that has started
     begins_trace: bool = False  # whether its span is the root of the trace of the session that it creates
 
     @property
     def spans(self) -> list[Span]:
-        """The spans that say what it is, the outermost first: of its HTTP request, and its server span."""
-        return [span for span in (self.http_span, self.span) if span is not None and span.is_recording()]
+        """The spans of the message that are still recorded, the outermost first."""
+        found = (self.http_span, self.span, self.server_span)
+        return [span for span in found if span is not None and span.is_recording()]
 
 
 @contextmanager
@@ -95,7 +97,8 @@ def has_external_session(ref: str | None, context: Context, span: object = None)
         return claimed != ref
     parent = attributes_on(get_current_span(context))
     if SESSION_ID in parent:
-        return parent[SESSION_ID] not in (ref, parent.get(MCP_SESSION_ID))
+        claimed = str(parent[SESSION_ID])  # FastMCP writes an id of its own over `mcp.session.id`
+        return claimed not in {ref, parent.get(MCP_SESSION_ID)} and _REF.fullmatch(claimed) is None
     return ref is not None and parent.get(MCP_SESSION_ID) == ref
 
 

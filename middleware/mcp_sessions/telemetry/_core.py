@@ -16,9 +16,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 
-Spans = Literal["auto", "enrich", "off"]
-"""`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, the attributes go on the span
-around; `"off"`: no span at all."""
+Spans = Literal["auto", "message", "enrich", "off"]
+"""`"auto"`: one server span for each message: that of an HTTP instrumentation or of the wrapped server if there is one,
+else one of the middleware; `"message"`: one of the middleware in any case, unless the wrapped server makes one;
+`"enrich"`: none, the attributes go on the span around; `"off"`: no span at all."""
 
 Trace = Literal["request", "session"]
 """`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs

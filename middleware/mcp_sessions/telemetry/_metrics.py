@@ -55,7 +55,7 @@ class SessionMetrics:
             "mcp_sessions.request.refused", "{request}", "Requests that were refused, by reason"
         )
         self._calls: Final = count("mcp_sessions.tool.calls", "{call}", "Tool calls, by tool and outcome")
-        self._alive: Final = _alive_of(meter_provider)
+        self._provider: Final = meter_provider
         text = "The duration of the MCP session as observed on the MCP server."
         self._session_duration: Final = meter.create_histogram(
             "mcp.server.session.duration", "s", text, explicit_bucket_boundaries_advisory=SESSION_BUCKETS
@@ -83,6 +83,7 @@ class SessionMetrics:
 
     def follow(self) -> None:
         """Offer the gauge of live sessions, for a middleware that tracks them."""
+        self._alive = _alive_of(self._provider)
         name, text = "mcp_sessions.session.active", "Sessions that are alive"
         self._meter.create_observable_gauge(name, [self._observe_alive], "{session}", text)
 

@@ -101,12 +101,10 @@ def record(span: Span, outcome: Outcome) -> None:
     span.set_attributes({name: value for name, value in known.items() if value is not None and name not in found})
 
 
-def name_http_span(span: Span, name: str) -> None:
-    """Name an HTTP instrumentation's span for a request by its message; a span of anything else keeps its name."""
+def http_method_of(span: Span) -> str | None:
+    """Return the HTTP method on the span of an HTTP instrumentation; None for a span of anything else."""
     found = attributes_on(span)
-    method = found.get("http.request.method") or found.get("http.method")  # the present name, and the one before
-    if method is not None:
-        span.update_name(f"{method} {name}")
+    return found.get("http.request.method") or found.get("http.method")  # the present name, and the one before
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -121,33 +119,41 @@ class RequestTelemetry(RequestInfo):
     store_fault: Callable[[float], str | None] = lambda since: None  # why the store has not answered since then
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of its server span
     links: list[Link] = field(default_factory=list)  # what that may link, its parent among it
-    is_native: bool = False  # whether the wrapped server makes that span
-    end_span: Callable[[], None] | None = None  # once there is a span that may end
+    is_native: bool = False  # whether the wrapped server makes a server span
+    openinference: bool = False  # whether spans have what Phoenix and MLflow show
+    name: str = ""  # of its spans
+    http_method: str | None = None  # which the name of the HTTP instrumentation's span begins with
     context: Context | None = None  # for its handler, and for a session that it creates
     traceparent: str | None = None  # which is forwarded in place of its client's
     status: int = 200  # of its HTTP response, once that begins
     outcome: Outcome = SUCCESS
     is_settled: bool = False  # whether its outcome is known
-    is_open: bool = True  # until its answer has left
     started_at: float = field(default_factory=perf_counter)
     seconds: float = 0  # from when it was read to when its answer had left
     token: Token[Context] | None = None  # restores the context before
     info_token: Token[RequestInfo | None] | None = None
 
-    def arguments(self, span: Span | None = None) -> dict[str, str]:
-        """Return what it calls, and with what, as attributes of a span of its; None for a server span that starts."""
-        default = self.message.label if self.target is None else f"{self.message.label} {self.target}"
-        return self._content(
-            "arguments", span, default, self._redacted("arguments", self.message.body, "params", "arguments")
-        )
+    @property
+    def reads_content(self) -> bool:
+        """Whether its spans may have arguments and results."""
+        return self.redact is not None or self.openinference
 
-    def _content(self, kind: Content, span: Span | None, default: str, text: str | None) -> dict[str, str]:
-        """Return the text on the outermost span, where tools look, or else a default; and by the conventions."""
-        of_request, of_call = _CONTENT[kind]
-        is_http = span is not None and span is self.http_span
-        attributes = {of_request: text or default} if is_http or self.http_span is None else {}
-        if text is not None and not (is_http and (self.is_native or self.span is not None)):
-            attributes[of_call] = text
+    def arguments(self, span: Span) -> dict[str, str]:
+        """Return what it calls, and with what, as attributes of one of its spans."""
+        if not self.reads_content:
+            return {}
+        default = self.message.label if self.target is None else f"{self.message.label} {self.target}"
+        text = self._redacted("arguments", self.message.body, "params", "arguments")
+        return self._content("arguments", span, default, text)
+
+    def _content(self, kind: Content, span: Span, default: str, text: str | None) -> dict[str, str]:
+        """Return a text by OpenTelemetry's conventions, and the text or a default by OpenInference's."""
+        openinference, opentelemetry = _CONTENT[kind]
+        attributes = {}
+        if self.openinference and span is (self.http_span or self.span):
+            attributes[openinference] = text or default
+        if text is not None and span is (self.span or self.http_span):
+            attributes[opentelemetry] = text
         return attributes
 
     @contextmanager
@@ -186,12 +192,14 @@ class RequestTelemetry(RequestInfo):
         self._learn(outcome)
         name = self.known.span_name(self.message.method, self.target)
         for span in self.spans:
-            if span is self.http_span:
-                name_http_span(span, name)
-            else:
+            if name != self.name and span is self.span:
                 span.update_name(name)
+            elif name != self.name and span is self.http_span and self.http_method is not None:
+                span.update_name(f"{self.http_method} {name}")
             record(span, outcome)
-            span.set_attributes(self._content("result", span, outcome.text, result))
+            if self.reads_content:
+                span.set_attributes(self._content("result", span, outcome.text, result))
+        self.name = name
 
     def _learn(self, outcome: Outcome) -> None:
         for tool in outcome.tools:
@@ -229,9 +237,8 @@ class RequestTelemetry(RequestInfo):
             call_observer("telemetry", self._settle, Outcome(type(error).__qualname__))
         elif not self.is_settled:
             call_observer("telemetry", self._settle, Outcome.of_status(self.status))
-        self.is_open = False
-        if self.end_span is not None:
-            call_observer("telemetry", self.end_span)
+        if self.span is not None:
+            call_observer("telemetry", self.span.end)
         if self.token is not None:
             detach(self.token)
         assert self.info_token is not None  # since it was begun

@@ -17,9 +17,9 @@ from opentelemetry.util.types import Attributes
 
 from .._session.session import current_correlation, find_session
 from . import _attributes as names
-from ._context import process_aliases, request_info, session_in, session_names
+from ._context import attributes_on, process_aliases, request_info, session_in, session_names
 from ._core import START_TRACE, Hook, attributes_of, running_hook
-from ._frameworks import FASTMCP, SERVERS, claim, keep_session_id
+from ._frameworks import SERVERS, enrich_server_span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -44,25 +44,27 @@ class SessionSpanProcessor(SpanProcessor):
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
-        process_aliases.update(dict.fromkeys(aliases))
+        self._aliases: Final = dict.fromkeys(aliases)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Name the session on a span; outside of a session's request the span stays as it is."""
         try:
             scope = getattr(getattr(span, "instrumentation_scope", None), "name", None)
-            if scope == names.SCOPE or not span.is_recording():  # ours name their session themselves
+            process_aliases.update(self._aliases)
+            if not span.is_recording():
+                return
+            if scope == names.SCOPE:  # the middleware names the session on its own spans
+                if self._aliases and (ref := attributes_on(span).get(names.SESSION_ID)) is not None:
+                    span.set_attributes(dict.fromkeys(self._aliases, ref))
                 return
             context = get_current() if parent_context is None else parent_context
             correlation = current_correlation()
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
-            ref = session_in(context)
-            attributes.update(session_names(ref, context, span))
+            attributes.update(session_names(session_in(context), context, span))
             if attributes:
                 span.set_attributes(attributes)
             if span.kind is SpanKind.SERVER and scope in SERVERS:
-                claim(span, request_info.get())
-            if ref is not None and scope == FASTMCP:
-                keep_session_id(span)
+                enrich_server_span(span, request_info.get())
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("cannot add the session to a span: %s", type(error).__name__)
 

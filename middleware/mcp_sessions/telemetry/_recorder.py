@@ -1,9 +1,10 @@
 """`Telemetry`: what the server calls, made once from a middleware's options: its spans, metrics and feed.
 
-A message has one server span by OpenTelemetry's conventions: the wrapped server's where it makes one, else ours. It
-hangs below its caller's span (`_meta.traceparent`, SEP-414) or the current one, or, with `trace="session"`, below its
-session's start; the others are linked. A session has two short spans, since one that stayed open for its whole life
-would be exported at its end, or never. The token carries the context of the first (`Claims.trace`).
+A message has one server span by OpenTelemetry's conventions: that of an HTTP instrumentation around the middleware, or
+the wrapped server's own, or else one of the middleware. The latter is below its caller's span (`_meta.traceparent`,
+SEP-414) or the current one, or, with `trace="session"`, below its session's start; the others are linked. A session has
+two short spans, since one that stayed open for its whole life would be exported at its end, or never. The token carries
+the context of the first (`Claims.trace`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from ._attributes import KnownNames
 from ._context import RequestInfo, as_parent, attributes_on, links_to, request_info, session_names, start_of, within
 from ._core import Redact, Spans, Trace, call_observer, harmless, is_traced
 from ._feed import Feed
-from ._frameworks import SCOPE_KEY, makes_server_spans, server_in, wrap_handlers
+from ._frameworks import makes_server_spans
 from ._metrics import SessionMetrics
-from ._outcome import Outcome, RequestTelemetry, UnreadTelemetry, name_http_span, record
+from ._outcome import Outcome, RequestTelemetry, UnreadTelemetry, http_method_of, record
 
 _CREATES: Final = frozenset({INITIALIZE, "server/discover", "session/create", "sessions/create"})
 
@@ -74,6 +75,7 @@ class Telemetry:
         trace: Trace = "request",
         metrics: SessionMetrics | None = None,
         redact: Redact | None = None,
+        openinference: bool = False,  # whether spans also have the attributes that Phoenix and MLflow show
         feed: Feed | None = None,
         caller: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None,  # who sends it, as attributes
     ) -> None:
@@ -81,6 +83,7 @@ class Telemetry:
         self._spans: Final = spans
         self._in_session: Final = trace == "session"
         self._redact: Final = redact
+        self._openinference: Final = openinference
         self._feed: Final = feed
         self._caller: Final = caller or (lambda _: {})
         self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), schema_url=names.SCHEMA_URL)
@@ -95,10 +98,8 @@ class Telemetry:
         return self._spans != "off" and is_traced()
 
     @cached_property
-    def _server(self) -> tuple[bool, bool]:
-        """Whether the wrapped server makes server spans, and whether its handlers run in another task."""
-        parts = list(self._parts())
-        return any(map(makes_server_spans, parts)), wrap_handlers(map(server_in, parts))
+    def _server_makes_spans(self) -> bool:
+        return any(map(makes_server_spans, self._parts()))
 
     # --- messages ------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Telemetry:
             ref=self._known.session(server_id) if session is None else session.ref,
             versions=names.versions_of(headers.first(VERSION), scope.get("http_version")),
             redact=self._redact if message.method == names.CALL else None,
+            openinference=self._openinference,
             started_at=perf_counter() if arrived_at is None else arrived_at,
         )
         request.info_token = request_info.set(request)
@@ -135,7 +137,7 @@ class Telemetry:
         if is_tracing or self._feed is not None:
             request.caller = call_observer("telemetry", self._caller, scope) or {}
         if is_tracing:
-            self._begin_trace(request, session, headers, scope, is_forwarded)
+            self._begin_trace(request, session, headers, is_forwarded)
         if self._feed is not None:
             call_observer("telemetry", self._feed.begin, request, session, is_live=is_forwarded)
         return request
@@ -146,20 +148,17 @@ class Telemetry:
         request: RequestTelemetry,
         session: Claims | None,
         headers: RequestHeaders,
-        scope: Scope,
         is_forwarded: bool,
     ) -> None:
-        request.is_native = is_forwarded and self._server[0]
+        request.is_native = is_forwarded and self._server_makes_spans
         request.context = self._trace(request, session, headers)
         # Servers with transport sessions start a task in `initialize` that serves the whole connection: it would
-        # keep the context for every later request, and may keep the scope.
+        # keep the context for every later request.
         if request.message.method != INITIALIZE:
-            if self._server[1]:
-                scope[SCOPE_KEY] = request
             request.token = attach(request.context)
 
     def _trace(self, request: RequestTelemetry, session: Claims | None, headers: RequestHeaders) -> Context:
-        """Annotate the span around a message, start its own, and return the context below that."""
+        """Enrich the span around a message or start one for it, and return the context below that."""
         message, around = request.message, get_current_span()
         origin, caller, transport = contexts.origin_of(message.params.meta, headers.by_name)
         start = None if session is None else start_of(session.trace)
@@ -178,32 +177,49 @@ class Telemetry:
         is_server = getattr(around, "kind", None) is SpanKind.SERVER
         if around.is_recording() and (is_server or self._spans == "enrich"):
             request.http_span = around
-        if self._spans == "auto" and not request.is_native:
+        request.name = self._known.span_name(message.method, request.target)
+        is_elsewhere = session_start is not None or request.begins_trace  # than the trace of the span around
+        if self._makes_span(request, is_elsewhere=is_elsewhere):
             below = self._start_span(request, below)
         elif caller.is_valid and session_start is None:
             # The server reads `_meta` itself, and what else is around it is not below its caller's span.
             below = set_span_in_context(around, below)
         if request.http_span is not None:
-            self._annotate_http_span(request, request.http_span, origin)
-        if session_start is not None or request.begins_trace:
+            self._enrich_http_span(request, request.http_span, origin)
+        if is_elsewhere or (request.is_native and request.span is not None):
             request.traceparent = contexts.traceparent_of(get_current_span(below).get_span_context())
         return below
 
-    def _annotate_http_span(self, request: RequestTelemetry, span: Span, context: Context) -> None:
-        """Write on the span of an HTTP request what it is: a span that may be of more than a message stays as it is."""
-        labels = {name: value for name, value in request.attributes.items() if name in names.LABELS}
+    def _makes_span(self, request: RequestTelemetry, *, is_elsewhere: bool) -> bool:
+        """Return True if a message gets a span of the middleware."""
+        if self._spans == "enrich":
+            return False
+        if request.is_native:  # whose span ends before the result is known
+            return request.http_span is None and request.reads_content
+        return self._spans == "message" or request.http_span is None or is_elsewhere
+
+    def _enrich_http_span(self, request: RequestTelemetry, span: Span, context: Context) -> None:
+        """Write on the span of an HTTP request what it is, at once."""
+        is_alone = request.span is None and not request.is_native
+        attributes = names.without_transport(request.attributes) if is_alone else names.labels_in(request.attributes)
         named = session_names(request.ref, context, span)
-        span.set_attributes({**labels, **named, **request.caller, **request.arguments(span)})
-        name_http_span(span, self._known.span_name(request.message.method, request.target))
+        span.set_attributes({**attributes, **named, **request.caller, **request.arguments(span)})
+        if is_alone:
+            for link in contexts.without_parent(request.links, span.get_span_context()):
+                span.add_link(link.context, link.attributes)
+        request.http_method = http_method_of(span)
+        if request.http_method is not None:
+            span.update_name(f"{request.http_method} {request.name}")
 
     def _start_span(self, request: RequestTelemetry, context: Context) -> Context:
         """Start the span of a message, and return the context below it."""
-        attributes = {**request.attributes, **session_names(request.ref, context), **request.arguments()}
+        attributes = {**request.attributes, **session_names(request.ref, context)}
         links = contexts.without_parent(request.links, get_current_span(context).get_span_context())
-        name = self._known.span_name(request.message.method, request.target)
         start = time_ns() - int((perf_counter() - request.started_at) * 1e9)
-        request.span = self._tracer.start_span(name, context, SpanKind.SERVER, attributes, links, start)
-        request.end_span = request.span.end
+        kind = SpanKind.INTERNAL if request.is_native else SpanKind.SERVER
+        request.span = self._tracer.start_span(request.name, context, kind, attributes, links, start)
+        if request.reads_content:
+            request.span.set_attributes(request.arguments(request.span))
         return set_span_in_context(request.span, context)
 
     # --- requests without a message ------------------------------------------------------------------
@@ -230,7 +246,7 @@ class Telemetry:
             return None
         info = request_info.get() or RequestInfo()
         is_root = self._in_session and not info.begins_trace
-        around = info.span or get_current_span()  # the wrapped server's own has no context that is current here
+        around = info.span or info.server_span or get_current_span()  # the wrapped server's is not current here
         mine = RequestInfo(ref=claims.ref, is_external=info.is_external and not is_root, caller=info.caller)
         context = Context() if is_root else set_span_in_context(around)
         with ExitStack() as current:
