@@ -263,7 +263,7 @@ MUTANTS: Final = {
         *("_server/startup_checks.py", "if not keeps_path(part):", "if False:"), "server/test_placement.py"
     ),
     "policy-path-included": Mutant(
-        *("_server/routing.py", "        yield from _included(part)\n", "        yield part.original_router\n"),
+        *("_server/route_tree.py", "        yield from _included(part)\n", "        yield part.original_router\n"),
         "server/test_placement.py",
     ),
     "policy-lenient": Mutant(

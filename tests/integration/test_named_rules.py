@@ -109,8 +109,7 @@ async def test_server_that_lists_in_pages_or_not_at_all_is_believed(caplog: pyte
 
 
 def _managers(app: Any) -> Any:
-    from mcp_sessions._server.routing import reachable
-    from mcp_sessions._server.startup_checks import managers
+    from mcp_sessions._server.route_tree import managers, reachable
 
     return managers(reachable(app.app, "/mcp"))
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from .._session.claims import Claims
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from ..telemetry._core import is_traced
-from . import routing
+from . import route_tree
 from .logs import EventLog, plain_listener
 from .observers import Creation, Observer, Observers, Watch, Watched
 from .options import CoreOptions
@@ -119,7 +119,7 @@ def _telemetry(app: ASGIApp, options: CoreOptions, feed: Feed | None) -> Telemet
 
     telemetry = options["telemetry"]
     return Telemetry(
-        partial(routing.reachable, app, options["path"]),
+        partial(route_tree.reachable, app, options["path"]),
         spans=telemetry.spans,
         trace=telemetry.trace,
         metrics=telemetry.metrics,

@@ -1,136 +1,17 @@
-"""How an application routes requests: what a request to a path may pass through, and where one request leads.
-
-The application is walked along what its routes may serve, without running its code. `Routing` follows a path that is
-not spelled as the endpoint through the application's own routes. A pattern serves more than it shows: `^/mcp$` matches
-a path that ends in a line feed, and `FastAPI(root_path="/api")` serves `/api/mcp`, too. A request that only the server
-sees would evade every policy.
-"""
+"""Where a request is: by its path, and by what the routes of the wrapped application make of the path."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Final, Literal
 
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Match, Mount, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from .._protocol.headers import LAST_EVENT_ID, SESSION_HEADER
-
-_EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
-ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
-_INNER: Final = ("app", "router", "middleware_stack", "endpoint")
-_INNER_LISTS: Final = ("routes", "user_middleware")
-
-
-def parts(app: object, endpoint: str | None) -> Iterator[object]:
-    """Yield everything that a request to the endpoint may pass through."""
-    return (part for part, _ in walk(app, endpoint))
-
-
-def reachable(app: object, endpoint: str | None) -> Iterator[object]:
-    """Yield these parts, and what those that are plain functions or methods refer to."""
-    for part in parts(app, endpoint):
-        yield part
-        yield from references(part)
-
-
-def references(part: object) -> Iterator[object]:
-    """Yield what a plain function or method refers to."""
-    if isinstance(part, MethodType):
-        yield part.__self__
-    if isinstance(part, FunctionType):
-        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
-        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
-
-
-def walk(app: object, endpoint: str | None, *, into_routes: bool = True) -> Iterator[tuple[object, str | None]]:
-    """Yield the parts, each with the endpoint as that part sees it."""
-    seen: dict[tuple[int, str | None], object] = {}  # with the parts, so that no other one gets the id of one
-    ahead: list[tuple[object, str | None]] = [(app, endpoint)]
-    while ahead:
-        part, path = ahead.pop()
-        if (id(part), path) in seen or not _may_serve(part, path):
-            continue
-        seen[id(part), path] = part
-        yield part, path
-        if into_routes or not isinstance(part, Route):
-            ahead += [(inner, _below(part, path)) for inner in inside(part)]
-
-
-def inside(part: object) -> Iterator[object]:
-    if _is_included(part):
-        yield from _included(part)
-        return
-    for name in _INNER:
-        if (inner := attribute(part, name)) is not None:
-            yield inner
-    for name in _INNER_LISTS:
-        listed = attribute(part, name)
-        yield from listed if isinstance(listed, (list, tuple)) else ()
-
-
-def _is_included(part: object) -> bool:
-    """Whether a part is what FastAPI makes of a router that it includes."""
-    return hasattr(type(part), "effective_candidates")
-
-
-def _included(part: Any) -> Iterator[object]:
-    """Yield the routes of an included router, with the paths that they have where it is included."""
-    for one in part.effective_candidates():
-        route = getattr(one, "original_route", one)
-        made = getattr(one, "starlette_route", None)
-        if made is None and isinstance(route, Route):
-            made = Route(one.path, route.endpoint, methods=list(route.methods or ()))
-        yield made or one
-
-
-def attribute(part: object, name: str) -> Any:
-    """Return an attribute without running a property's code."""
-    value = inspect.getattr_static(part, name, None)
-    return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
-
-
-def _may_serve(part: object, endpoint: str | None) -> bool:
-    """Whether a request at the endpoint, or below it, may reach this part. In doubt, it may."""
-    if isinstance(part, WebSocketRoute):
-        return False
-    if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
-        return True
-    path = part.path.rstrip("/")
-    return _is_within(path, endpoint) or (isinstance(part, Mount) and _is_within(endpoint, path))
-
-
-def _below(part: object, endpoint: str | None) -> str | None:
-    """Return the endpoint as the inside of a part sees it; None where that is unknown."""
-    if endpoint is None:
-        return None
-    root = attribute(part, "root_path")
-    if isinstance(part, Starlette) and isinstance(root, str) and root and _is_within(endpoint, root):  # FastAPI's
-        return endpoint[len(root) :]
-    if not isinstance(part, Mount):
-        return endpoint
-    path = part.path.rstrip("/")
-    return endpoint[len(path) :] if _is_within(endpoint, path) else None
-
-
-def _is_within(path: str, other: str) -> bool:
-    return path == other or path.startswith(other + "/")
-
-
-def is_a(part: object, name: str) -> bool:
-    return any(base.__name__ == name for base in class_of(part).__mro__)
-
-
-def class_of(part: object) -> type:
-    noted = attribute(part, "cls")  # what `add_middleware` wrote down, to be built later
-    return noted if isinstance(noted, type) else type(part)
-
-
-# --- where a request is ---
+from .route_tree import ROUTERS_OWN, attribute, class_of, is_included
 
 Place = Literal["endpoint", "possible", "elsewhere"]
 """At the endpoint every POST is MCP. A JSON POST may be below it, where a mounted server may answer (`Mount("/mcp",
@@ -139,7 +20,7 @@ app)`), or on any path where no endpoint is configured. Elsewhere nothing is."""
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods whose body means nothing (RFC 9110, 9.3). Some servers run a message that comes by any other one."""
 
-_CARRIED: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
+_STREAM_HEADERS: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
 _KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
 """Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
 
@@ -218,7 +99,7 @@ class Routing:
 def _may_concern_streams(header: tuple[bytes, bytes]) -> bool:
     """Whether a request without a body may be about a session or a stream, whose event ids leave signed."""
     name, value = header
-    return name in _CARRIED or (name == b"accept" and b"event-stream" in value.lower())
+    return name in _STREAM_HEADERS or (name == b"accept" and b"event-stream" in value.lower())
 
 
 def _end_at(app: object, endpoint: str) -> object:
@@ -257,7 +138,7 @@ def _routes(part: Any) -> Iterable[Any] | None:
     if getattr(part, "__qualname__", None) in ROUTERS_OWN:
         routes: Iterable[Any] = part.__self__.routes
         return routes
-    return part.effective_candidates() if _is_included(part) else None
+    return part.effective_candidates() if is_included(part) else None
 
 
 def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:

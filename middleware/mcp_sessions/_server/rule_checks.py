@@ -16,8 +16,7 @@ from typing import Any, Final
 import anyio
 
 from .._protocol.policy import Policy
-from .routing import attribute, is_a, reachable
-from .startup_checks import managers
+from .route_tree import attribute, is_a, managers, reachable
 
 MISSPELT: Final = (
     "require= names %r for %s, which the server does not have: the rule would hold for nothing. Did you mean %r?"

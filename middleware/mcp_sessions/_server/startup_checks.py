@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -17,7 +17,19 @@ from starlette.routing import Mount, Route, Router
 from .._dialects.base import Dialects
 from ..stores._base import StoreScope
 from . import option_types
-from .routing import ROUTERS_OWN, attribute, class_of, inside, is_a, keeps_path, parts, reachable, references, walk
+from .route_tree import (
+    ROUTERS_OWN,
+    attribute,
+    class_of,
+    inside,
+    is_a,
+    managers,
+    reachable,
+    references,
+    takes_post,
+    walk,
+)
+from .routing import keeps_path
 from .runtime import Runtime
 from .workers import workers
 
@@ -46,25 +58,28 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 def authenticates(app: object, endpoint: str | None) -> bool:
-    return any(is_a(part, "AuthenticationMiddleware") for part in parts(app, endpoint))
+    return any(is_a(node.part, "AuthenticationMiddleware") for node in walk(app, endpoint))
 
 
 def repeats(app: object, endpoint: str | None) -> bool:
-    """Whether `app` contains another middleware of ours that certainly inspects the same requests."""
-    inner = ((_path_of(part), path) for part, path in walk(app, endpoint) if is_a(part, "MCPSessionMiddleware"))
-    # Behind a mount with a pattern for a path, `path` is None though the endpoint is not.
-    return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
+    """Return whether `app` contains another `MCPSessionMiddleware` that certainly inspects the same requests."""
+    inner = [node for node in walk(app, endpoint) if is_a(node.part, "MCPSessionMiddleware")]
+    if endpoint is None:
+        return bool(inner)
+    # Behind a mount with a pattern for a path, the endpoint is not known.
+    return any(node.endpoint is not None and _path_of(node.part) in {None, node.endpoint} for node in inner)
 
 
 def unserved(app: object, endpoint: str | None) -> str | None:
     """Return why no MCP request can reach the endpoint; None if one may, or if the application shows no routes."""
-    found = [] if endpoint is None else list(walk(app, endpoint, into_routes=False))
+    found = [] if endpoint is None else [(node.part, node.endpoint) for node in walk(app, endpoint, into_routes=False)]
     if not any(isinstance(part, Router) for part, _ in found):
         return None
     answers = any(_may_answer(part, path) for part, path in found)
     if answers and (any(_is_own(part, path) for part, path in found) or not _serves_elsewhere(app, endpoint)):
         return None
-    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+    posts = (one.pattern for one in walk(app) if isinstance(one.part, Route) and takes_post(one.part))
+    return UNSERVED % (endpoint, ", ".join(islice(posts, 5)) or "none")
 
 
 def is_certain(app: object, endpoint: str | None) -> bool:
@@ -72,7 +87,7 @@ def is_certain(app: object, endpoint: str | None) -> bool:
 
     What else answers there may be a folder of files, and the server elsewhere.
     """
-    found = list(walk(app, endpoint, into_routes=False))
+    found = [(node.part, node.endpoint) for node in walk(app, endpoint, into_routes=False)]
     if any(any(_servers_of(part, path)) for part, path in found):
         return True
     return any(_is_own(part, path) for part, path in found) and not _serves_elsewhere(app, endpoint)
@@ -103,14 +118,6 @@ def log_unstarted(app: object, endpoint: str | None) -> None:
         _log.warning(UNSTARTED)
 
 
-def managers(parts: Iterable[object]) -> Iterator[Any]:
-    """Yield what serves Streamable HTTP for the official SDK and for FastMCP, among what a request may reach."""
-    for part in parts:
-        manager = getattr(part, "session_manager", None) if is_a(part, "StreamableHTTPASGIApp") else part
-        if is_a(manager, "StreamableHTTPSessionManager"):
-            yield manager
-
-
 def _path_of(ours: object) -> str | None:
     noted = attribute(ours, "kwargs")
     if not isinstance(noted, dict):
@@ -122,7 +129,7 @@ def _path_of(ours: object) -> str | None:
 def _may_answer(part: object, path: str | None) -> bool:
     """Whether a part may answer by itself: a route, a router's own default, or what does more than pass requests on."""
     if isinstance(part, Route):
-        return _takes_post(part) and (path is None or _may_match(part, path))
+        return takes_post(part) and (path is None or _may_match(part, path))
     if is_a(part, "StaticFiles"):  # which has GET and HEAD only
         return False
     if getattr(part, "__qualname__", None) in ROUTERS_OWN:
@@ -134,10 +141,6 @@ def _may_answer(part: object, path: str | None) -> bool:
     return not (isinstance(attribute(part, "cls"), type) or any(True for _ in inside(part)))
 
 
-def _takes_post(route: Route) -> bool:
-    return "POST" in (route.methods or {"POST"})
-
-
 def _may_match(route: Route, path: str) -> bool:
     """Whether a route serves a path, or some path below; that of a template is known from its pattern alone."""
     return "{" not in route.path or route.path.startswith(path + "/") or _matches(route, path)
@@ -145,23 +148,11 @@ def _may_match(route: Route, path: str) -> bool:
 
 def _takes(route: Route, path: str) -> bool:
     """Whether a route serves what is posted to a path."""
-    return _takes_post(route) and _matches(route, path)
+    return takes_post(route) and _matches(route, path)
 
 
 def _matches(route: Route, path: str) -> bool:
     return any(route.path_regex.match(path + end) for end in ("", "/"))
-
-
-def _posts(app: object) -> Iterator[str]:
-    seen: set[int] = set()
-    ahead = [(app, "")]
-    for part, above in ahead:
-        path = above + part.path if isinstance(part, (Route, Mount)) else above
-        if isinstance(part, Route) and _takes_post(part):
-            yield path
-        if id(part) not in seen and not isinstance(part, Route):
-            seen.add(id(part))
-            ahead += [(inner, path) for inner in inside(part)]
 
 
 # --- workers -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.applications import Starlette
@@ -21,8 +21,8 @@ from .._dialects import Options
 from .._errors import ConfigurationError, Refusal
 from .._server.environment import takes_options
 from .._server.middleware import MCPSessionMiddleware
+from .._server.route_tree import Node, attribute, class_of, is_a, is_included, takes_post, walk
 from .._server.startup_checks import MISPLACED
-from ._compat import included_router, routes_changed
 from .fastapi import answer_refusal
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def add_sessions(app: App, **options: Unpack[Options]) -> App:
         )
     endpoints = _known(app) if path is None else _at(app, path)
     if any(endpoint.has_sessions for endpoint in endpoints):
-        raise ConfigurationError(f"{endpoints[0].name} has sessions already; add them once")
+        raise ConfigurationError(f"{endpoints[0].path} has sessions already; add them once")
     _join(routed, _place(endpoints, options))
     if isinstance(routed, Starlette):
         routed.exception_handlers.setdefault(Refusal, answer_refusal)
@@ -72,36 +72,37 @@ def add_sessions(app: App, **options: Unpack[Options]) -> App:
 
 
 def _known(app: object) -> list[_Endpoint]:
-    endpoints = [endpoint for endpoint in _walk(_Endpoint(app)) if endpoint.serves_mcp]
-    if not endpoints:
+    """Return the endpoints of the one known MCP server."""
+    found = [endpoint for endpoint in _endpoints(app) if endpoint.serves_mcp]
+    if not found:
         raise ConfigurationError(
             "add_sessions() found no endpoint of the official SDK or FastMCP; name its route with path=, "
             "as in path='/mcp', or wrap the application: MCPSessionMiddleware(app, ...)"
         )
-    if len({id(endpoint.owner) for endpoint in endpoints}) > 1:
-        paths = ", ".join(sorted({endpoint.name for endpoint in endpoints}))
+    if len({id(endpoint.owner) for endpoint in found}) > 1:
+        paths = ", ".join(sorted({endpoint.path for endpoint in found}))
         raise ConfigurationError(f"add_sessions() found several MCP endpoints ({paths}); say which with path=")
-    return endpoints
+    return found
 
 
 def _at(app: object, path: str) -> list[_Endpoint]:
     """Return the endpoints of the one router that has routes at a path: GET and POST may be two of them."""
     if not path.startswith("/"):
         raise ConfigurationError(f"path={path!r} must begin with '/', as in path='/mcp'")
-    everywhere = list(_walk(_Endpoint(app)))
-    here = [endpoint for endpoint in everywhere if endpoint.name == (path.rstrip("/") or "/")]
-    endpoints = [endpoint for endpoint in here if not endpoint.is_subtree] or here[-1:]
-    if not any(endpoint.posts for endpoint in endpoints):
-        others = ", ".join(sorted({endpoint.name for endpoint in everywhere if endpoint.posts})) or "none"
+    everywhere = list(_endpoints(app))
+    here = [endpoint for endpoint in everywhere if endpoint.path == (path.rstrip("/") or "/")]
+    found = [endpoint for endpoint in here if not endpoint.is_subtree] or here[:1]
+    if not any(endpoint.posts for endpoint in found):
+        others = ", ".join(sorted({endpoint.path for endpoint in everywhere if endpoint.posts})) or "none"
         raise ConfigurationError(
             f"no route takes POST at path={path!r} (those that do: {others}); "
             "correct path=, or wrap the application: MCPSessionMiddleware(app, ...)"
         )
-    if len({id(endpoint.router) for endpoint in endpoints}) > 1:
+    if len({id(endpoint.router) for endpoint in found}) > 1:
         raise ConfigurationError(
             f"several routers serve path={path!r}; call add_sessions() with the sub-application that is meant"
         )
-    return endpoints
+    return found
 
 
 class _AtEndpoint(MCPSessionMiddleware):
@@ -111,19 +112,21 @@ class _AtEndpoint(MCPSessionMiddleware):
 
 
 def _place(endpoints: list[_Endpoint], options: Options) -> MCPSessionMiddleware:
+    """Put the middleware in front of the endpoints, and return it."""
     first = endpoints[0]
     middleware = MCPSessionMiddleware if first.is_subtree else _AtEndpoint
     made = middleware(first.app, **options)
     if made.configuration_error == MISPLACED:
         raise ConfigurationError(
-            f"the application at {first.name} authenticates its callers inside; give path= the full path of the "
+            f"the application at {first.path} authenticates its callers inside; give path= the full path of the "
             "MCP route in it, or pass principal=, a function of the ASGI scope that returns the caller"
         )
     for endpoint in {(id(one.holder), one.attribute): one for one in endpoints}.values():
         placed = copy.copy(made)  # the routes of one endpoint share their keys and their store
         placed.app = endpoint.app
         setattr(endpoint.holder, endpoint.attribute, placed)
-        routes_changed(endpoint.router)
+        if changed := getattr(endpoint.router, "_mark_routes_changed", None):
+            changed()  # FastAPI keeps what it made of an included router
     return made
 
 
@@ -132,73 +135,77 @@ _SERVES_MCP: Final = frozenset({"StreamableHTTPASGIApp", "StreamableHTTPSessionM
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """An ASGI app at the end of a route, and the attribute that holds it; on the way there, any app of the tree."""
+    """An ASGI application at the end of a route or mount, and the attribute that holds it."""
 
+    node: Node  # the route or mount
+    holder: object  # that, or the middleware in front of the application
+    attribute: str
     app: Any
-    path: str = ""  # full
-    holder: object = None  # a route, or the middleware in front of the app
-    attribute: str = "app"  # under which the holder has it
-    router: object = None  # to which the route belongs
-    posts: bool = True  # whether the route takes POST
-    has_sessions: bool = False  # whether the middleware stands in front of it already
-    is_subtree: bool = False  # whether it is a mounted app with routes of its own
-    is_included: bool = False  # whether FastAPI's `include_router` leads there
-    above: frozenset[int] = frozenset()  # the ids of the apps around it
+    has_sessions: bool  # whether the middleware stands in front of it already
+    is_subtree: bool = False  # whether it is a mounted application with routes of its own
 
     @property
-    def name(self) -> str:
-        return self.path.rstrip("/") or "/"
+    def path(self) -> str:
+        """The full path."""
+        return self.node.pattern.rstrip("/") or "/"
 
     @property
-    def owner(self) -> object:  # the application that serves, or the object whose method it is
+    def posts(self) -> bool:
+        """Whether the route takes POST."""
+        return not isinstance(self.node.part, Route) or takes_post(self.node.part)
+
+    @property
+    def router(self) -> Any:
+        """The router to which the route belongs."""
+        router = next(self.node.above())
+        return getattr(router, "original_router", router)
+
+    @property
+    def owner(self) -> object:
+        """The application that serves, or the object whose method it is."""
         return getattr(self.app, "__self__", self.app)
 
     @property
     def serves_mcp(self) -> bool:
+        """Whether the official SDK or FastMCP serves here."""
         things = (self.owner, getattr(self.owner, "session_manager", None))
-        return any(cls.__name__ in _SERVES_MCP for thing in things for cls in type(thing).__mro__)
+        return not self.is_subtree and any(is_a(thing, name) for thing in things for name in _SERVES_MCP)
 
 
-def _walk(at: _Endpoint) -> Iterator[_Endpoint]:
-    app = at.app
-    if id(app) in at.above:  # a router that is mounted in itself
-        return
-    at = replace(at, above=at.above | {id(app)}, has_sessions=at.has_sessions or _has_sessions(app))
-    if (routes := _routes(app)) is not None:
-        for route in routes:
-            yield from _walk_route(route, replace(at, router=app))
-    elif callable(inner := getattr(app, "app", None)):
-        yield from _walk(replace(at, app=inner, holder=app, attribute="app"))
-    else:
-        yield at
+def _endpoints(app: object) -> Iterator[_Endpoint]:
+    """Yield what stands at the end of each route and mount, behind the middleware in front of it."""
+    for node in walk(app):
+        if not isinstance(node.part, (Route, Mount, Host)) or node.holder is None:
+            continue
+        held = _held(node.original, is_included=is_included(node.holder.part))
+        chain = list(_chain(*held))
+        has_sessions = any(map(_has_sessions, [*node.above(), *(app for _, _, app in chain)]))
+        if _routes(chain[-1][-1]) is None:
+            yield _Endpoint(node, *chain[-1], has_sessions)
+        elif isinstance(node.part, Mount):
+            yield _Endpoint(node, *held, has_sessions, is_subtree=True)
 
 
-def _walk_route(route: object, at: _Endpoint) -> Iterator[_Endpoint]:
-    if isinstance(route, Route):
-        yield from _walk(_at_route(route, at))
-    elif isinstance(route, Mount):
-        at = replace(at, app=route.app, path=at.path + route.path, holder=route, attribute="app", is_included=False)
-        found = list(_walk(at))
-        yield from found
-        if not any(endpoint.router is at.router for endpoint in found):
-            yield replace(at, is_subtree=True)
-    elif isinstance(route, Host):
-        yield from _walk(replace(at, app=route.app, holder=route, attribute="app", is_included=False))
-    elif (included := included_router(route)) is not None:
-        router, prefix = included
-        yield from _walk(replace(at, app=router, path=at.path + prefix, is_included=True))
-
-
-def _at_route(route: Route, at: _Endpoint) -> _Endpoint:
-    posts = not route.methods or "POST" in route.methods
-    at = replace(at, path=at.path + route.path, holder=route, posts=posts)
+def _held(route: Any, *, is_included: bool) -> tuple[object, str, Any]:
+    """Return what holds the application at the end of a route, under which attribute, and the application."""
     if hasattr(route, "get_route_handler"):
-        # A FastAPI route: what it serves is made anew for each inclusion, and only `handle` is in front of all.
-        return replace(at, app=route.handle, attribute="handle")
-    if at.is_included:  # FastAPI makes a new route of the endpoint
-        app = route.app if inspect.isroutine(route.endpoint) else route.endpoint
-        return replace(at, app=app, attribute="endpoint")
-    return replace(at, app=route.app, attribute="app")
+        # A FastAPI route: what it serves is made again for each inclusion, and only `handle` is in front of all.
+        return route, "handle", route.handle
+    if is_included and isinstance(route, Route):  # FastAPI makes a new route of the endpoint
+        return route, "endpoint", route.app if inspect.isroutine(route.endpoint) else route.endpoint
+    return route, "app", route.app
+
+
+def _chain(holder: object, attribute: str, app: Any) -> Iterator[tuple[object, str, Any]]:
+    """Yield each application in front of the innermost one, and that, with what holds it."""
+    seen = set[int]()
+    while True:
+        yield holder, attribute, app
+        seen.add(id(app))
+        inner = getattr(app, "app", None)
+        if _routes(app) is not None or not callable(inner) or id(inner) in seen:
+            return
+        holder, attribute, app = app, "app", inner
 
 
 def _routes(app: object) -> list[BaseRoute] | None:
@@ -208,19 +215,13 @@ def _routes(app: object) -> list[BaseRoute] | None:
 
 def _routed(app: Any) -> Any | None:
     """Return the application with routes, behind any middleware, or None."""
-    seen: set[int] = set()
-    while app is not None and _routes(app) is None:
-        if id(app) in seen:  # a middleware in front of itself
-            return None
-        seen.add(id(app))
-        app = getattr(app, "app", None)
-    return app
+    return next((one for _, _, one in _chain(None, "app", app) if _routes(one) is not None), None)
 
 
 def _has_sessions(app: object) -> bool:
-    entries = getattr(app, "user_middleware", ())
-    classes = [type(app), *(getattr(entry, "cls", None) for entry in entries)]
-    return any(isinstance(cls, type) and issubclass(cls, MCPSessionMiddleware) for cls in classes)
+    """Return whether an application is the middleware, or has it among its middleware."""
+    entries = attribute(app, "user_middleware") or ()
+    return any(issubclass(class_of(one), MCPSessionMiddleware) for one in (app, *entries))
 
 
 # --- lifespans ---
