@@ -1,6 +1,6 @@
 """What `Wire(era="auto")` costs: the features of clients that it leads to the legacy era, bare against wrapped.
 
-`python -m tests.tools.frameworks --features` tries the clients of Node, which keep no cookies, with a server that has
+`python -m tests.tools.frameworks --features` tries clients of Node, which keep no cookies, with a server that has
 every feature, and prints the table of `docs/clients.md`. A question to the client counts where the server may ask
 in either era's way. A server that keeps transport sessions is wrapped with the bridge.
 """

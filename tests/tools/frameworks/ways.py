@@ -1,4 +1,4 @@
-"""A note of how calls name their session, and in which protocol version, for a server of several workers."""
+"""A note of what sessions calls have, and in which protocol version they are, for a server of several workers."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ VERSION = b"mcp-protocol-version"
 
 
 def noted(app: ASGIApp, notes: Path) -> ASGIApp:
-    """Append `version way` to a file for each tool call, as it is before the middleware reads it."""
+    """Append `version kind` to a file for each tool call, as the application sees its session."""
 
     async def note(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope.get("headers", ()))
@@ -21,9 +21,9 @@ def noted(app: ASGIApp, notes: Path) -> ASGIApp:
 
         await app(scope, read, send)
         if b'"tools/call"' in body:
-            way = "`_meta`" if b'"sessionId"' in body else ""
-            way = way or ("header" if b"mcp-session-id" in headers else "cookie" if b"cookie" in headers else "")
+            session = scope.get("mcp_session")
+            kind = "none" if session is None else session.kind
             with notes.open("a", encoding="utf-8") as file:
-                file.write(f"{headers.get(VERSION, b'').decode()} {way}\n")
+                file.write(f"{headers.get(VERSION, b'').decode()} {kind}\n")
 
     return note
