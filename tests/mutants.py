@@ -635,7 +635,7 @@ MUTANTS: Final = {
     "idle-touch": Mutant(BASE, "return now >= seen_at + resolution(idle_timeout)", "return False", MEMORY_TESTS),
     "idle-status": Mutant(BASE, "LIVE if now < idle_at(", "LIVE if now <= idle_at(", MEMORY_TESTS),
     "ended-data": Mutant(BASE, "if has_ended or namespace.expires_at", "if namespace.expires_at", MEMORY_TESTS),
-    "principal-quota": Mutant(MEMORY, '"")) >= max_sessions:', '"")) > max_sessions:', MEMORY_TESTS),
+    "principal-quota": Mutant(MEMORY, "(since) >= max_sessions:", "(since) > max_sessions:", MEMORY_TESTS),
     "cutoff-alias": Mutant(MINTING, "aliases=ring.signing.aliases(principal)", "aliases=None", "cli/test_end_all.py"),
     "cutoff-all-names": Mutant(
         "stores/_stepwise.py",

@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from . import burst, instructions, races, stores
+from . import burst, growth, instructions, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
@@ -21,12 +21,13 @@ SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
     "stores": stores.stores,
     "capacity": stores.capacity,
     "burst": burst.burst,
+    "growth": growth.growth,
     "traced": races.traced,  # last of what runs in this process, which then has a tracer provider
     "instructions": instructions.instructions,
 }
 SIZES: Final = {
-    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=20, at_once=10, counted=5),
-    "quick": Size(rounds=61, store_requests=300),
+    "tiny": Size(rounds=1, requests=2, sdk_requests=1, store_requests=20, at_once=10, counted=5, grown=(20,)),
+    "quick": Size(rounds=61, store_requests=300, grown=(1_000, 10_000)),
     "full": Size(),
 }
 

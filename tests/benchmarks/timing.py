@@ -38,6 +38,7 @@ class Size:
     store_requests: int = 2_000  # to each store
     at_once: int = 2_000  # requests of a burst
     counted: int = 200  # requests whose instructions are counted
+    grown: tuple[int, ...] = (1_000, 100_000, 1_000_000)  # recorded sessions of a store
 
 
 @dataclass(frozen=True)

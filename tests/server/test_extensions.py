@@ -96,8 +96,8 @@ class TestAFork:
         store.meet = end
         refused = await client.send("sessions/fork", session=root)
         assert (refused.error["code"], refused.error["data"]["reason"]) == (-32043, "ended")
-        assert len(store._entries) <= int(all_of_them)
-        assert store._data[AUDIENCE].bytes == 0 or all_of_them
+        assert len(store._audiences[AUDIENCE].records) <= int(all_of_them)
+        assert store._audiences[AUDIENCE].data.bytes == 0 or all_of_them
 
     async def test_that_on_create_refuses_leaves_nothing_behind(self, tracked: bool) -> None:
         """No record, no copy of the data; the parent is as it was."""
@@ -112,7 +112,10 @@ class TestAFork:
         await client.tool("put", session=root, item="tea")
         refused = await client.send("sessions/fork", {"task": "pay"}, session=root)
         assert refused.error == {"code": -31045, "message": "one cart is enough"}
-        assert (len(store._data[AUDIENCE]._values), len(store._entries)) == (1, int(tracked))
+        assert (len(store._audiences[AUDIENCE].data._owners), len(store._audiences[AUDIENCE].records)) == (
+            1,
+            int(tracked),
+        )
         assert await in_cart(client, root) == 1
 
 

@@ -1,19 +1,17 @@
 """A store in this process's memory: for one worker, and for tests.
 
 Everything is bounded, and nothing is ever evicted to make room: a forgotten revocation is a deleted session that works
-again. What expires lies in heaps, since a scan of everything would stop the event loop. Each audience has as much room.
+again. What has expired is removed some at a time, since a scan of everything would stop the event loop.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left, bisect_right, insort
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
@@ -24,130 +22,76 @@ from .._session.data import Namespace
 from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _base as base
-from ._base import ANONYMOUS, FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreScope, StoreUsage
+from ._base import FIRST, STATE_KEY, Ended, Facts, Found, Position, Record, SessionStatus, StoreScope
 from ._clocks import MachineClock
+from ._memory_data import SessionData, Timeline
 from ._minute_log import MinuteLog
-from ._stepwise import StepwiseLookUp
 
-_DROPPED: Final = 250  # expired entries that one call drops
-_RECHECK_AFTER: Final = 60  # seconds, where expired data is still needed
-_SLACK: Final = 1000  # outdated entries of a heap that are not worth a compaction
-
-
-class _Deadlines(dict[str, float]):
-    """Names, each with the moment at which to look at it, in Unix seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._heap: list[tuple[float, str]] = []  # with outdated entries
-
-    def __setitem__(self, name: str, moment: float) -> None:
-        super().__setitem__(name, moment)
-        heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self.items()]
-            heapify(self._heap)
-
-    def first_due(self, now: float) -> str | None:
-        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
-        while self._heap and self._heap[0][0] <= now:
-            moment, name = self._heap[0]
-            if self.get(name) == moment:
-                return name
-            heappop(self._heap)
-        return None
-
-    def pop_due(self, now: float) -> Iterator[str]:
-        """Remove some of the names whose moment has come."""
-        for _ in range(_DROPPED):
-            if (name := self.first_due(now)) is None:
-                break
-            del self[name]
-            yield name
+SLICE: Final = 250  # expired entries of a kind that one call removes
+_PAUSE: Final = 1  # seconds until the next call that removes some
+_RECHECK_AFTER: Final = 60  # seconds, if expired data is still needed
 
 
-_Items = dict[str, tuple[bytes, float]]
-"""Values by their names, each with when it is over: Unix seconds, or infinity."""
+class _Audience:
+    """What belongs to one audience."""
+
+    def __init__(self, max_data_bytes: int, full: Callable[[str], StoreFull]) -> None:
+        self.ended = Timeline()  # sessions that were revoked by name, and cut-offs, until they may be forgotten
+        self.cutoffs: dict[str, float] = {}  # by subject, after a blank that no session's name has
+        self.records: dict[str, Record] = {}
+        self.reasons: dict[str, str] = {}  # why recorded sessions ended
+        # When the recorded sessions began that have not ended: of all, and by principal ('' for none).
+        self.created = Timeline()
+        self.created_of: dict[str, Timeline] = {}
+        self.seen = Timeline()  # when recorded sessions were used last
+        self.due = Timeline()  # when recorded sessions expire or, once they have ended, their leases run out
+        self.data = SessionData(max_data_bytes, full)
+
+    def has_ended(self, ref: str) -> bool:
+        return ref in self.ended or ref in self.reasons
+
+    def cutoff_time(self, *subjects: str | None) -> float:
+        return max(self.cutoffs.get(f" {subject or ''}", 0) for subject in (None, *subjects))
+
+    def unlist(self, record: Record) -> None:
+        subject = record.subject or ""
+        self.created.discard(record.ref)
+        self.created_of[subject].discard(record.ref)
+        if not self.created_of[subject]:
+            del self.created_of[subject]
+
+    def end(self, record: Record, reason: str, lease_until: float) -> None:
+        if record.ref not in self.reasons:
+            self.unlist(record)
+        self.reasons[record.ref] = reason
+        self.seen.discard(record.ref)
+        self.due[record.ref] = lease_until
+
+    def purge(self, ref: str) -> None:
+        self.data.drop(ref)
+        record = self.records.pop(ref, None)
+        if record is not None:
+            self.seen.discard(ref)
+            self.due.discard(ref)
+            if self.reasons.pop(ref, None) is None:
+                self.unlist(record)
+
+    def sweep(self, expired_before: float) -> bool:
+        """Remove some of what has expired, and return whether there may be more."""
+        ended = self.ended.until(expired_before, SLICE)
+        for name in ended:
+            self.ended.discard(name)
+            self.cutoffs.pop(name, None)
+        owners = self.data.deadlines.until(expired_before, SLICE)
+        for owner in owners:
+            if owner in self.records:  # its `on_end` may still read the data
+                self.data.deadlines[owner] = expired_before + _RECHECK_AFTER
+            else:
+                self.data.drop(owner)
+        return SLICE in {len(ended), len(owners)}
 
 
-@dataclass(slots=True)
-class _Values:
-    subject: str | None
-    items: _Items = field(default_factory=dict)
-    cost: int = 0
-    first_end: float = math.inf  # before which none is over
-
-
-class _SessionData:
-    """The data of an audience's sessions. Expired values are not read, and are dropped before anything is measured.
-
-    A quarter of the room is kept from sessions without a principal, who have one account together.
-    """
-
-    def __init__(self, max_bytes: int, full: Callable[[], StoreFull]) -> None:
-        self._full = full
-        self._max_bytes = max_bytes
-        self.bytes = 0
-        self.of_subjects: Counter[str | None] = Counter()
-        self.deadlines = _Deadlines()
-        self._values: dict[str, _Values] = {}
-
-    def items(self, owner: str) -> _Items:
-        return values.items if (values := self._values.get(owner)) else {}
-
-    def find(self, owner: str, key: str, now: float) -> tuple[bytes | None, float]:
-        """Return a value and when it is over."""
-        value, ends = self.items(owner).get(key, (None, math.inf))
-        return (value, ends) if now < ends else (None, math.inf)
-
-    def put(self, namespace: Namespace, new: Mapping[str, tuple[bytes | None, float]], now: float) -> None:
-        """Keep values, and remove those that are None."""
-        values = self._values.get(namespace.owner) or _Values(namespace.subject)
-        items, changed, is_over = values.items, dict(new), values.first_end <= now
-        if is_over:
-            changed = {key: (None, ends) for key, (_, ends) in items.items() if ends <= now} | changed
-        old = {key: items[key] for key in changed if key in items}
-        kept = {key: (value, ends) for key, (value, ends) in changed.items() if value is not None and now < ends}
-        more = _cost(kept) - _cost(old)
-        if kept:
-            number = len(items) - len(old) + len(kept)
-            base.check_size(namespace, values.cost + more - number * VALUE_COST)
-            self._check_room(namespace, values.subject, more)
-        for key in old:
-            del items[key]
-        items.update(kept)
-        ends_of = (items if is_over else kept).values()
-        values.first_end = min([math.inf if is_over else values.first_end, *(ends for _, ends in ends_of)])
-        self._account(values, more)
-        if items:
-            self._values[namespace.owner] = values
-            self.deadlines[namespace.owner] = max(namespace.expires_at, self.deadlines.get(namespace.owner, 0))
-        else:
-            self.drop(namespace.owner)
-
-    def drop(self, owner: str) -> None:
-        if (values := self._values.pop(owner, None)) is not None:
-            self._account(values, -values.cost)
-            self.deadlines.pop(owner, None)
-
-    def _check_room(self, namespace: Namespace, subject: str | None, more: int) -> None:
-        if subject is not None:
-            of_all = self.of_subjects[subject]
-            base.check_principal(namespace, of_all, more)
-            if subject == ANONYMOUS and of_all + more > self._max_bytes // 4 * 3:
-                raise self._full()
-        if self.bytes + more > self._max_bytes:
-            raise self._full()
-
-    def _account(self, values: _Values, more: int) -> None:
-        values.cost += more
-        self.bytes += more
-        self.of_subjects[values.subject] += more
-        if not self.of_subjects[values.subject]:
-            del self.of_subjects[values.subject]
-
-
-class MemoryStore(StepwiseLookUp):
+class MemoryStore:
     """Sessions of one process, in memory. They are lost when the process ends, so its keys should not outlive it.
 
     If middlewares with different audiences share one, each audience has as much room as the arguments say.
@@ -179,95 +123,87 @@ class MemoryStore(StepwiseLookUp):
         self._leeway = leeway
         self._clock = check_clock(clock)
         self._store_clock = MachineClock(clock, self.location)
-        # By audience: sessions that ended by their names, and the places of cutoffs.
-        self._revoked: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
-        self._cutoffs: dict[str, float] = {}  # by principal and audience, with a blank that no session's name has
-        self._entries: dict[str, Record] = {}
-        self._reasons: dict[str, str] = {}  # why recorded sessions ended
-        self._listed: dict[tuple[str, str | None], list[Position]] = {}  # by audience; and by audience and principal
-        # By audience: when a session was seen last, and when it expires or, once it has ended, its lease runs out.
-        self._seen: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
-        self._deadlines: defaultdict[str, _Deadlines] = defaultdict(_Deadlines)
-        self._data: defaultdict[str, _SessionData] = defaultdict(partial(_SessionData, max_data_bytes, self._full))
-        self._recorded: Counter[tuple[str, bool]] = Counter()  # by audience, and by whether there is a principal
+        self._audiences: defaultdict[str, _Audience] = defaultdict(partial(_Audience, max_data_bytes, self._full))
+        self._swept_at = -math.inf
         self._log = MinuteLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    def _has_ended(self, ref: str, audience: str) -> bool:
-        return ref in self._revoked[audience] or ref in self._reasons
-
-    def _cutoff_time(self, audience: str, *subjects: str | None) -> float:
-        return max(self._cutoffs.get(f"{one or ''} {audience}", 0) for one in (None, *subjects))
+    async def look_up(
+        self, *claims: Claims, state: bool = False, touch: bool = False, idle_timeout: int | None = None
+    ) -> list[Found]:
+        found = []
+        for one in claims:
+            status = self._touch(one, idle_timeout) if touch else base.status_of(one.issued_at, self._facts(one))
+            data = self._audiences[one.audience].data
+            found.append(Found(status, data.find(one.ref, STATE_KEY, self._store_clock())[0] if state else None))
+        return found
 
     def _facts(self, claims: Claims) -> Facts:
-        entry, cutoff_time = self._entries.get(claims.ref), self._cutoff_time(claims.audience, *claims.owners)
-        seen_at = None if entry is None else entry.seen_at
-        return Facts(self._has_ended(claims.ref, claims.audience), cutoff_time, 0, registered=False, seen_at=seen_at)
+        held = self._audiences[claims.audience]
+        record = held.records.get(claims.ref)
+        seen_at = None if record is None else record.seen_at
+        cutoff_time = held.cutoff_time(*claims.owners)
+        return Facts(held.has_ended(claims.ref), cutoff_time, 0, registered=False, seen_at=seen_at)
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        return [base.status_of(one.issued_at, self._facts(one)) for one in claims]
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        facts, now, entry = self._facts(claims), self._clock(), self._entries.get(claims.ref)
+    def _touch(self, claims: Claims, idle_timeout: int | None) -> SessionStatus:
+        facts, now, held = self._facts(claims), self._clock(), self._audiences[claims.audience]
         status = base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout)
-        if status is base.LIVE and entry is not None and base.is_touch_due(entry.seen_at, now, idle_timeout):
-            self._entries[entry.ref] = replace(entry, seen_at=now)
-            self._seen[entry.audience][entry.ref] = now
+        if status is base.LIVE and base.is_touch_due(held.records[claims.ref].seen_at, now, idle_timeout):
+            held.records[claims.ref] = replace(held.records[claims.ref], seen_at=now)
+            held.seen[claims.ref] = now
         return status
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
-        now, audience = self._drop_expired(), record.audience
-        if self._has_ended(record.ref, audience):
+        now, held = self._sweep(), self._audiences[record.audience]
+        if held.has_ended(record.ref):
             return False
-        self._check_room(audience)
-        self._revoked[audience][record.ref] = record.expires_at
-        if (entry := self._entries.get(record.ref)) is not None:
-            self._end(entry, reason, now + (lease or 0))
+        self._check_room(held)
+        held.ended[record.ref] = record.expires_at
+        if (known := held.records.get(record.ref)) is not None:
+            held.end(known, reason, now + (lease or 0))
         if lease is None:
-            await self.purge(record.ref)
+            held.purge(record.ref)
         return True
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        self._drop_expired()
-        place = f"{subject or ''} {audience}"
-        if place not in self._cutoffs:
-            self._check_room(audience)
-        self._cutoffs[place] = max(cutoff_time, self._cutoffs.get(place, 0))
-        self._revoked[audience][place] = max(expires_at, self._revoked[audience].get(place, 0))
+        self._sweep()
+        held, name = self._audiences[audience], f" {subject or ''}"
+        if name not in held.cutoffs:
+            self._check_room(held)
+        held.cutoffs[name] = max(cutoff_time, held.cutoffs.get(name, 0))
+        held.ended[name] = max(expires_at, held.ended.get(name, 0))
 
     async def register_at_epoch(self, claims: Claims) -> None:
         """Do nothing: what this process loses, it loses whole."""
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
-        audience, is_anonymous = record.audience, record.subject is None
-        if record.ref in self._entries or record.ref in self._revoked[audience]:
+        held, subject = self._audiences[record.audience], record.subject or ""
+        if record.ref in held.records or record.ref in held.ended:
             return
-        lists = self._lists(record)
-        cutoff_time = self._cutoff_time(record.audience, record.subject)
-        if max_sessions is not None and len(lists[1]) - bisect_left(lists[1], (cutoff_time, "")) >= max_sessions:
+        alike, since = held.created_of.get(subject, Timeline()), held.cutoff_time(subject)
+        if max_sessions is not None and alike.count_since(since) >= max_sessions:
             raise refusal("sessions_full")
-        anonymous, own = self._recorded[audience, True], self._recorded[audience, False]
-        is_crowded = is_anonymous and anonymous >= self._max_sessions - self._max_sessions // 10
-        if is_crowded or anonymous + own >= self._max_sessions:
-            raise self._full()
-        self._entries[record.ref] = record
-        self._recorded[audience, is_anonymous] += 1
-        self._seen[audience][record.ref] = record.seen_at
-        self._deadlines[audience][record.ref] = record.expires_at
-        for listed in lists:
-            insort(listed, record.position)
+        is_crowded = not subject and len(alike) >= self._max_sessions - self._max_sessions // 10
+        if is_crowded or len(held.records) >= self._max_sessions:
+            raise self._full(f"max_sessions={self._max_sessions}")
+        held.records[record.ref] = record
+        held.seen[record.ref] = record.seen_at
+        held.due[record.ref] = record.expires_at
+        held.created[record.ref] = alike[record.ref] = record.created_at
+        held.created_of[subject] = alike
 
     async def get(self, ref: str) -> Record | None:
-        return self._get(ref)
+        found = (self._get(held, ref) for held in self._audiences.values())
+        return next((record for record in found if record is not None), None)
 
-    def _get(self, ref: str, *, with_cut_off: bool = False) -> Record | None:
-        entry = self._entries.get(ref)
-        if entry is None or ref in self._reasons or entry.expires_at <= self._clock():
+    def _get(self, held: _Audience, ref: str, *, with_cut_off: bool = False) -> Record | None:
+        record = held.records.get(ref)
+        if record is None or ref in held.reasons or record.expires_at <= self._clock():
             return None
-        is_live = with_cut_off or entry.created_at >= self._cutoff_time(entry.audience, entry.subject)
-        return entry if is_live else None
+        is_live = with_cut_off or record.created_at >= held.cutoff_time(record.subject)
+        return record if is_live else None
 
     async def list_sessions(
         self,
@@ -278,75 +214,39 @@ class MemoryStore(StepwiseLookUp):
         limit: int,
         with_cut_off: bool = False,
     ) -> list[Record]:
-        listed = self._listed.get((audience, subject), [])
+        held = self._audiences[audience]
         if not with_cut_off:
-            after = max(after, (self._cutoff_time(audience, subject), ""))
-        places = (listed[n] for n in range(bisect_right(listed, after), len(listed)))
-        found = (self._get(ref, with_cut_off=with_cut_off) for _, ref in places)
+            after = max(after, (held.cutoff_time(subject), ""))
+        created = held.created if subject is None else held.created_of.get(subject, Timeline())
+        found = (self._get(held, ref, with_cut_off=with_cut_off) for ref in created.after(after))
         return list(islice((record for record in found if record is not None), limit))
 
     async def count(self, *, audience: str) -> int:
-        listed = self._listed.get((audience, None), [])
-        return len(listed) - bisect_left(listed, (self._cutoff_time(audience, None), ""))
+        held = self._audiences[audience]
+        return held.created.count_since(held.cutoff_time())
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        now = self._drop_expired()
-        seen, deadlines = self._seen[audience], self._deadlines[audience]
-        idle_since = base.idle_since(now, idle_timeout)
-        claimed: dict[str, Ended] = {}
-        while len(claimed) < limit and (ref := deadlines.first_due(now) or seen.first_due(idle_since)) is not None:
-            if ref in claimed:  # for no time at all
-                break
-            entry = self._entries[ref]
-            reason = self._reasons.get(ref) or ("expired" if entry.expires_at <= now else "idle")
-            if not self._has_ended(ref, audience):  # an idle one must not come back
-                self._check_room(audience)
-                self._revoked[audience][ref] = entry.expires_at
-            self._end(entry, reason, now + lease)
-            claimed[ref] = Ended(entry, reason)
-        return list(claimed.values())
+        now, held = self._sweep(), self._audiences[audience]
+        refs = held.due.until(now, limit)
+        refs += [ref for ref in held.seen.until(base.idle_since(now, idle_timeout), limit) if ref not in refs]
+        claimed = []
+        for ref in refs[:limit]:
+            record = held.records[ref]
+            reason = held.reasons.get(ref) or ("expired" if record.expires_at <= now else "idle")
+            if not held.has_ended(ref):  # an idle one must not come back
+                self._check_room(held)
+                held.ended[ref] = record.expires_at
+            held.end(record, reason, now + lease)
+            claimed.append(Ended(record, reason))
+        return claimed
 
     async def purge(self, *refs: str) -> None:
-        for ref in refs:
-            for data in self._data.values():
-                data.drop(ref)
-            if (entry := self._entries.pop(ref, None)) is not None:
-                self._recorded[entry.audience, entry.subject is None] -= 1
-                self._seen[entry.audience].pop(ref, None)
-                self._deadlines[entry.audience].pop(ref)
-                if self._reasons.pop(ref, None) is None:
-                    self._unlist(entry)
-
-    def _check_room(self, audience: str) -> None:
-        if len(self._revoked[audience]) >= self._max_entries:
-            raise self._full()
-
-    def _full(self) -> StoreFull:
-        if self._log.is_due("full"):
-            sessions = max((len(listed) for (_, of), listed in self._listed.items() if of), default=0)
-            each = [item for data in self._data.values() for item in data.of_subjects.items()]
-            data = sum(amount for _, amount in each), max((amount for of, amount in each if of is not None), default=0)
-            base.log_full(StoreUsage(len(self._entries), sessions, *data))
-        return StoreFull()
-
-    def _end(self, entry: Record, reason: str, lease_until: float) -> None:
-        if entry.ref not in self._reasons:
-            self._unlist(entry)
-        self._reasons[entry.ref] = reason
-        self._seen[entry.audience].pop(entry.ref, None)
-        self._deadlines[entry.audience][entry.ref] = lease_until
-
-    def _lists(self, record: Record) -> list[list[Position]]:
-        return [self._listed.setdefault((record.audience, of), []) for of in (None, record.subject or "")]
-
-    def _unlist(self, record: Record) -> None:
-        for listed in self._lists(record):
-            del listed[bisect_left(listed, record.position)]
-        if not listed:
-            del self._listed[record.audience, record.subject or ""]
+        for held in self._audiences.values():
+            for ref in refs:
+                held.purge(ref)
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._data[namespace.audience].find(namespace.owner, key, self._store_clock())[0]
+        return self._audiences[namespace.audience].data.find(namespace.owner, key, self._store_clock())[0]
 
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
@@ -370,30 +270,30 @@ class MemoryStore(StepwiseLookUp):
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
         data, now = self._changeable(target)
-        items = self._data[namespace.audience].items(namespace.owner).items()
-        data.put(target, {key: (value, ends) for key, (value, ends) in items if now < ends}, now)
+        values = self._audiences[namespace.audience].data.values(namespace.owner).items()
+        data.put(target, {key: (value, ends) for key, (value, ends) in values if now < ends}, now)
 
-    def _changeable(self, namespace: Namespace) -> tuple[_SessionData, float]:
-        """Return the data that a namespace is part of, and the time; raise `DataGone` where its session has ended."""
-        now, has_ended = self._drop_expired(), self._has_ended(namespace.owner, namespace.audience)
-        base.check_changeable(namespace, self._clock(), self._leeway, has_ended=has_ended)
-        return self._data[namespace.audience], now
+    def _changeable(self, namespace: Namespace) -> tuple[SessionData, float]:
+        """Return the data that a namespace is part of, and the time; raise `DataGone` if its session has ended."""
+        now, held = self._sweep(), self._audiences[namespace.audience]
+        base.check_changeable(namespace, self._clock(), self._leeway, has_ended=held.has_ended(namespace.owner))
+        return held.data, now
 
-    def _drop_expired(self) -> float:
-        """Drop some of what has expired, and return the time by which that is decided."""
+    def _check_room(self, held: _Audience) -> None:
+        if len(held.ended) >= self._max_entries:
+            raise self._full(f"max_entries={self._max_entries}")
+
+    def _full(self, limit: str) -> StoreFull:
+        if self._log.is_due(limit):
+            base.logger.error(
+                "the session store is full: it is a MemoryStore with %s; end sessions, or use a larger store", limit
+            )
+        return StoreFull()
+
+    def _sweep(self) -> float:
+        """Remove some of what has expired, and return the time by which that is decided."""
         now = self._store_clock()
-        expired_before = now - self._leeway
-        for revoked in self._revoked.values():
-            for name in revoked.pop_due(expired_before):
-                self._cutoffs.pop(name, None)
-        for data in self._data.values():
-            for owner in data.deadlines.pop_due(expired_before):
-                if owner in self._entries:  # its `on_end` may still read the data
-                    data.deadlines[owner] = expired_before + _RECHECK_AFTER
-                else:
-                    data.drop(owner)
+        if not self._swept_at <= now < self._swept_at + _PAUSE:
+            are_more = [held.sweep(now - self._leeway) for held in self._audiences.values()]
+            self._swept_at = -math.inf if any(are_more) else now
         return now
-
-
-def _cost(items: _Items) -> int:
-    return sum(base.entry_size(key, value) + VALUE_COST for key, (value, _) in items.items())
