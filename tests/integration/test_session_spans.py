@@ -123,7 +123,8 @@ async def test_every_span_names_the_session_of_its_request(
         if session != "nobody":
             # FastMCP writes its own id over `mcp.session.id` on its own span.
             assert {(own, alias) for own, _, alias in named} == {(session, session)}
-            assert {names(span)[1] for span in mine if maker(span) not in {ASGI, "fastmcp"}} == {session}
+            ours = {names(span)[1] for span in mine if maker(span) not in {ASGI, "fastmcp"}}
+            assert ours == {session} or (not has_own_trace and not ours)
             assert early <= {None, session}
         elif cell.stateful and not cell.modern:  # the server's own session
             ((own, alias),) = {(own, alias) for own, _, alias in named}

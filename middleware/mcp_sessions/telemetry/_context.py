@@ -24,7 +24,7 @@ from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
 from .._session.session import find_session
 from ._attributes import MCP_SESSION_ID, SERVERS, SESSION_ID, SOURCE
-from ._core import running_hook
+from ._core import Hook, running_hook
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
 
@@ -52,6 +52,7 @@ class RequestInfo(RedactedRepr):
     span: Span | None = None  # the middleware's own span of its message
     server_span: Span | None = None  # the wrapped server's own span of its message, once that has started
     begins_trace: bool = False  # whether its span is the root of the trace of the session that it creates
+    serves_connection: bool = False  # whether it is an `initialize` that was answered, in whose task others are handled
 
     @property
     def spans(self) -> list[Span]:
@@ -77,7 +78,10 @@ def attributes_on(span: object) -> Mapping[str, Any]:
 
 def session_in(context: Context) -> str | None:
     """Return the session that a new span belongs to, or None; a thread may have nothing but the span above."""
-    known = running_hook.get() or request_info.get()
+    known: Hook | RequestInfo | None = running_hook.get() or request_info.get()
+    if isinstance(known, RequestInfo) and known.serves_connection:
+        session = find_session()  # of the request that the connection's task handles now
+        return known.ref if session is None else session.ref
     if known is not None and known.ref is not None:
         return known.ref
     ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
