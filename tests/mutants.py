@@ -45,6 +45,7 @@ TOKENS, STATE, KEY_TESTS = "tokens/test_tokens.py", "tokens/test_state.py", "tok
 FILE_TESTS, PLACEHOLDER_TESTS = "test_files.py", "tokens/test_placeholders.py"
 REQUEST, CONFIDENTIAL = "_server/request.py", "server/test_confidential.py"
 COOKIE_TESTS = "server/test_cookies.py"
+CHATS = "server/test_conversations.py"
 RPC_TESTS = "protocol/test_jsonrpc.py"
 COSTS = "server/test_body_costs.py"
 DECISIONS, POLICIES, BODY_TESTS = "server/test_decide.py", "protocol/test_policy.py", "server/test_limits.py"
@@ -385,6 +386,25 @@ MUTANTS: Final = {
     ),
     "proxy-trust": Mutant(
         "_server/context.py", 'if self.trusts_proxy else ""', 'if True else ""', "server/test_proxies.py"
+    ),
+    "conversation-user": Mutant(
+        KEYS, 'encode_fields("name", *whose, *fields)', 'encode_fields("name", *fields)', CHATS
+    ),
+    "conversation-source": Mutant("_dialects/per_conversation.py", 'f"{named.source} {named.id}"', "named.id", CHATS),
+    "conversation-audience": Mutant(
+        "_dialects/per_conversation.py",
+        "ring.names(request.user, self.kind, request.runtime.audience, credential.id)",
+        "ring.names(request.user, self.kind, credential.id)",
+        CHATS,
+    ),
+    "conversation-client": Mutant(
+        *("_dialects/per_conversation.py", "if request.user is None:", "if request.principal is None:", CHATS)
+    ),
+    "conversation-flood": Mutant(
+        "_dialects/per_conversation.py", "is_full = len(used_at) >= MAX_CONVERSATIONS", "is_full = False", CHATS
+    ),
+    "conversation-flood-reads": Mutant(
+        "_dialects/per_conversation.py", "            used_at[name] = entry.seen_at\n", "", CHATS
     ),
     "cookie-twice": Mutant(
         "_dialects/cookie.py",

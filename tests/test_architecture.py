@@ -54,7 +54,7 @@ OPTIONAL = {
     "pydantic_core",
     "redis",
 }
-KINDS = {"SESSION", "TRANSPORT", "COOKIE", "USER", "FIELD", "COEXISTING"}
+KINDS = {"SESSION", "TRANSPORT", "COOKIE", "USER", "CONVERSATION", "FIELD", "COEXISTING"}
 THE_LIST = {"Options", "dialects_of"}
 DIALECT = re.compile(r"sep.?1364|\bbridg|cookie.jar", re.IGNORECASE)
 MAX_FILE_LINES = 400

@@ -150,6 +150,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         "raise the limit, or let the caller end what it does not need",
         warn_at=FLOOD_THRESHOLD,
         create_limit=Reason(-31029, "Too many sessions; try again later", 429),
+        conversations_full=Reason(-31047, "Too many conversations in use: try again later", 200),
         sessions_full=Reason(-31047, "Too many sessions: end some of them first", 200),
         data_full=Reason(-31047, "Too much data in your sessions: end some of them first", 200),
     ),

@@ -171,6 +171,19 @@ async def test_user_who_connects_for_each_call_is_in_one_session(place: Place, c
         assert ({"mcp-session-id" in client.own for client in calls}) == {cell.stateful}
 
 
+@every_cell
+async def test_conversation_that_a_host_names_is_one_session_of_its_user(place: Place, cell: Cell) -> None:
+    """Whatever transport session a call comes by."""
+    async with running(cell, place, **{"transport.per_conversation": True, "bridge": cell.stateful}) as server:
+        refs = []
+        for token, chat in (("ann", "one"), ("bob", "one"), ("ann", "two"), ("ann", "one")):
+            client = await server.connected(**bearer(token))
+            params = {"name": "whoami", "arguments": {}, "_meta": {"openai/session": chat}}
+            refs.append((await client.send("tools/call", params)).text)
+        assert refs[0] == refs[3]
+        assert len({*refs, "nobody"}) == 4
+
+
 @pytest.mark.parametrize(
     ("claims", "is_user"),
     [({"client_id": "desk"}, True), ({"azp": "desk"}, True), ({"client_id": "ann"}, False), ({}, True)],

@@ -135,6 +135,15 @@ class TestPerUser(Contract):
     options: ClassVar[Mapping[str, Any]] = {"transport": TransportSessions(per_user=True)}
 
 
+class TestPerConversation(Contract):
+    """The session of a conversation, which the host of an authenticated caller names."""
+
+    options: ClassVar[Mapping[str, Any]] = {"transport": TransportSessions(per_conversation=True)}
+
+    def carry(self, held: Held, call: Call) -> None:
+        call.meta["threadId"] = "the-conversation"
+
+
 # --- between two dialects ---
 
 BOTH: Mapping[str, Any] = {"dialects": [SEP1364Create(), SEP1364Initialize()]}

@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import Principal, Session
 from mcp_sessions import _errors as errors
+from mcp_sessions._dialects.per_conversation import MAX_CONVERSATIONS
 from mcp_sessions._errors import ConfigurationError, MCPSessionsError, Refusal, StateError
 from mcp_sessions._refusals import ENDS, FLOOD_THRESHOLD, REFUSALS, refusal
 from mcp_sessions._server.decide import LIST_ACTIONS, TABLE, Action, Presence, Subject
@@ -158,6 +159,13 @@ def no_more(*_: object) -> None:
     raise errors.CreateRefused("no more than one basket each")
 
 
+async def many_conversations(client: Client) -> Answer:
+    """Name more conversations than a user may have."""
+    for number in range(MAX_CONVERSATIONS):
+        await client.send("tools/call", {"name": "whoami", "_meta": {"threadId": f"{number}"}})
+    return await client.send("tools/call", {"name": "whoami", "_meta": {"threadId": "one more"}})
+
+
 async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
     """Keep something; a fork, which has a copy, comes to no hook."""
     await session.data.set("k", "x")
@@ -169,6 +177,7 @@ OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
 OF_CLIENT: Mapping[str, Any] = {"tracked": True, "principal": lambda scope: Principal("app")}
 LISTED: Mapping[str, Any] = {"tracked": True, **OF_ALICE}
+CONVERSING: Mapping[str, Any] = {"transport.per_conversation": True, **OF_ALICE}
 UNKNOWN = {"sessionId": "unknown"}
 IN_META = {"_meta": {SESSION_KEY: UNKNOWN}}
 BEGIN = carrying(None, "sessions/create")
@@ -256,6 +265,7 @@ CASES = [
     Case(refusal("events_compressed"), -32603, 500, 500, compressed),
     Case(refusal("on_create_failed"), -32603, 200, 200, BEGIN, {"on_create": broken}),
     Case(errors.CreateRefused(), -31045, 200, 200, BEGIN, {"on_create": no_more}, "no more than one basket each"),
+    Case(refusal("conversations_full"), *CROWDED, many_conversations, CONVERSING),
     Case(refusal("sessions_full"), *CROWDED, FORKED, {**LISTED, "limits.sessions_per_principal": 1}),
     Case(
         refusal("data_full"), *CROWDED, FORKED, {**OF_ALICE, "on_create": fill, "limits.data_bytes_per_principal": 300}

@@ -17,6 +17,7 @@ from .base import Dialect, Dialects
 from .cookie import Cookie
 from .draft import Draft, offered_extensions
 from .leading import Leading
+from .per_conversation import PerConversation
 from .remembered import PerUser
 from .transport import Bridge, Transport
 
@@ -40,6 +41,10 @@ class TransportSessions(OptionObject):
     """Whether an authenticated user has one session, which all its conversations and connections share unless they
     identify another one: `True` goes before the header and the cookie, `"fallback"` is for clients that send neither.
     The session ends after `idle_timeout`, or a day, without a request; not with random keys."""
+    per_conversation: Annotated[bool | Sequence[str], option_types.CONVERSATIONS] = False
+    """Whether an authenticated user has one session for each conversation that its host names, as ChatGPT, VS Code and
+    Codex do in `_meta`: `True` reads what such hosts send, a list names sources as in `correlate=`. It ends like that
+    of a user."""
     lifetime: Lifetime = 30 * DAY  # seconds
     """Seconds from creation to end of a session of these kinds, or a `timedelta`. Keep it long: clients that send it
     in the header do not reconnect when it has ended."""
@@ -94,7 +99,10 @@ def _unchanged(runtime: Runtime) -> Iterator[Dialect]:
     transport, persistent = transport_of(runtime), runtime.keys_persistent
     lifetime, leads = as_seconds(transport.lifetime), runtime.options["wire"].era == "auto"
     has_header = transport.header and persistent
-    per_user = PerUser(lifetime=lifetime, idle=runtime.idle_timeout or DAY, comes_last=transport.per_user == "fallback")
+    idle, sources = runtime.idle_timeout or DAY, cast("tuple[str, ...]", transport.per_conversation)
+    if sources and persistent:
+        yield PerConversation(sources, lifetime=lifetime, idle=idle)
+    per_user = PerUser(lifetime=lifetime, idle=idle, comes_last=transport.per_user == "fallback")
     if transport.per_user is True and persistent:
         yield per_user
     if transport.bridge:

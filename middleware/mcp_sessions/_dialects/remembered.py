@@ -41,7 +41,7 @@ ENTRY_KEY: Final = "session"  # under which the store has an entry, in the names
 _MAX_BYTES: Final = 4096
 _ATTEMPTS: Final = 3
 _USABLE: Final = frozenset({LIVE, SessionStatus.UNRECORDED})  # a session is recorded when it is created
-_CLIENT: Final = NoCredential(
+CLIENT: Final = NoCredential(
     "it is authenticated as an OAuth client and not as a user", "see the warning about it in the server's log"
 )
 _log: Final = logging.getLogger("mcp_sessions")
@@ -53,9 +53,6 @@ class Known(RedactedRepr, msgspec.Struct, frozen=True):
     claims: Claims
     state: bytes | None = None  # as it is stored
     fault: str | None = None  # why the store did not answer
-
-    def __repr__(self) -> str:
-        return f"<_Known {self.claims.ref}>"  # tracebacks and error reporters print it
 
 
 class Entry(RedactedRepr, msgspec.Struct, frozen=True):
@@ -78,6 +75,7 @@ class Remembered(Dialect):
     """
 
     kind: Kind
+    notes_every_use: bool = False  # also if the store counts idle time
 
     def __init__(self, *, lifetime: float, idle: int) -> None:
         self.lifetime = lifetime
@@ -86,6 +84,9 @@ class Remembered(Dialect):
     @abstractmethod
     def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
         """Return the names that the store may have for the key of a request, one for each secret of the ring."""
+
+    async def make_room(self, request: Request, name: str, new: Claims) -> None:
+        """Refuse a new session if its user has too many."""
 
     def may_use(self, request: Request) -> bool:
         """Return whether a request may be in a session that its client does not name.
@@ -116,7 +117,7 @@ class Remembered(Dialect):
                 return None
             ends_at = min(known.claims.expires_at, int(now + self._idle))
             session = make_session(runtime, known.claims, principal, ring, now=now, ends_at=ends_at)
-            session._is_offered, session._forget = True, partial(forget, runtime, names, known.claims)
+            session._is_offered, session._forget = True, partial(self.forget, runtime, names, known.claims)
             load_stored(runtime, session, known.state, known.fault)
             if not session._has_begun:
                 if not (is_admitted or await admits(request)):
@@ -163,7 +164,7 @@ class Remembered(Dialect):
         if found is None or found.status not in _USABLE:
             runtime.principals.put(name, None)
             return None
-        if idle is not None and is_touch_due(entry.seen_at, now, idle):
+        if (idle is not None or self.notes_every_use) and is_touch_due(entry.seen_at, now, self._idle):
             with suppress(StoreUnavailable):  # it is noted next time
                 touched = encode(Entry(claims, now))
                 place = place_of(runtime, name, claims.expires_at)
@@ -180,6 +181,7 @@ class Remembered(Dialect):
         await store.open()  # a store that the first use opens could take the session for one from before it began
         new = new_session(request, self, self.kind)._claims
         place, entered = place_of(runtime, name, new.expires_at), encode(Entry(new, runtime.clock()))
+        await self.make_room(request, name, new)
         with suppress(StoreUnavailable):
             await store.register_at_epoch(new)
         for _ in range(_ATTEMPTS):  # what has expired may be dropped after it was read
@@ -188,22 +190,25 @@ class Remembered(Dialect):
                 return known
             if await store.compare_and_swap(place, ENTRY_KEY, stored, entered):
                 runtime.principals.put(name, entered)
-                if stored is not None:
-                    await self._end_if_idle(runtime, decode(stored))
+                old = None if stored is None else decode(stored)
+                if old is not None and idle_at(old.seen_at, self._idle_here(runtime)) <= runtime.clock():
+                    await end_idle(runtime, old.claims)
                 return Known(new)
         raise StoreUnavailable(cause="other workers enter sessions under the same key")
-
-    async def _end_if_idle(self, runtime: Runtime, old: Entry) -> None:
-        """End the session of a replaced entry if it was idle: nothing sweeps it, and its data is to be purged."""
-        if idle_at(old.seen_at, self._idle_here(runtime)) <= runtime.clock() < old.claims.expires_at:
-            with suppress(StoreUnavailable):
-                state = await runtime.store.read(runtime.namespace_of(old.claims), STATE_KEY)
-                if state is not None:  # it was created
-                    await runtime.terminator.end(old.claims, "idle")
 
     def _idle_here(self, runtime: Runtime) -> int | None:
         """Return the seconds after which a session is idle, counted here; None if the store counts them."""
         return None if runtime.tracked else self._idle
+
+    async def forget(self, runtime: Runtime, names: Sequence[str], claims: Claims) -> None:
+        """Delete the entry of a session that has ended, unless another session has taken its place."""
+        for name in names:
+            runtime.principals.put(name, None)
+            place = place_of(runtime, name, claims.expires_at)
+            with suppress(StoreUnavailable):  # the next request replaces it
+                stored = await runtime.store.read(place, ENTRY_KEY)
+                if stored is not None and decode(stored).claims.jti == claims.jti:
+                    await runtime.store.compare_and_swap(place, ENTRY_KEY, stored, None)
 
 
 class PerUser(Remembered):
@@ -237,7 +242,7 @@ class PerUser(Remembered):
             return None
         if request.user is not None:
             return Credential(self, kind=self.kind, creates=True)
-        return None if request.principal is None else _CLIENT
+        return None if request.principal is None else CLIENT
 
     def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
         """Return the keyed hashes of the user, with the audience."""
@@ -250,12 +255,9 @@ def place_of(runtime: Runtime, name: str, expires_at: int = 0) -> Namespace:
     return Namespace(name, expires_at, _MAX_BYTES, audience=runtime.audience)
 
 
-async def forget(runtime: Runtime, names: Sequence[str], claims: Claims) -> None:
-    """Delete the entry of a session that has ended, unless another session has taken its place."""
-    for name in names:
-        runtime.principals.put(name, None)
-        place = place_of(runtime, name, claims.expires_at)
-        with suppress(StoreUnavailable):  # the next request replaces it
-            stored = await runtime.store.read(place, ENTRY_KEY)
-            if stored is not None and decode(stored).claims.jti == claims.jti:
-                await runtime.store.compare_and_swap(place, ENTRY_KEY, stored, None)
+async def end_idle(runtime: Runtime, claims: Claims) -> None:
+    """End a session that was idle, if it was created: nothing sweeps it, and its data is to be purged."""
+    if runtime.clock() < claims.expires_at:
+        with suppress(StoreUnavailable):
+            if await runtime.store.read(runtime.namespace_of(claims), STATE_KEY) is not None:
+                await runtime.terminator.end(claims, "idle")

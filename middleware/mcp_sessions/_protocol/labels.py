@@ -76,24 +76,36 @@ _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _ESCAPED: Final = 6  # how many characters of JSON may stand for one
 
 
-def correlation_sources(option: Any) -> tuple[str, ...]:
-    """Return the sources that the option `correlate=` names, in order: True stands for the default chain.
+HOST_CHAIN: Final = tuple(source for source in DEFAULT_CHAIN if source.startswith("meta:"))
+"""What `per_conversation=True` looks for: baggage may name a browser's session, and proxies add headers."""
 
-    Raises `ConfigurationError`, with the remedy, where it names anything else, or a credential.
+
+def correlation_sources(
+    option: Any, name: str = "correlate", chain: tuple[str, ...] = DEFAULT_CHAIN
+) -> tuple[str, ...]:
+    """Return the sources that an option names, in order: True stands for a chain.
+
+    Args:
+        option: The value of the option.
+        name: Its name, for errors.
+        chain: What True stands for.
+
+    Raises:
+        ConfigurationError: It names anything else, or a credential; the message says the remedy.
     """
     if option is None or option is False:
         return ()
-    sources = DEFAULT_CHAIN if option is True else option
+    sources = chain if option is True else option
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence) or not sources:
-        raise ConfigurationError(f"correlate={option!r} must be True, False or a list such as ['meta:openai/session']")
+        raise ConfigurationError(f"{name}={option!r} must be True, False or a list such as ['meta:openai/session']")
     for source in sources:
         if not (isinstance(source, str) and _SOURCE.fullmatch(source)):
             raise ConfigurationError(
-                f"correlate: {source!r} is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"
+                f"{name}: {source!r} is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"
             )
-        kind, _, name = source.partition(":")
-        if source == f"meta:{SESSION_KEY}" or (kind == "header" and name.lower() in _CREDENTIALS):
-            raise ConfigurationError(f"correlate: {source!r} is a credential, and logs would show it; leave it out")
+        kind, _, member = source.partition(":")
+        if source == f"meta:{SESSION_KEY}" or (kind == "header" and member.lower() in _CREDENTIALS):
+            raise ConfigurationError(f"{name}: {source!r} is a credential, and logs would show it; leave it out")
     return tuple(sources)
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple, cast, get_args
 from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
+from .._protocol.labels import HOST_CHAIN, correlation_sources
 from .._session.claims import RedactedRepr
 from .._session.functions import check_clock, check_function
 from .._tokens.keys import REMEDY
@@ -291,6 +292,11 @@ PER_USER: Final = OptionType(
     "`true`, `false` or `fallback`",
     _validator("True, False or 'fallback'", lambda value: isinstance(value, bool) or value == "fallback"),
     lambda text: _FLAGS.get(text.lower(), text),
+)
+CONVERSATIONS: Final = OptionType(
+    "`true`, `false`, or sources, separated by commas",
+    lambda option, value: () if value == () else correlation_sources(value, option, HOST_CHAIN),  # checked before
+    lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text),
 )
 FUNCTION: Final = OptionType(check=check_function)  # a plain one
 HOOK: Final = OptionType(check=partial(check_function, may_be_async=True))  # awaited if there is anything to await

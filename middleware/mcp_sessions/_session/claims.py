@@ -29,7 +29,8 @@ SESSION: Final = "session"  # named in `_meta`; the only one whose client carrie
 TRANSPORT: Final = "transport"  # named in the header, and where a dialect asks for it in the field, too
 COOKIE: Final = "cookie"  # named in a cookie alone
 USER: Final = "user"  # remembered for an authenticated user, whose client sends nothing; no token is of this kind
-REMEMBERED: Final = frozenset({USER})
+CONVERSATION: Final = "conversation"  # remembered for a conversation of a user, which the host names
+REMEMBERED: Final = frozenset({USER, CONVERSATION})
 FIELD: Final = "field"  # named in the field of SEP-1364, and mirrored in the header
 COEXISTING: Final = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 

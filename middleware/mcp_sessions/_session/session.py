@@ -79,7 +79,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def kind(self) -> Kind:
         """What names it: `"session"` (the draft), `"transport"` (the header), `"cookie"`, `"field"` or `"beside"`
-        (SEP-1364); or what the store remembers it by: `"user"`.
+        (SEP-1364); or what the store remembers it by: `"user"` or `"conversation"`.
         """
         return self._claims.kind
 

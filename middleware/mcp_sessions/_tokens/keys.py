@@ -214,6 +214,13 @@ class KeyRing:
         names = (key.subject(principal) for key in self if key.principal_key is not None)
         return [name for name in names if name is not None]
 
+    def names(self, principal: Principal, *fields: str) -> list[str]:
+        """Return keyed hashes of a principal and further texts: one for each key that has ever signed."""
+        whose = (principal.client_id, principal.issuer, principal.subject)
+        row = encode_fields("name", *whose, *fields)
+        keys = [key.principal_key for key in self if key.principal_key is not None]
+        return [base64url(hmac.digest(key, row, "sha256")[:16]) for key in keys]
+
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"
 
