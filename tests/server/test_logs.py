@@ -159,6 +159,42 @@ async def test_stolen_id_is_warned_of_at_once(caplog: pytest.LogCaptureFixture) 
     assert extras(record)[0] == ref
 
 
+@pytest.mark.xfail(strict=True, reason="a client that registers again is taken for a thief")
+@pytest.mark.parametrize("owner", ["client-1", None])
+async def test_client_that_registers_again_is_no_thief(owner: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    """The session is another client's of the same user: no warning, and the line names the remedy."""
+    caller = [Principal(owner, "https://issuer.example", "alice")]
+    client = Client(sessions(Server(), principal=lambda scope: caller[0]))
+    draft, cookie = await client.create(), (await client.send(DISCOVER)).cookie
+    await client.tool("whoami", cookie)
+    caller[0] = Principal("client-2", "https://issuer.example", "alice")
+    answers = await client.tool(session=draft), await client.tool("whoami", cookie)
+    assert [answer.error["message"] for answer in answers] == ["Session not found"] * 2
+    assert warnings(caplog) == []
+    for record in of(caplog, "token_other_client"):
+        assert "principal=" in record.getMessage()
+    assert len(of(caplog, "token_other_client")) == 2
+
+
+@pytest.mark.parametrize(
+    "thief",
+    [
+        Principal("client-1", "https://issuer.example", "mallory"),
+        Principal("client-2", "https://other.example", "alice"),
+        Principal("client-2", None, "alice"),
+        Principal("client-2", "https://issuer.example", None),
+    ],
+)
+async def test_other_user_of_the_same_client_is_a_thief(thief: Principal, caplog: pytest.LogCaptureFixture) -> None:
+    """As is a user of that name at another issuer, and a client without a user."""
+    caller = [Principal("client-1", "https://issuer.example", "alice")]
+    client = Client(sessions(Server(), principal=lambda scope: caller[0]))
+    session = await client.create()
+    caller[0] = thief
+    assert (await client.tool(session=session)).error["code"] == -32043
+    assert [line.rpartition(": ")[2] for line in warnings(caplog)] == ["token_principal (-32043)"]
+
+
 async def test_each_stolen_session_has_its_own_warning(caplog: pytest.LogCaptureFixture) -> None:
     """However noisy the others are."""
     thief = Thief()
