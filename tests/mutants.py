@@ -351,6 +351,12 @@ MUTANTS: Final = {
         "            raise\n",
         COOKIE_TESTS,
     ),
+    "other-client": Mutant(
+        "_tokens/jwt.py",
+        "Principal(None, principal.issuer, principal.subject)",
+        "Principal(None, None, principal.subject)",
+        "server/test_logs.py",
+    ),
     # cookies
     "cookie-scheme": Mutant(
         "_dialects/cookie.py",
@@ -430,7 +436,10 @@ MUTANTS: Final = {
         LIVE,
     ),
     "foreign-client": Mutant(
-        SESSIONS, 'refused.reason == "token_principal"', "False", "telemetry/test_outermost_span.py"
+        SESSIONS,
+        'refused.reason in {"token_principal", "token_other_client"}',
+        "False",
+        "telemetry/test_outermost_span.py",
     ),
     "made-up-session": Mutant(
         "telemetry/_attributes.py",

@@ -111,6 +111,10 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         warn_at=1,
     ),
     **_group(
+        "nothing leaked: a client of the same user registered again; let `principal=` name the user alone",
+        "token_other_client",
+    ),
+    **_group(
         "ignore a single stale or mistyped id; many are guesses: rate-limit their address in front of the server",
         "token_shape token_size token_header token_algorithm token_signature token_claim token_kind "
         "state_size state_shape state_seal state_not_an_object state_unreadable bridge_seal unknown event_unknown",

@@ -147,7 +147,8 @@ def refused_claims(request: Request, refused: Refusal, *ids: str | None) -> Clai
         with suppress(SessionNotFound):
             claims = request.runtime.tokens.authentic(ring, session_id)
             if claims.ref == refused.ref:  # a thief must not be recorded under the name of the owner's client
-                return msgspec.structs.replace(claims, client=None) if refused.reason == "token_principal" else claims
+                is_others = refused.reason in {"token_principal", "token_other_client"}
+                return msgspec.structs.replace(claims, client=None) if is_others else claims
     return None
 
 

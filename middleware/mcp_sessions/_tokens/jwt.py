@@ -19,6 +19,7 @@ from .._errors import ConfigurationError, SessionExpired, SessionNotFound
 from .._session.claims import MAX_CLOCK_SKEW, MAX_TOKEN_BYTES, SESSION, TYP, Claims, Kind, Principal, RedactedRepr
 from .keys import Key, KeyRing, base64url, from_base64url
 
+_WITHOUT_ISSUER: Final = 2  # names of an owner that has a client and a subject alone
 _BACKSLASH: Final = ord("\\")
 _SHAPE: Final = re.compile(r"([^.]+)\.([^.]+)\.([^.]+)")  # their characters are checked where each is decoded
 
@@ -51,6 +52,16 @@ class VerifiedToken(RedactedRepr, msgspec.Struct, frozen=True, eq=False):
             return principal is None
         caller = self.key.subject(principal)
         return caller is not None and compare_digest(owner, caller)
+
+    def is_users(self, principal: Principal | None) -> bool:
+        """Whether another client of the same user holds the session: one that has registered again, say."""
+        if principal is None or principal.subject is None or self.key.principal_key is None:
+            return False
+        user, owners = Principal(None, principal.issuer, principal.subject), self.claims.owners
+        if self.key.subject(user) == self.claims.subject:
+            return True
+        # A principal with an issuer has an alias without it, too, so it has more of them.
+        return self.key.alias(user) in owners and (user.issuer is not None or len(owners) == _WITHOUT_ISSUER)
 
 
 class Tokens:
@@ -110,6 +121,8 @@ class Tokens:
         if not claims.issued_at - MAX_CLOCK_SKEW <= now:
             raise SessionNotFound("token_from_the_future")
         if not verified.belongs_to(principal):
+            if verified.is_users(principal):
+                raise SessionNotFound("token_other_client", ref=claims.ref)
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
             return verified

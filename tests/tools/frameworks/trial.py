@@ -3,8 +3,8 @@
 The README's server runs on four workers with one store, once per column of the table. Two of a client run at once, and
 each must have a session of its own; in the column of users one runs alone, as a user of its own. A marker names a
 program's client, the packages that it needs and its setting:
-`<!-- client: LangChain | langchain-mcp-adapters | default -->`. Where `python>=3.13` is among the packages, it is the
-interpreter.
+`<!-- client: LangChain | langchain-mcp-adapters | default -->`. `python3.13` before the packages asks for that
+interpreter, or a newer one.
 """
 
 import argparse
@@ -93,16 +93,27 @@ def of_python(cache: Path, uv: str, prefix: str) -> list[Client]:
     for name, needs, setting, code in sorted(wanted, key=lambda parts: parts[2] != "default"):
         folder = cache / re.sub(r"\W+", "-", needs)
         python = str(folder / "bin" / "python")
-        *interpreter, packages = needs.rpartition("python>=3.13 ")[1:]
-        made = [uv, "venv", "--quiet", "--allow-existing", "--python", ">=3.13" if any(interpreter) else sys.executable]
+        _, newer, packages = needs.rpartition("python3.13 ")
+        if (interpreter := newest_python() if newer else sys.executable) is None:
+            print(f"{name} needs Python 3.13, which is not here: left out", flush=True)
+            continue
+        made = [uv, "venv", "--quiet", "--allow-existing", "--python", interpreter, str(folder)]
         installed = [uv, "pip", "install", "--quiet", "--upgrade", "--python", python, "-e", str(ROOT)]
-        subprocess.run([*made, str(folder)], check=True)
+        subprocess.run(made, check=True)
         subprocess.run([*installed, *packages.split()], check=True)
         distribution = re.split(r"[\[<>=,\s]", packages)[0]
         asked = [python, "-c", f"from importlib.metadata import version; print(version({distribution!r}))"]
         version = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         clients.append(Client(f"{name} {version}", setting, (python, "-W", "ignore", "program.py"), code))
     return clients
+
+
+def newest_python() -> str | None:
+    """Return an interpreter of at least Python 3.13, on `PATH` or pyenv's, or None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    folders = [*map(str, sorted(pyenv.glob("versions/3.1[34].*/bin"))), os.environ["PATH"]]
+    paths = os.pathsep.join(folders)
+    return shutil.which("python3.14", path=paths) or shutil.which("python3.13", path=paths)
 
 
 def install_node(cache: Path, manifest: Path) -> dict[str, str]:
