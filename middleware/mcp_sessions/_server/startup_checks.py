@@ -1,7 +1,7 @@
-"""What is checked and logged before the first request: where the middleware is placed, and what several workers share.
+"""What is checked and logged before the first request: the place of the middleware, and what its workers share.
 
-Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
-same endpoint.
+Authentication must not be inside of the middleware, since a session is bound to its user, nor may a second
+`MCPSessionMiddleware` for the same endpoint be.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..stores._base import StoreScope
 from . import option_types
 from .route_tree import (
     ROUTERS_OWN,
+    Node,
     attribute,
     class_of,
     inside,
@@ -58,11 +59,12 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 def authenticates(app: object, endpoint: str | None) -> bool:
+    """Return whether the application authenticates its callers inside."""
     return any(is_a(node.part, "AuthenticationMiddleware") for node in walk(app, endpoint))
 
 
 def repeats(app: object, endpoint: str | None) -> bool:
-    """Return whether `app` contains another `MCPSessionMiddleware` that certainly inspects the same requests."""
+    """Return whether the application contains another `MCPSessionMiddleware` that inspects the same requests."""
     inner = [node for node in walk(app, endpoint) if is_a(node.part, "MCPSessionMiddleware")]
     if endpoint is None:
         return bool(inner)
@@ -70,89 +72,89 @@ def repeats(app: object, endpoint: str | None) -> bool:
     return any(node.endpoint is not None and _path_of(node.part) in {None, node.endpoint} for node in inner)
 
 
+def _path_of(middleware: object) -> str | None:
+    """Return the `path=` of a middleware, which may have to be built yet."""
+    options = attribute(middleware, "kwargs")
+    if not isinstance(options, dict):
+        return cast(str | None, attribute(middleware, "path"))
+    default = inspect.signature(class_of(middleware)).parameters["path"].default
+    return cast(str | None, option_types.PATH.check("path", options.get("path", default)))
+
+
 def unserved(app: object, endpoint: str | None) -> str | None:
     """Return why no MCP request can reach the endpoint; None if one may, or if the application shows no routes."""
-    found = [] if endpoint is None else [(node.part, node.endpoint) for node in walk(app, endpoint, into_routes=False)]
-    if not any(isinstance(part, Router) for part, _ in found):
+    found = [] if endpoint is None else list(walk(app, endpoint, into_routes=False))
+    if not any(isinstance(node.part, Router) for node in found):
         return None
-    answers = any(_may_answer(part, path) for part, path in found)
-    if answers and (any(_is_own(part, path) for part, path in found) or not _serves_elsewhere(app, endpoint)):
+    answers = any(_may_answer(node.part, node.endpoint) for node in found)
+    if answers and (any(map(_is_exact, found)) or not _serves_elsewhere(app, endpoint)):
         return None
-    posts = (one.pattern for one in walk(app) if isinstance(one.part, Route) and takes_post(one.part))
+    posts = (node.pattern for node in walk(app) if isinstance(node.part, Route) and takes_post(node.part))
     return UNSERVED % (endpoint, ", ".join(islice(posts, 5)) or "none")
 
 
 def is_certain(app: object, endpoint: str | None) -> bool:
-    """Whether the MCP server is at the endpoint: a known one, or a route or mount of its own while none is elsewhere.
+    """Return whether the MCP server is at the endpoint for sure.
 
-    What else answers there may be a folder of files, and the server elsewhere.
+    It is if a known server answers there, or if a route or mount has exactly this path while no known server is
+    elsewhere. Anything else may be a folder of files, with the server at another path.
     """
-    found = [(node.part, node.endpoint) for node in walk(app, endpoint, into_routes=False)]
-    if any(any(_servers_of(part, path)) for part, path in found):
+    found = list(walk(app, endpoint, into_routes=False))
+    if any(any(_servers_at(node)) for node in found):
         return True
-    return any(_is_own(part, path) for part, path in found) and not _serves_elsewhere(app, endpoint)
+    return any(map(_is_exact, found)) and not _serves_elsewhere(app, endpoint)
 
 
-def _servers_of(part: object, path: str | None) -> Iterator[Any]:
-    """Yield the known MCP servers that certainly answer at a path."""
-    if path is not None and isinstance(part, Route) and _takes(part, path):
-        yield from managers(reachable(part.endpoint, path))
-    elif path is not None and not isinstance(part, Route):
+def _servers_at(node: Node) -> Iterator[Any]:
+    """Yield the known MCP servers that certainly answer at the endpoint."""
+    part = node.part
+    if node.endpoint is None:
+        return
+    if not isinstance(part, Route):
         yield from managers((part, *references(part)))
+    elif takes_post(part) and _matches(part, node.endpoint):
+        yield from managers(reachable(part.endpoint, node.endpoint))
 
 
-def _is_own(part: object, path: str | None) -> bool:
-    """Whether a part is a route or a mount for a path alone."""
-    return isinstance(part, (Route, Mount)) and part.path.rstrip("/") == path
+def _is_exact(node: Node) -> bool:
+    """Return whether a part is a route or a mount for exactly the endpoint."""
+    return isinstance(node.part, (Route, Mount)) and node.part.path.rstrip("/") == node.endpoint
 
 
 def _serves_elsewhere(app: object, endpoint: str | None) -> bool:
-    """Whether there are known MCP servers, and none at the endpoint."""
+    """Return whether there are known MCP servers, but not at the endpoint."""
     return any(managers(reachable(app, None))) and not any(managers(reachable(app, endpoint)))
 
 
-def log_unstarted(app: object, endpoint: str | None) -> None:
-    """Log that nothing has started what needs it: a Starlette application, or a server of the SDK or FastMCP."""
-    found = list(reachable(app, endpoint))
-    if any(isinstance(part, Router) for part in found) or any(managers(found)):
-        _log.warning(UNSTARTED)
-
-
-def _path_of(ours: object) -> str | None:
-    noted = attribute(ours, "kwargs")
-    if not isinstance(noted, dict):
-        return cast(str | None, attribute(ours, "path"))
-    usual = inspect.signature(class_of(ours)).parameters["path"].default
-    return cast(str | None, option_types.PATH.check("path", noted.get("path", usual)))
-
-
-def _may_answer(part: object, path: str | None) -> bool:
-    """Whether a part may answer by itself: a route, a router's own default, or what does more than pass requests on."""
+def _may_answer(part: Any, path: str | None) -> bool:
+    """Return whether a part may answer a request, in place of passing it on."""
     if isinstance(part, Route):
         return takes_post(part) and (path is None or _may_match(part, path))
-    if is_a(part, "StaticFiles"):  # which has GET and HEAD only
+    if is_a(part, "StaticFiles"):  # it has GET and HEAD only
         return False
     if getattr(part, "__qualname__", None) in ROUTERS_OWN:
         return False
     if not keeps_path(part):
         return True
-    if isinstance(part, Router):
+    if isinstance(part, Router):  # its default may be the application's
         return not part.routes or getattr(part.default, "__self__", None) is not part
     return not (isinstance(attribute(part, "cls"), type) or any(True for _ in inside(part)))
 
 
 def _may_match(route: Route, path: str) -> bool:
-    """Whether a route serves a path, or some path below; that of a template is known from its pattern alone."""
+    """Return whether a route may serve a path, or one below if its own path is a pattern."""
     return "{" not in route.path or route.path.startswith(path + "/") or _matches(route, path)
-
-
-def _takes(route: Route, path: str) -> bool:
-    """Whether a route serves what is posted to a path."""
-    return takes_post(route) and _matches(route, path)
 
 
 def _matches(route: Route, path: str) -> bool:
     return any(route.path_regex.match(path + end) for end in ("", "/"))
+
+
+def log_unstarted(app: object, endpoint: str | None) -> None:
+    """Warn that nothing has started a Starlette application, or a server of the SDK or FastMCP."""
+    found = list(reachable(app, endpoint))
+    if any(isinstance(part, Router) for part in found) or any(managers(found)):
+        _log.warning(UNSTARTED)
 
 
 # --- workers -------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ MEMORY_IS_VOLATILE: Final = (
 
 
 def workers_error(runtime: Runtime, dialects: Dialects, *, random_keys: bool) -> str | None:
-    """Return why several workers must not serve these options, with the remedy; None where they may."""
+    """Return why several workers must not serve these options, with the remedy, or None if they may."""
     count = workers()
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
@@ -188,15 +190,16 @@ def workers_error(runtime: Runtime, dialects: Dialects, *, random_keys: bool) ->
 
 
 def log_memory(runtime: Runtime, *, random_keys: bool) -> None:
-    """Log what other workers do not see, or a restart forgets, where that is not the keys as well."""
+    """Warn of what other workers do not see or a restart forgets, unless the keys are lost as well."""
     if runtime.store.scope is StoreScope.PROCESS and not random_keys:
-        if (count := workers()) > 1:  # sessions work, only deleting one is not seen everywhere
+        if (count := workers()) > 1:  # sessions work, but other workers do not see the end of one
             _log.warning(MEMORY_STORE, count)
         else:
             _log.warning(MEMORY_IS_VOLATILE)
 
 
 def log_start(app: object, endpoint: str | None, runtime: Runtime, dialects: Dialects) -> None:
+    """Log how clients get sessions, and what keeps some from it."""
     signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
     _log.info(
         "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
