@@ -206,7 +206,7 @@ MUTANTS: Final = {
     ),
     # policies
     "policy-unread-name": Mutant(
-        POLICY, "(name := target()) is None or name in wanted", "(name := target()) in wanted", POLICIES
+        POLICY, "(name := target()) is None or name in names", "(name := target()) in names", POLICIES
     ),
     "policy-uris": Mutant(POLICY, 'if TARGETS.get(method) == "uri":', "if False:", POLICIES),
     "policy-judge": Mutant(POLICY, "if isinstance(answer, bool):\n", "if True:\n", POLICIES),
@@ -257,7 +257,7 @@ MUTANTS: Final = {
         *("_server/startup_checks.py", 'if is_a(part, "StaticFiles"):', "if False:"), "server/test_placement.py"
     ),
     "policy-path-doubt": Mutant(
-        *("_server/routing.py", 'if self.is_in_doubt and scope["method"]', 'if False and scope["method"]'),
+        *("_server/routing.py", 'if self.is_ambiguous and scope["method"]', 'if False and scope["method"]'),
         "server/test_placement.py",
     ),
     "policy-path-middleware": Mutant(

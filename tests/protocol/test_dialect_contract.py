@@ -144,6 +144,11 @@ class TestPerConversation(Contract):
         call.meta["threadId"] = "the-conversation"
 
 
+def test_contract_asks_what_clients_hold() -> None:
+    with pytest.raises(NotImplementedError, match="override held"):
+        DialectContract().held(Answer(200, (), b""))
+
+
 # --- between two dialects ---
 
 BOTH: Mapping[str, Any] = {"dialects": [SEP1364Create(), SEP1364Initialize()]}

@@ -246,23 +246,28 @@ async def answer(request: Request) -> Response:
 @pytest.mark.parametrize(
     ("routes", "path", "guarded", "free"),
     [
-        ([Broken("/x", answer)], "/x", "possible", "elsewhere"),
+        ([Broken("/x", answer)], "/x", "maybe_mcp", "elsewhere"),
         ([Broken("/mcp", answer), Route("/y", answer, methods=["POST"])], "/y", "elsewhere", "elsewhere"),
         ([Route("/mcp", answer, methods=["POST"])], "/other", "elsewhere", "elsewhere"),
         ([Route("/mcp", answer, methods=["GET"])], "/mcp\n", "endpoint", "endpoint"),
-        ([Route("/mcp/x", answer, methods=["POST"])], "/mcp/x\n", "possible", "possible"),
+        ([Route("/mcp/x", answer, methods=["POST"])], "/mcp/x\n", "maybe_mcp", "maybe_mcp"),
         ([Mount("/mcp", serve)], "/mcp//", "endpoint", "endpoint"),
         # FastAPI serves below its root path, too
-        *(([route], "/api/mcp/x", "possible", "possible") for route in (Route("/mcp/x", answer), Mount("/mcp", serve))),
+        *(
+            ([route], "/api/mcp/x", "maybe_mcp", "maybe_mcp")
+            for route in (Route("/mcp/x", answer), Mount("/mcp", serve))
+        ),
     ],
 )
 def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, guarded: str, free: str) -> None:
     scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": []}
     app: Any = (FastAPI if path.startswith("/api") else Starlette)(routes=routes)
     app.root_path = "/api"
-    assert Routing(app, "/mcp", in_doubt="possible").place(scope) == guarded
-    assert Routing(app, "/mcp", in_doubt="elsewhere").place(scope) == free
-    assert Routing(app, "/mcp", in_doubt="possible").place({**scope, "path": "/x", "method": "GET"}) == "elsewhere"
+    assert Routing(app, "/mcp", ambiguous_place="maybe_mcp").place(scope) == guarded
+    assert Routing(app, "/mcp", ambiguous_place="elsewhere").place(scope) == free
+    assert (
+        Routing(app, "/mcp", ambiguous_place="maybe_mcp").place({**scope, "path": "/x", "method": "GET"}) == "elsewhere"
+    )
 
 
 @pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])

@@ -353,7 +353,7 @@ DOUBTFUL: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", DOUBTFUL.values(), ids=DOUBTFUL)
-async def test_in_doubt_policy_judges_every_path(make: Callable[[], Any]) -> None:
+async def test_policy_judges_every_path_if_endpoint_is_ambiguous(make: Callable[[], Any]) -> None:
     """What answers at the endpoint may be something else, and the server elsewhere."""
     app = sessions(make(), require="always", admission="own")
     assert (await call(app, http(path="/rpc"), CALL)).error["code"] == -31044

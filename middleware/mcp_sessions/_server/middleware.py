@@ -61,8 +61,8 @@ class MCPSessionMiddleware:
             reads_everything=self._dialects.reads_everything or legacy_only or policy.summary != "never",
         )
         self.path: Final = options["path"]
-        in_doubt: Place = "possible" if self._rules.reads_everything else "elsewhere"
-        self._routing: Final = Routing(self.app, options["path"], in_doubt=in_doubt)
+        ambiguous_place: Place = "maybe_mcp" if self._rules.reads_everything else "elsewhere"
+        self._routing: Final = Routing(self.app, options["path"], ambiguous_place=ambiguous_place)
         self._require: Final = options["require"]
         self._has_random_keys: Final = options["keys"] is None
         self._is_checked = False  # whether this may serve
@@ -112,7 +112,7 @@ class MCPSessionMiddleware:
             raise ConfigurationError(error)
         if error is not None:
             _log.error(error)
-        self._routing.is_in_doubt = has_rules and not startup_checks.is_certain(self.app, self.path)
+        self._routing.is_ambiguous = has_rules and not startup_checks.is_certain(self.app, self.path)
         self._is_seen = True
 
     @property
@@ -176,5 +176,5 @@ class MCPSessionMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": text})
             raise ConfigurationError(text)  # some servers wait for the end, as Starlette's `TestClient` does
-        self._is_checked = False  # a second start is checked anew
+        self._is_checked = False  # a second start is checked again
         await self.services.run(self.app, scope, receive, send)

@@ -13,29 +13,31 @@ from starlette.types import Scope
 from .._protocol.headers import LAST_EVENT_ID, SESSION_HEADER
 from .route_tree import ROUTERS_OWN, attribute, class_of, is_included
 
-Place = Literal["endpoint", "possible", "elsewhere"]
-"""At the endpoint every POST is MCP. A JSON POST may be below it, where a mounted server may answer (`Mount("/mcp",
-app)`), or on any path where no endpoint is configured. Elsewhere nothing is."""
+Place = Literal["endpoint", "maybe_mcp", "elsewhere"]
+"""At the endpoint every POST is an MCP message. Below it a JSON POST may be one, since a server may be mounted there
+(`Mount("/mcp", app)`), and so it may on any path if no endpoint is configured. Elsewhere no request is."""
 
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-"""Methods whose body means nothing (RFC 9110, 9.3). Some servers run a message that comes by any other one."""
+"""Methods whose body means nothing (RFC 9110, 9.3). Some servers run a message that arrives with any other method."""
 
 _STREAM_HEADERS: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
 _KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
-"""Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
+"""Packages whose applications and middlewares route by the path that they get, or pass it on unchanged."""
 
 
 def place_of(scope: Scope, endpoint: str | None) -> Place:
-    """Return where a request is by its spelling; `endpoint` is without a trailing slash, or None for every path.
+    """Return the place of a request by the spelling of its path.
 
-    What counts is `scope["path"]`, decoded, without the `root_path` of mounts and proxies.
+    Args:
+        scope: The scope. Its `path` counts, decoded, without the `root_path` of mounts and proxies.
+        endpoint: The path of the MCP endpoint without a trailing slash, or None for every path.
     """
     if endpoint is None:
-        return "possible"
+        return "maybe_mcp"
     path = route_path(scope) if scope.get("root_path") else scope["path"]
     if path == endpoint or path.rstrip("/") == endpoint:
         return "endpoint"
-    return "possible" if path.startswith(endpoint + "/") else "elsewhere"
+    return "maybe_mcp" if path.startswith(endpoint + "/") else "elsewhere"
 
 
 def route_path(scope: Scope) -> str:
@@ -49,46 +51,50 @@ def route_path(scope: Scope) -> str:
 
 
 class Routing:
-    """Where requests are, by their path and by what the wrapped application makes of it.
+    """Finds the place of requests, by their path and by the routes of the wrapped application.
 
-    `in_doubt` is the place of a path that may lead to the server, but need not.
+    Args:
+        app: The wrapped application.
+        endpoint: The path of the MCP endpoint without a trailing slash, or None for every path.
+        ambiguous_place: The place of a path that may lead to the MCP server, but need not.
     """
 
-    def __init__(self, app: object, endpoint: str | None, *, in_doubt: Place) -> None:
+    def __init__(self, app: object, endpoint: str | None, *, ambiguous_place: Place) -> None:
         self._app: Final = app
         self._endpoint: Final = endpoint
-        self._in_doubt: Final = in_doubt
+        self._ambiguous_place: Final = ambiguous_place
         self._route: Route | None = None  # of the endpoint, once it is found
-        self.is_in_doubt = False  # whether the server may be elsewhere
+        self.is_ambiguous = False  # whether the MCP server may be at another path
 
     def place(self, scope: Scope) -> Place:
+        """Return the place of a request."""
         place, endpoint = place_of(scope, self._endpoint), self._endpoint
         if place != "elsewhere" or endpoint is None:
             return place
         if scope["method"] in WITHOUT_BODY and not any(map(_may_concern_streams, scope["headers"])):
             return "elsewhere"
-        if self.is_in_doubt and scope["method"] not in WITHOUT_BODY:
-            return self._in_doubt
+        if self.is_ambiguous and scope["method"] not in WITHOUT_BODY:
+            return self._ambiguous_place
         try:
             path, end = _follow(self._app, {**scope})
-        except Exception:  # noqa: BLE001  # a route's own, which the application will meet as well
-            return self._in_doubt
+        except Exception:  # noqa: BLE001  # of a route; the application will raise it, too
+            return self._ambiguous_place
         if end is None:
             return "elsewhere"
         path = path.rstrip("/")
         is_same = _endpoint_of(end) is _endpoint_of(self._own(endpoint))  # perhaps by another route
         if path.startswith(endpoint + "/"):
-            return "possible"
+            return "maybe_mcp"
         if isinstance(end, Route):
             is_endpoint = path == endpoint or is_same
-            return ("possible" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
+            return ("maybe_mcp" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
         if path == endpoint:
-            return "possible"
-        # An application that cannot be looked into, mounted above the endpoint or in no router at all.
-        return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
+            return "maybe_mcp"
+        # The end is an application of unknown routes, above the endpoint or behind no router.
+        return self._ambiguous_place if is_same or endpoint.startswith(path + "/") else "elsewhere"
 
     def _own(self, endpoint: str) -> object:
-        """Return what serves the endpoint. Only a route is certain: Starlette is built at its first request."""
+        """Return what serves the endpoint. A route is kept; Starlette may still build its stack."""
         if self._route is not None:
             return self._route
         end = _end_at(self._app, endpoint)
@@ -97,7 +103,7 @@ class Routing:
 
 
 def _may_concern_streams(header: tuple[bytes, bytes]) -> bool:
-    """Whether a request without a body may be about a session or a stream, whose event ids leave signed."""
+    """Return whether a header may make a request without a body concern a session or a stream."""
     name, value = header
     return name in _STREAM_HEADERS or (name == b"accept" and b"event-stream" in value.lower())
 
@@ -114,19 +120,21 @@ def _endpoint_of(end: object) -> object:
 
 
 def _follow(part: Any, scope: dict[str, Any], path: str = "") -> tuple[str, object]:
-    """Follow a request through a part of the application, as each router on its way would route it.
+    """Follow a request through a part of the application, as each router would route it.
 
-    Return the routes' patterns, joined, and what they lead to: a route, an application of unknown routes, or None.
+    Returns:
+        The patterns of the routes on the way, joined, and what they lead to: a route, an application of unknown routes,
+        or None.
     """
     routes = _routes(part)
     if routes is not None:
         route, child = _match(routes, scope)
         if route is None:
-            default = part.__self__.default  # an included router is entered only for a route of its own
+            default = part.__self__.default  # an included router has none: a request enters it for one of its routes
             return path, (None if getattr(default, "__self__", None) is part.__self__ else default)
         scope.update(child)
         path += getattr(route, "path", None) or ""
-        # What FastAPI makes of a route that it includes.
+        # FastAPI serves a route that it made of the one that it includes.
         made = getattr(route, "starlette_route", None) or getattr(route, "original_route", route)
         return _follow(made, scope, path)
     inner = None if isinstance(part, Route) or not keeps_path(part) else _inner(part, scope)
@@ -134,7 +142,7 @@ def _follow(part: Any, scope: dict[str, Any], path: str = "") -> tuple[str, obje
 
 
 def _routes(part: Any) -> Iterable[Any] | None:
-    """Return the routes that a part tries in order, or None where it is not a router's own method."""
+    """Return the routes that a part tries in order, or None if it is neither a router's own method nor included."""
     if getattr(part, "__qualname__", None) in ROUTERS_OWN:
         routes: Iterable[Any] = part.__self__.routes
         return routes
@@ -142,6 +150,7 @@ def _routes(part: Any) -> Iterable[Any] | None:
 
 
 def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
+    """Return the route that a router takes for a request, or None, and what the route adds to the scope."""
     partial: tuple[Any, dict[str, Any]] = None, {}
     for route in routes:
         match, child = route.matches(scope)
@@ -153,17 +162,17 @@ def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
 
 
 def _inner(part: Any, scope: dict[str, Any]) -> Any:
-    """Return what a part passes requests to; None where that is unknown."""
+    """Return what a part passes requests to, or None if that is unknown."""
     if isinstance(part, Starlette):
         if root_path := getattr(part, "root_path", ""):  # FastAPI's
             scope["root_path"] = root_path
-        # Before it is built, the stack is known only if nothing was added to it.
+        # Until Starlette has built the stack, it is known only if it has no middleware.
         return part.middleware_stack or (None if part.user_middleware else part.router)
     return getattr(part, "middleware_stack", None) or getattr(part, "app", None)
 
 
 def keeps_path(part: Any) -> bool:
-    """Whether a part is certain to pass requests on with the path that they came with."""
+    """Return whether a part passes requests on with an unchanged path for sure."""
     kind = class_of(part)
     runs = [kind.handle if issubclass(kind, BaseRoute) else kind.__call__, getattr(kind, "dispatch", None)]
     given = attribute(part, "kwargs")
