@@ -67,7 +67,7 @@ class DialectContract:
     ends: ClassVar[Call | None] = None
     advertised: ClassVar[Mapping[str, Any]] = {}
 
-    def held(self, answer: Answer) -> Held:  # noqa: ARG002  # for dialects that override it
+    def held(self, answer: Answer) -> Held:
         """Return what a client holds after the answer to `begins`."""
         raise NotImplementedError("override held: it returns what a client holds after the answer to begins")
 
