@@ -101,7 +101,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_no_part_of_the_contract_is_forgotten() -> None:
     contract = {name for name in dir(Store) if not name.startswith("_")}
-    store, own = within(anyio.sleep_forever), {"recent", "location", "fault", "last_fault"}
+    store, own = within(anyio.sleep_forever), {"recent", "location", "fault", "last_fault", "on_call"}
     assert {name for name in dir(store) if not name.startswith("_")} == contract | own
     assert {*CALLS, "scope"} == {*METHODS, "scope"} == contract
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 from apps import Server, sessions
 from clients import Client, call, http
@@ -19,6 +20,7 @@ from integration.servers import COVERING, Cell, running
 from mcp_sessions import CreateRefused, Session, __version__
 from mcp_sessions._refusals import ENDS, REFUSALS
 from mcp_sessions._session.events import RequestRefused, SessionDeleted, SessionUsed
+from mcp_sessions.stores import MemoryStore
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.telemetry import _attributes as attributes
 from mcp_sessions.telemetry._attributes import SCHEMA_URL
@@ -61,6 +63,10 @@ def meter() -> Iterator[Meter]:
     meter.provider.shutdown()
 
 
+async def fail(session: Session | None, arguments: dict[str, Any]) -> str:
+    raise LookupError
+
+
 def refuse(session: Session, params: dict[str, Any], scope: Any) -> None:
     if "no" in params:
         raise CreateRefused
@@ -70,24 +76,30 @@ def refuse(session: Session, params: dict[str, Any], scope: Any) -> None:
 async def test_it_counts_what_becomes_of_sessions(spans: str, meter: Meter) -> None:
     """Created, ended by reason, refused by reason, timed by method, as the page says; no session is named."""
     metrics = SessionMetrics(meter.provider)
-    app = sessions(Server(), metrics=metrics, spans=spans, tracked=True, on_create=refuse)
+    app = sessions(Server(fail=fail), metrics=metrics, spans=spans, tracked=True, on_create=refuse)
     client = Client(app, http_version="1.1")
     held = await client.create()
     await client.create()
     await client.send("sessions/create", {"no": 1})
     await client.tool(session=held)
     await client.send("prompts/get", {"name": "greeting"}, session=held)
+    await client.send("no/such", session=held)
+    with pytest.raises(LookupError):
+        await client.tool("fail", session=held)
     await client.delete(held)
     await client.tool(session=held)
     assert [point.value for point in meter.points("mcp_sessions.session.created")] == [2]
     assert meter.counted("mcp_sessions.session.ended", REASON) == {"deleted": 1}
     assert meter.counted("mcp_sessions.request.refused", REASON) == {"ended": 1, "create_refused": 1}
     timed = [(point.attributes["mcp.method.name"], point.count) for point in meter.points(OPERATION)]
-    own = [("sessions/create", 1), ("sessions/create", 2), ("sessions/delete", 1)]
-    assert sorted(timed) == [("prompts/get", 1), *own, ("tools/call", 1), ("tools/call", 1)]
+    own = [("sessions/create", 2), ("sessions/delete", 1)]
+    assert sorted(timed) == [("_OTHER", 1), ("prompts/get", 1), *own, ("tools/call", 1), ("tools/call", 1)]
+    refused = {point.attributes[REASON]: point.count for point in meter.points("mcp_sessions.refusal.duration")}
+    assert refused == {"ended": 1, "create_refused": 1}
     assert [point.count for point in meter.points("mcp.server.session.duration")] == [1]
     assert "ses_" not in repr(meter.found())
     metrics.alive("the store", "shop", 1)
+    metrics.store_call("look_up", "success", 0.1)
     found = {
         name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
         for name, metric in meter.found().items()
@@ -108,8 +120,41 @@ async def test_refusals_are_timed_from_their_arrival(meter: Meter) -> None:
 
     client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), principal=slow))
     assert (await client.tool(session={"sessionId": "x"})).error["code"] == -32043
-    (point,) = meter.points(OPERATION)
-    assert point.sum >= 0.02
+    (point,) = meter.points("mcp_sessions.refusal.duration")
+    assert (point.sum >= 0.02, point.attributes) == (True, {REASON: "token_shape"})
+    assert OPERATION not in meter.found()
+
+
+class Slow(MemoryStore):
+    """A store across a slow network."""
+
+    async def look_up(self, *questions: Any, **options: Any) -> Any:
+        await anyio.sleep(0.05)
+        return await super().look_up(*questions, **options)
+
+
+async def test_a_slow_store_shows(meter: Meter) -> None:
+    """In the time of its calls, and in the time of requests, as clients see it."""
+    store = TimeoutStore(Slow(), seconds=5)
+    client = Client(sessions(Server(), store=store, metrics=SessionMetrics(meter.provider)))
+    held = await client.create()
+    await client.tool(session=held)
+    seconds = {
+        (point.attributes["mcp_sessions.store.call"], point.attributes[OUTCOME]): point.sum
+        for point in meter.points("mcp_sessions.store.duration")
+    }
+    assert seconds["look_up", "success"] >= 0.05
+    (called,) = [p for p in meter.points(OPERATION) if p.attributes["mcp.method.name"] == "tools/call"]
+    assert called.sum >= 0.05
+
+
+async def test_a_call_of_the_store_has_the_reason_of_its_failure(meter: Meter) -> None:
+    store = TimeoutStore(Failing("look_up"), seconds=5)
+    client = Client(sessions(Server(), store=store, metrics=SessionMetrics(meter.provider)))
+    held = await client.create()
+    assert (await client.tool(session=held)).status == 503
+    found = {p.attributes[OUTCOME] for p in meter.points("mcp_sessions.store.duration")}
+    assert "store_unavailable" in found
 
 
 async def test_every_counter_begins_at_0(meter: Meter) -> None:

@@ -23,6 +23,7 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from ..stores._base import ANONYMOUS, StoreScope
 from ..stores._threads import Loop, running_loop, wait_from_thread
+from ..stores._timeout import TimeoutStore
 from ..stores._together import LookUps, Recent
 from .background import LiveSessionCounter
 from .lifecycle import Sweeper, Terminator
@@ -79,6 +80,9 @@ class Runtime:
         """Make the store, and what ends and counts the sessions in it."""
         store = stores.make(options["store"], clock=self.clock, timeout=as_seconds(options["limits"].store_timeout))
         self.store = store
+        metrics = options["telemetry"].metrics
+        if metrics is not None and isinstance(store, TimeoutStore):  # a store in memory is never slow
+            store.on_call = metrics.store_call
         recent: Recent | None = getattr(store, "recent", None)
         idle = self.idle_timeout
         self.look_ups = LookUps(store, touch=self.tracked, idle_timeout=idle, recent=recent)  # of requests
@@ -98,7 +102,7 @@ class Runtime:
             interval = as_seconds(tracked.sweep_interval)
             sweeper = Sweeper(store, self.terminator, self.audience, self.idle_timeout, interval)
             self.background_services.append(sweeper)
-            if (metrics := options["telemetry"].metrics) is not None:
+            if metrics is not None:
                 metrics.follow()
                 alive = partial(metrics.alive, self, self.audience)
                 self.background_services.append(LiveSessionCounter(store, self.audience, alive))

@@ -54,6 +54,8 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
         location: Where the other store is, for logs.
         fault: Why it did not answer when it was last asked, or None.
         last_fault: When it last failed, by `perf_counter`, and why.
+        on_call: Called after each call with its method, its outcome (`"success"`, `"error"` for an error such as
+            `DataTooLarge`, or the reason of a fault) and its seconds as its caller saw them.
     """
 
     def __init__(self, store: Store, *, seconds: float, background_timeout: float = BACKGROUND_TIMEOUT) -> None:
@@ -68,6 +70,7 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
         self.location: str = _optional_attr(store, "location", type(store).__name__)
         self.fault: str | None = None
         self.last_fault = (-math.inf, "")
+        self.on_call: Callable[[str, str, float], None] | None = None
         for name in METHODS:
             self.__dict__.setdefault(name, partial(self._call, name))
 
@@ -81,13 +84,29 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
         free = self._free_connections()
         is_late = free.value == 0  # so that it has to wait, which does not count
         try:
-            async with free:
-                if is_late and self._failures >= self._connections:  # none of the others was answered meanwhile
-                    raise StoreUnavailable(self.last_fault[1])
-                return await self._answer(name, self._limit(name, args, options), *args, **options)
+            with self._timed(name):
+                async with free:
+                    if is_late and self._failures >= self._connections:  # none of the others was answered meanwhile
+                        raise StoreUnavailable(self.last_fault[1])
+                    return await self._answer(name, self._limit(name, args, options), *args, **options)
         finally:
             if name in {"revoke", "revoke_before"}:
                 self.recent.forget(args[0].ref if name == "revoke" else None)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Report the call within the block to `on_call`."""
+        started_at, outcome = time.perf_counter(), "error"
+        try:
+            yield
+        except StoreUnavailable as error:
+            outcome = error.reason
+            raise
+        else:
+            outcome = "success"
+        finally:
+            if self.on_call is not None:
+                self.on_call(name, outcome, time.perf_counter() - started_at)
 
     def _free_connections(self) -> anyio.Semaphore:
         loop = running_loop()

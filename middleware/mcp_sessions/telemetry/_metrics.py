@@ -20,6 +20,7 @@ from .._session.events import RequestRefused, SessionCreated, SessionDeleted, Se
 from . import _attributes as names
 from ._attributes import CALL, METHOD, METHODS, OTHER, REASON, SCOPE, TOOL
 from ._context import request_info
+from ._core import harmless
 from ._outcome import OUTCOMES, RequestTelemetry
 
 OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -27,7 +28,11 @@ OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 SESSION_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 """Seconds, to seven days: logical sessions outlive the five minutes that the conventions advise for connections."""
 
+STORE_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds, from a file on this machine to a store that is too slow."""
+
 OUTCOME: Final = "mcp_sessions.outcome"
+STORE_CALL: Final = "mcp_sessions.store.call"
 VERSIONS: Final = HANDSHAKE_VERSIONS | {"2026-07-28"}
 HTTP_VERSIONS: Final = frozenset({"1.0", "1.1", "2", "3"})
 
@@ -63,6 +68,14 @@ class SessionMetrics:
         text = "MCP request or notification duration as observed on the receiver."
         self._operation_duration: Final = meter.create_histogram(
             "mcp.server.operation.duration", "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
+        )
+        text = "How long clients waited for a refusal, by its reason."
+        self._refusal_duration: Final = meter.create_histogram(
+            "mcp_sessions.refusal.duration", "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
+        )
+        text = "The duration of a call of the session store, with waiting for a connection."
+        self._store_duration: Final = meter.create_histogram(
+            "mcp_sessions.store.duration", "s", text, explicit_bucket_boundaries_advisory=STORE_BUCKETS
         )
         self._tools: Final = {OTHER}
         self.begin()
@@ -112,8 +125,14 @@ class SessionMetrics:
         elif isinstance(fact, RequestRefused):
             self._refused.add(1, {REASON: fact.reason if fact.reason in REFUSALS else OTHER})
 
+    @harmless
+    def store_call(self, method: str, outcome: str, seconds: float) -> None:
+        """Record one call of the session store: a method of `Store`, and a reason of `REFUSALS` if it failed."""
+        known = outcome if outcome in {"success", "error"} or outcome in REFUSALS else OTHER
+        self._store_duration.record(seconds, {STORE_CALL: method, OUTCOME: known})
+
     def operation(self, request: RequestTelemetry) -> None:
-        """Record how one message ended, and how long it took."""
+        """Record how one message ended, and how long its client waited, refusals apart."""
         message, known, outcome = request.message, request.known, request.outcome
         method = message.method if message.method in METHODS else OTHER
         for tool in outcome.tools:
@@ -122,6 +141,10 @@ class SessionMetrics:
         if method == CALL and target is not None:
             self._learn(target)
             self._calls.add(1, {TOOL: target, OUTCOME: outcome.word})
+        if request.is_refused:
+            reason = outcome.reason if outcome.reason in REFUSALS else OTHER
+            self._refusal_duration.record(request.seconds, {REASON: reason})
+            return
         ended = {names.ERROR_TYPE: outcome.error, names.STATUS_CODE: outcome.code}
         attributes = {METHOD: method, **_bounded(request.versions), **names.target_attributes(method, target)}
         attributes.update((name, value) for name, value in ended.items() if value is not None)

@@ -128,8 +128,9 @@ class RequestTelemetry(RequestInfo):
     status: int = 200  # of its HTTP response, once that begins
     outcome: Outcome = SUCCESS
     is_settled: bool = False  # whether its outcome is known
+    is_refused: bool = False  # whether the middleware refuses it
     started_at: float = field(default_factory=perf_counter)
-    seconds: float = 0  # from when it was read to when its answer had left
+    seconds: float = 0  # from when it arrived to when its answer had left
     token: Token[Context] | None = None  # restores the context before
     info_token: Token[RequestInfo | None] | None = None
 
@@ -175,7 +176,8 @@ class RequestTelemetry(RequestInfo):
             name_session(span, ref)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Record why we refuse it."""
+        """Record why the middleware refuses it."""
+        self.is_refused = True
         self._settle(Outcome.of_code(refusal.code, refusal.reason, refusal.message))
 
     def read(self, text: bytes) -> None:
