@@ -23,6 +23,7 @@ PACKAGES = {
     "nginx": "nginx",
     "npm": "npm",
     "openssl": "openssl",
+    "pgbouncer": "pgbouncer",
     "postgres": "postgresql",
     "prometheus": "prometheus",
     "promtool": "prometheus",
