@@ -672,7 +672,7 @@ MUTANTS: Final = {
         "for _ in one.owners], key=bool)",
         "cli/test_end_all.py",
     ),
-    "cutoff-use": Mutant("stores/_sql.py", "cutoff_time = max(", "cutoff_time = min(", "cli/test_end_all.py"),
+    "cutoff-use": Mutant("stores/_sql.py", "cutoff_time=max(", "cutoff_time=min(", "cli/test_end_all.py"),
     "cutoff-use-redis": Mutant("stores/_redis.py", "(None, *one.owners)", "(None, one.subject)", "cli/test_end_all.py"),
     "cutoff-text": Mutant(
         *("_server/operator.py", 'checked(principal, "this is", remedy=_AS_SEEN)', "pass", "cli/test_end_all.py")
@@ -736,7 +736,7 @@ MUTANTS: Final = {
         "synchronous = OFF",
         "stores/test_sqlite_file.py stores/test_sqlite.py",
     ),
-    "fork-rest": Mutant("stores/_sqlite.py", "with self._at_work:", "with suppress():", "stores/test_sqlite.py"),
+    "fork-rest": Mutant("stores/_sqlite.py", "with self._busy_lock:", "with suppress():", "stores/test_sqlite.py"),
     "group-commit": Mutant(
         "stores/_sqlite.py",
         "change.future.set_exception(copy.copy(error))",

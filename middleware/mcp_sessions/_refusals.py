@@ -167,7 +167,7 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         "check the store; the log has its address and the cause, once a minute",
         "store_unavailable store_error store_timeout store_unreachable store_restarting store_loading store_readonly "
         "store_cluster_down store_no_replicas store_closed store_locked store_io_error store_corrupt store_vanished "
-        "store_log_vanished store_too_many_connections",
+        "store_too_many_connections",
     ),
     **_group(
         "give the store more room; nothing is evicted, so new sessions and data are refused until something ends",

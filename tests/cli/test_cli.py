@@ -3,7 +3,9 @@
 import io
 import itertools
 import runpy
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -246,11 +248,20 @@ def test_all_before_a_time_are_ended(moment: str, recorded: Path, run: Run) -> N
 
 
 def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    """The outcome is unknown, so a script does not take it for "no": here the file is damaged."""
-    (tmp_path / "sessions.db").write_bytes(b"no database " * 1000)
-    code, printed = run("end", "--ref", "ses_x")
+    """The outcome is unknown, so a script does not take it for "no": here another program holds the file's lock."""
+    with closing(sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)) as other:
+        (tmp_path / "sessions.db").chmod(0o600)
+        other.execute("BEGIN EXCLUSIVE")
+        code, printed = run("end", "--ref", "ses_x")
     assert (code, printed.partition(" (")[0]) == (3, "Session store unavailable")
     assert printed.endswith("): the change may or may not have been made; try again\n")
+
+
+def test_file_of_no_database_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sessions.db").write_bytes(b"no database " * 1000)
+    code, printed = run("end", "--ref", "ses_x")
+    assert code == 2
+    assert "it is no SQLite database, or damaged: move it, -wal and -shm away together" in printed
 
 
 # --- usage ---------------------------------------------------------------------------------------

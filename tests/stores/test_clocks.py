@@ -15,6 +15,7 @@ from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import Store
 from mcp_sessions.stores._base import SessionStatus
+from mcp_sessions.stores._clocks import MachineClock
 from mcp_sessions.testing._contract import claim, namespace, register, revoke, session, status_in, statuses_in, touch_in
 
 AHEAD, SOON = 660, 300  # seconds
@@ -185,3 +186,34 @@ async def test_a_machine_that_jumps_ahead_ends_nothing_until_its_time_has_stayed
     wall[0] += 901
     assert [(ended.record.ref, ended.reason) for ended in await claim(store)] == [(one.ref, "expired")]
     await store.close()
+
+
+def test_a_jump_counts_once_nobody_confirms_the_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a quarter of an hour. Who is right says so once a minute; what another run of the machine said is over."""
+    passed, wall = [0.0], [0.0]
+    true_steady, true_time = time.monotonic, time.time
+    monkeypatch.setattr("mcp_sessions.stores._clocks.steady", lambda: true_steady() + passed[0])
+    monkeypatch.setattr(time, "time", lambda: true_time() + passed[0] + wall[0])
+    right = MachineClock(time.time, "a file")
+    known = right.agree(None, None, None)
+    assert known is not None
+    assert right.agree(*known) is None
+    assert right.agree("another run", *known[1:]) is not None
+    wall[0] = 3600
+    wrong = MachineClock(time.time, "a file")
+    assert wrong.agree(*known) is None
+    assert wrong() < true_time() + 60
+    passed[0] += 600
+    confirmed = (known[0], known[1], known[2] + 600)  # by who is right
+    assert wrong.agree(*confirmed) is None
+    passed[0] += 600
+    assert wrong.agree(*confirmed) is None
+    assert wrong() < true_time() + 1260
+    passed[0] += 400
+    believed = wrong.agree(*confirmed)
+    assert believed is not None
+    assert believed[1] - known[1] == pytest.approx(3600, abs=1)
+    wall[0] = 0
+    back = MachineClock(time.time, "a file").agree(*believed)
+    assert back is not None
+    assert back[1] == pytest.approx(known[1], abs=1)

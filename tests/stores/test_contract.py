@@ -59,11 +59,6 @@ class TestRedisCluster(SharedStoreContract):
 class TestPostgres(OfKind, SharedStoreContract):
     kind = "postgres"
 
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        """It waits for its threads as SQLite does, which is tested on asyncio."""
-        return "trio"
-
 
 class TestExample(StoreContract):
     """The store of `examples/own_store.py`, which a page shows."""

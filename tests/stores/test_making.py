@@ -154,7 +154,7 @@ def test_a_wrong_option_is_refused_with_the_remedy(
 
 @pytest.mark.parametrize(
     ("kind", "driver", "command"),
-    [(REDIS, "redis.asyncio.retry", "redis>=5.2"), (POSTGRES, "psycopg", "psycopg[binary,pool]>=3.2")],
+    [(REDIS, "redis.asyncio.retry", "redis>=5.2"), (POSTGRES, "psycopg", "psycopg[binary]>=3.2")],
 )
 def test_a_missing_driver_is_named_with_the_command_that_installs_it(
     kind: Callable[..., Store], driver: str, command: str, monkeypatch: pytest.MonkeyPatch

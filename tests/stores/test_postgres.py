@@ -1,11 +1,15 @@
 """What is particular to the PostgreSQL store: its tables, faults, and what it asks of the server.
 
-That it keeps the contract is shown in `test_contract.py`. Its calls run on threads: one event loop shows them.
+That it keeps the contract is shown in `test_contract.py`.
 """
 
 import logging
 import multiprocessing
 import os
+import re
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -17,6 +21,7 @@ import postgres_servers
 import psycopg
 import pytest
 from postgres_servers import DOES_NO_HARM, Server, serving
+from psycopg import OperationalError, errors
 from reasons import refused
 from servers import HOST
 
@@ -26,8 +31,7 @@ from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _sql_text as sql
 from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.stores._postgres import PostgresStore
-from mcp_sessions.stores._postgres_pool import CAUSES
-from mcp_sessions.stores._sql import sweep
+from mcp_sessions.stores._postgres_faults import named_faults
 from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.testing._contract import (
     ALICE,
@@ -50,7 +54,8 @@ Make = Callable[..., PostgresStore]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "trio"
+    """The store refuses trio."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +104,8 @@ async def test_the_time_that_tables_take_to_be_made_is_not_a_difference_of_clock
     """The two clocks are read together, on a slow server as well."""
     offset, create = [0], PostgresStore._create
 
-    def slowly(self: PostgresStore, connection: Any) -> None:
-        create(self, connection)
+    async def slowly(self: PostgresStore, connection: Any) -> None:
+        await create(self, connection)
         offset[0] = 60
 
     monkeypatch.setattr(PostgresStore, "_create", slowly)
@@ -116,7 +121,7 @@ async def test_tables_of_another_version_are_refused_with_the_remedy(
     working, late = make_store(timeout=1), make_store()
     await make_store().open()
     postgres_servers.shared().execute(f"UPDATE {schema}.store SET format = {sql.FORMAT + 1}")
-    said = rf"it has format {sql.FORMAT + 1}, this one knows {sql.FORMAT}\); give another schema, or drop this one"
+    said = rf"it has format {sql.FORMAT + 1}, this one knows {sql.FORMAT}\); install that version again"
     with pytest.raises(ConfigurationError, match=said):
         await late.open()
     with refused("store_misconfigured"):
@@ -133,7 +138,7 @@ async def test_a_call_waits_for_a_server_that_is_started(make_store: Make, harme
     await store.open()
     harmed.stop()
     with refused("store_unreachable"):
-        await make_store(harmed, timeout=0.3).status(session())
+        await status_in(make_store(harmed, timeout=0.3), session())
     with anyio.fail_after(30):
         status, _ = await at_once(
             [partial(status_in, store, session()), partial(anyio.to_thread.run_sync, harmed.start)]
@@ -141,72 +146,80 @@ async def test_a_call_waits_for_a_server_that_is_started(make_store: Make, harme
     assert status is SessionStatus.LIVE
 
 
-async def test_what_a_change_prolongs_while_it_is_swept_stays(make_store: Make, schema: str, clock: Clock) -> None:
+async def test_what_a_change_prolongs_while_it_is_swept_stays(
+    make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sweep looks for what has expired, and deletes what still has."""
     store, place = make_store(timeout=10), namespace(session())
     store._swept_at = START  # so that no other sweep looks at it
     await store.write(place, "k", b"1")
     clock.now = place.expires_at + DAY
+    execute = store._execute
 
-    def run(*statements: Any) -> Any:
-        rows = postgres._execute(connection, *statements)
+    async def prolonging(statements: Any, connection: Any) -> Any:
+        rows = await execute(statements, connection)
         if statements[0][0] is sql.EXPIRED:
             postgres_servers.shared().execute(f"UPDATE {schema}.sessions SET expires_at = expires_at + {9 * DAY}")
         return rows
 
-    with psycopg.connect(postgres_servers.shared().url, options=f"-c search_path={schema}") as connection:
-        assert not sweep(run, now=clock.now, leeway=60)
+    monkeypatch.setattr(store, "_execute", prolonging)
+    await store._sweep()
     assert await store.read(place, "k") == b"1"
 
 
-async def test_claiming_and_sweeping_read_no_live_sessions(
+PLANNED = {sql.CLAIM_DUE, sql.CLAIM_IDLE, sql.CLAIMED, sql.EXPIRED, sql.COUNT, *sql.SWEEP[-2:]}
+
+
+async def test_claiming_sweeping_and_counting_read_no_live_sessions(
     make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has expired is found by an index, however many sessions live."""
+    """An index finds what has expired, however many sessions live; what is counted is never counted again."""
     store, server, asked = make_store(), postgres_servers.shared(), list[tuple[str, Any]]()
     await store.open()
     clock.now += 0.5
     row = f"'ses_' || n, '{AUDIENCE}', '{ALICE}', {START}, {START} + n, {START}, 0"
     columns = "ref, audience, subject, created_at, expires_at, seen_at, part"
     server.execute(f"INSERT INTO {schema}.sessions ({columns}) SELECT {row} FROM generate_series(100, 20000) AS n")
-    server.execute(f"ANALYZE {schema}.sessions")
-    execute = postgres._execute
+    server.execute(f"INSERT INTO {schema}.amounts SELECT 'data ' || n, 0, 0, 1 FROM generate_series(1, 20000) AS n")
+    server.execute(f"ANALYZE {schema}.sessions, {schema}.amounts")
+    execute = store._execute
 
-    def noted(connection: Any, *statements: Any) -> Any:
+    async def noted(statements: Any, connection: Any) -> Any:
         asked.extend(statements)
-        return execute(connection, *statements)
+        return await execute(statements, connection)
 
-    monkeypatch.setattr(postgres, "_execute", noted)
+    monkeypatch.setattr(store, "_execute", noted)
     assert await claim(store, idle_timeout=HOUR) == []
+    await store.count(audience=AUDIENCE)
     await store.close()  # once it has swept
     with psycopg.connect(server.url, options=f"-c search_path={schema} -c enable_sort=off") as connection:
         for text, values in asked:
-            if text in {sql.CLAIM, sql.EXPIRED, *sql.SWEEP[-2:-1]}:
+            if text in PLANNED:
                 plan = connection.execute(b"EXPLAIN " + postgres._render(text), values).fetchall()
                 lines = "\n".join(line for (line,) in plan)
-                assert "Seq Scan on sessions" not in lines, lines
-                assert "(expires_at)::double" not in lines, lines
-    assert {sql.CLAIM, sql.EXPIRED} <= {text for text, _ in asked}
+                assert not re.search("Seq Scan on (sessions|amounts)", lines), lines
+                assert not re.search(r"Filter: \(+expires_at\)::double", lines), lines
+    assert {text for text, _ in asked} >= PLANNED
 
 
 async def test_a_change_whose_reply_was_lost_is_not_made_twice(
-    make_store: Make, schema: str, monkeypatch: pytest.MonkeyPatch
+    make_store: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sum is then unknown; a revocation, made again, still knows that it was this call that ended the session."""
     store = make_store()
     await store.open()
-    real, losing = postgres._execute, [1]
+    execute, losing = store._execute, [1]
     store._swept_at = START  # so that no sweep loses it instead
 
-    def lose(connection: Any, *statements: Any) -> Any:
-        result = real(connection, *statements)
+    async def lose(statements: Any, connection: Any) -> Any:
+        result = await execute(statements, connection)
         if losing:
             losing.clear()
-            connection.close()
+            await connection.close()
             raise psycopg.OperationalError("the connection is lost")
         return result
 
-    monkeypatch.setattr(postgres, "_execute", lose)
+    monkeypatch.setattr(store, "_execute", lose)
     assert [await revoke(store, session()) for _ in range(2)] == [True, False]
     losing.append(1)
     with refused("store_unreachable"):
@@ -239,7 +252,6 @@ async def test_a_sweep_that_fails_is_logged(make_store: Make, schema: str, caplo
     assert "expired sessions were not deleted from the store yet (store_error)" in caplog.messages
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: str) -> None:
     """Its change is made or not, whole; a change that never gets its turn is given up by the server."""
     store = make_store(connections=2, timeout=1)
@@ -255,19 +267,59 @@ async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: 
 
 
 def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a forked process, which gets connections of its own."""
+    """Each has its own connections, closed or not, and so has a forked process."""
     store = PostgresStore(postgres_servers.shared().url, schema=schema, clock=Clock(), durability="ignore", timeout=5)
     anyio.run(revoke, store, session("parent"))
     child = multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, session("child")))
     child.start()
     child.join(20)
     assert child.exitcode == 0
-    ended = anyio.run(partial(statuses_in, store, [session("parent"), session("child")]), backend="trio")
+    ended = anyio.run(partial(statuses_in, store, [session("parent"), session("child")]))
     assert ended == [SessionStatus.ENDED] * 2
-    anyio.run(store.close)
+    (kept,) = store._pool._loops  # those of the loops before were closed
     monkeypatch.setattr(os, "getpid", lambda: 0)  # as in the child, whose coverage ends with it
-    assert anyio.run(store.status, session("child")) is SessionStatus.ENDED
-    anyio.run(store.close)
+    anyio.run(use_and_close, store)
+    assert [*store._pool._loops] == [kept]
+    monkeypatch.undo()
+    anyio.run(use_and_close, store)
+    assert not store._pool._loops
+
+
+async def use_and_close(store: PostgresStore) -> None:
+    assert await status_in(store, session("child")) is SessionStatus.ENDED
+    await store.close()
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_is_refused_at_first_use(make_store: Make) -> None:
+    with pytest.raises(ConfigurationError, match="runs on asyncio alone; serve with asyncio"):
+        await make_store().open()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that accepts connections and never answers."""
+    with socket.create_server((HOST, 0)) as server:
+        yield f"postgresql://u@{HOST}:{server.getsockname()[1]}/d"
+
+
+async def test_a_slow_connection_is_named_and_goes_on(silent: str) -> None:
+    """Each call has its time; a database that wakes up is connected to meanwhile."""
+    store = PostgresStore(silent, timeout=0.2)
+    with pytest.raises(StoreUnavailable) as caught:
+        await status_in(store, session())
+    assert "connecting takes longer than Limits.store_timeout (0.2 s)" in caught.value.cause
+    (mine,) = store._pool._loops.values()
+    assert mine.connecting is not None
+    await store.close()
+
+
+def test_a_process_ends_though_a_server_does_not_answer(silent: str) -> None:
+    """Also if nobody closes the store."""
+    program = f"import anyio; from mcp_sessions.stores import PostgresStore; store = PostgresStore({silent!r})\n"
+    program += "async def main():\n  try: await store.count(audience='a')\n  except Exception as error: print(error)\n"
+    ended = subprocess.run([sys.executable, "-c", program + "anyio.run(main)"], timeout=30, check=True)
+    assert ended.returncode == 0
 
 
 async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -291,22 +343,28 @@ async def test_a_server_that_may_forget_is_named(make_store: Make, caplog: pytes
         store = make_store(durability=durability)
         await at_once([partial(status_in, store, session())] * 5)
         assert sum(text.startswith("PostgreSQL runs with fsync or") for text in caplog.messages) == logged
-        shown = store._pool.submit(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
-        assert shown.result() == ("on",)
+        assert await store._change(("SHOW synchronous_commit", {})) == [[("on",)]]
     with pytest.raises(ConfigurationError, match="PostgreSQL runs with fsync"):
         await make_store(durability="refuse").open()
 
 
-@pytest.mark.parametrize("role", ["without a schema", "unknown", "in a database that is not there"])
-async def test_who_may_not_make_the_tables_learns_the_remedy(role: str, schema: str) -> None:
-    """At start, with the statement that lets it; a request gets an answer that it may try again."""
+ROLES = {
+    "without a schema": ("user={}", "may not create or change .* CREATE SCHEMA {} AUTHORIZATION", "store_forbidden"),
+    "unknown": ("user=mallory", "user in the store's URL does not exist: CREATE ROLE", "store_forbidden"),
+    "in no database": ("dbname=nowhere", "database in the store's URL does not exist: CREATE", "store_no_database"),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_without_access_learns_the_remedy(role: str, schema: str) -> None:
+    """At start, the server is not started; a request gets an answer that it may try again."""
     server = postgres_servers.shared()
     server.execute(f"CREATE ROLE {schema} LOGIN")
-    option = {"without a schema": f"user={schema}", "unknown": "user=mallory"}.get(role, "dbname=nowhere")
+    option, remedy, reason = (text.format(schema) for text in ROLES[role])
     store = PostgresStore(f"{server.url}&{option}", schema=schema, durability="ignore")
-    with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
+    with pytest.raises(ConfigurationError, match=remedy):
         await store.open()
-    with refused("store_no_database" if "dbname" in option else "store_forbidden"):
+    with refused(reason):
         await status_in(store, session())
     server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
     if role == "without a schema":
@@ -329,17 +387,22 @@ async def test_a_standby_is_not_asked(make_store: Make, harmed: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "kind"),
+    ("error", "reason", "words"),
     [
-        (psycopg.errors.DiskFull(), "store_full_disk", StoreFull),
-        (psycopg.errors.DivisionByZero(), "store_error", StoreUnavailable),
-        (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting", StoreUnavailable),
-        (psycopg.OperationalError("connection refused"), "store_unreachable", StoreUnavailable),
+        (errors.DiskFull(), "store_full_disk", "the disk of the database is full"),
+        (errors.DivisionByZero(), "store_error", "SQLSTATE 22012 (DivisionByZero)"),
+        (errors.InsufficientPrivilege(), "store_forbidden", "CREATE SCHEMA shop AUTHORIZATION"),
+        (errors.TooManyConnections(), "store_too_many_connections", "raise max_connections"),
+        (OperationalError("FATAL: the database system is starting up"), "store_restarting", "it starts or stops"),
+        (OperationalError("FATAL: password authentication failed for u"), "store_forbidden", "password .* is wrong"),
+        (OperationalError("FATAL: no pg_hba.conf entry for host"), "store_forbidden", "add a line to its pg_hba.conf"),
+        (OperationalError("connection refused"), "store_unreachable", "is it running"),
     ],
 )
-def test_a_fault_has_a_cause(error: Exception, reason: str, kind: type[StoreUnavailable]) -> None:
+def test_each_fault_has_a_reason_and_a_remedy(error: Exception, reason: str, words: str) -> None:
     """By its code, or by the words of those that come before a connection; the driver's own words stay in it."""
-    with pytest.raises(StoreUnavailable) as caught, postgres._named_faults():
+    with pytest.raises(StoreUnavailable) as caught, named_faults("shop"):
         raise error
-    assert (type(caught.value), caught.value.reason) == (kind, reason)
-    assert caught.value.cause == CAUSES.get(reason, "an error of the server")
+    assert caught.value.reason == reason
+    assert isinstance(caught.value, StoreFull) is (reason == "store_full_disk")
+    assert re.search(words.replace("(", r"\(").replace(")", r"\)"), caught.value.cause)

@@ -324,16 +324,17 @@ async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[Readab
     assert {span.name for span in spans} == {*OURS, "SELECT"}
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the store refuses trio
 async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread has a context of its own."""
+    """Neither its calls nor the tasks that connect and sweep."""
     url, seen = postgres_servers.shared().url, list[bool]()
-    execute = psycopg.Connection.execute
+    execute = psycopg.AsyncConnection.execute
 
-    def observed(*args: Any, **given: Any) -> Any:
+    async def observed(*args: Any, **given: Any) -> Any:
         seen.append(is_instrumentation_enabled())
-        return execute(*args, **given)
+        return await execute(*args, **given)
 
-    monkeypatch.setattr(psycopg.Connection, "execute", observed)
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", observed)
     await lives(PostgresStore(url, schema=f"s{uuid4().hex}", durability="ignore", timeout=10))
     assert {*seen} == {False}
 

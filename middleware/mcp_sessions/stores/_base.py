@@ -10,9 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -27,7 +25,6 @@ from .._session.data import DataStore, Namespace
 
 STATE_KEY: Final = ""
 """Where a store has the state of a session whose client carries none; `session.data` has no such name."""
-MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 logger: Final = logging.getLogger("mcp_sessions")
 
 
@@ -378,16 +375,3 @@ def log_full(usage: StoreUsage) -> None:
         "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
         *usage,
     )
-
-
-@contextmanager
-def marked(unsure: dict[str, int], ref: str) -> Iterator[int]:
-    """Yield what marks a revocation as this call's; after one whose answer was lost, the next attempt has the same."""
-    mark = unsure.pop(ref, None) or secrets.randbelow(1 << 53) + 1  # Redis keeps numbers in the fewest bytes
-    try:
-        yield mark
-    except BaseException:
-        while len(unsure) >= MAX_UNSURE:
-            unsure.pop(next(iter(unsure)))
-        unsure[ref] = mark
-        raise

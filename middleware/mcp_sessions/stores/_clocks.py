@@ -6,9 +6,11 @@ a process have only this machine's clock, so they wait before they believe that 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -16,12 +18,23 @@ from ._base import logger
 
 TOLERANCE: Final = 5  # seconds
 PATIENCE: Final = 900  # seconds after which a clock that jumped ahead, and stayed there, is believed
+_CONFIRM_EVERY: Final = 60  # seconds
+_CONFIRMED_TO: Final = 1  # second
 _MOMENT: Final = 1e-5  # seconds in which every clock that runs moves on
 
 # Seconds that nobody sets; where the system can tell, they go on while it sleeps.
 steady: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
+
+
+def _boot() -> str:
+    """Return the name of the machine's present run, since whose beginning `steady` counts; empty if it has none."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text("ascii").strip() if path.exists() else ""
+
+
+_BOOT: Final = _boot()
 
 
 def stands_still(clock: Callable[[], float]) -> bool:
@@ -104,3 +117,25 @@ class MachineClock:
                 return now - jump
         self._ahead_of_steady, self._jumped_at = now - elapsed, None
         return now
+
+    def agree(
+        self, boot: str | None, ahead_of_steady: float | None, confirmed_at: float | None
+    ) -> tuple[str, float, float] | None:
+        """Compare this worker's clock with what the workers of this machine agreed on, as a file has it.
+
+        Returns:
+            What the file should have instead, or None. While a worker confirms the time before a jump, it counts.
+        """
+        if self._stands_still or not _BOOT:
+            return None
+        if boot != _BOOT or ahead_of_steady is None or confirmed_at is None:
+            ahead_of_steady = confirmed_at = -math.inf
+        elif ahead_of_steady < self._ahead_of_steady - TOLERANCE:
+            self._ahead_of_steady = ahead_of_steady
+        if self._jumped_at is not None:
+            self._jumped_at = max(self._jumped_at, confirmed_at)
+        self()
+        is_new = (
+            abs(self._ahead_of_steady - ahead_of_steady) > _CONFIRMED_TO or steady() > confirmed_at + _CONFIRM_EVERY
+        )
+        return (_BOOT, self._ahead_of_steady, steady()) if self._jumped_at is None and is_new else None

@@ -1,54 +1,46 @@
 """A store in PostgreSQL: for all machines that reach one database, and durable by nature.
 
 The statements of a call are sent together, as one transaction, so that it costs one round trip and holds no lock for
-longer. Calls run on threads: so it serves asyncio and Trio alike, and a caller that gives up leaves no connection in
-the middle of something. No text here repeats a URL or the driver's words.
+longer. No text here repeats a URL or the driver's words.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
-from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreUnavailable
 from .._session.functions import check_clock
 from .._session.keywords import known_keywords
 from . import _sql_text as sql
 from ._base import Durability, Forgotten, StoreScope, logger, split_options
 from ._clocks import ServerClock
 from ._place import check_place
-from ._postgres_pool import CAUSES, FORBIDDEN, FULL, NO_DATABASE, Pool, reason_of
+from ._postgres_faults import STANDBY, named_faults
+from ._postgres_pool import Connection, Pool, in_new_context
 from ._sql import Rows, SQLStore, Statement, sweep
-from ._threads import outcome
 from ._timeout import checked_freshness
 
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary,pool]>=3.2\""
+INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"psycopg[binary]>=3.2\""
 NOT_A_URL: Final = (
     "store= is not a valid PostgreSQL URL, which looks like 'postgresql://USER:PASSWORD@HOST:5432/DATABASE', with "
     "'?sslmode=verify-full&sslrootcert=FILE' for TLS; in a password, write ':', '/' and '@' as %3A, %2F and %40"
 )
-DENIED: Final = (
-    "PostgreSQL refuses this user, or has no such database: check the store's URL, and let the user create its tables: "
-    "CREATE SCHEMA {schema} AUTHORIZATION the_user"
-)
 OTHER_FORMAT: Final = (
-    "the PostgreSQL schema {schema} was made by another version (it has format {found}, this one knows {known}); give "
-    "another schema, or drop this one, which ends all sessions: DROP SCHEMA {schema} CASCADE"
+    "the PostgreSQL schema {schema} was made by another version (it has format {found}, this one knows {known}); "
+    "install that version again, give another schema, or drop this one, which ends all sessions: DROP SCHEMA {schema} "
+    "CASCADE"
 )
 UNSAFE: Final = (
     "PostgreSQL runs with fsync or full_page_writes off: after a crash of its machine, deleted sessions may work again"
 )
-_DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL says goes first
+_DEFAULTS: Final[Mapping[str, Any]] = {  # libpq parameters; the URL overrides them
     "application_name": "mcp-sessions",
     "target_session_attrs": "read-write",
     "connect_timeout": 5,  # seconds
@@ -59,16 +51,17 @@ _DEFAULTS: Final[Mapping[str, Any]] = {  # the driver's own words; what the URL 
 }
 # The catalog itself is asked, since what functions such as `to_regclass` know may be from before a lock.
 _HAS_TABLES: Final = """SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
-    WHERE nspname = %s AND relname = 'store'"""
-_CONFIGURE: Final = f"""
-    SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
-        set_config('default_transaction_isolation', 'read committed', false), set_config('search_path', %s, false),
-        set_config('jit', 'off', false),
-        set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
-        date_part('epoch', clock_timestamp()), pg_is_in_recovery(),
+    WHERE nspname = :schema AND relname = 'store'"""
+_SETTINGS: Final = """
+    SELECT set_config('statement_timeout', :timeout, :is_local),
+        set_config('idle_in_transaction_session_timeout', :timeout, :is_local),
+        set_config('default_transaction_isolation', 'read committed', :is_local),
+        set_config('search_path', :schema, :is_local), set_config('jit', 'off', :is_local),
+        set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), :is_local)"""
+_SERVER: Final = f"""
+    SELECT pg_backend_pid(), date_part('epoch', clock_timestamp()), pg_is_in_recovery(),
         current_setting('fsync')::bool AND current_setting('full_page_writes')::bool, EXISTS ({_HAS_TABLES})"""
 _TIME: Final = "SELECT date_part('epoch', clock_timestamp())"
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 _DIALECT: Final = sql.Dialect(
     sorted_text='text COLLATE "C"',
     blob="bytea",
@@ -84,12 +77,15 @@ _DIALECT: Final = sql.Dialect(
         END""",
     lock="FOR UPDATE",
     skip_locked="FOR UPDATE SKIP LOCKED",
+    is_in="= ANY (ARRAY",
+    end=")",
+    lock_store="SELECT pg_advisory_xact_lock(hashtextextended('mcp-sessions ' || current_setting('search_path'), 0))",
 )
 
 
 @cache
 def _render(text: str) -> bytes:
-    return re.sub(r":(\w+)", r"%(\1)s", _DIALECT.render(text)).encode()
+    return re.sub(r"(?<!:):(\w+)", r"%(\1)s", _DIALECT.render(text)).encode()
 
 
 class PostgresStore(SQLStore):
@@ -99,7 +95,7 @@ class PostgresStore(SQLStore):
     `synchronous_standby_names` also on a standby's; otherwise a failover may lose the last changes. New tables do not
     know which older sessions were ended, so sessions issued before their creation are refused
     (`SessionStatus.UNKNOWN`), also when you add this store to a running deployment. A restored backup goes undetected:
-    drop the schema instead. PgBouncer must run in session mode.
+    drop the schema instead. PgBouncer may run in session or transaction mode. Needs asyncio.
 
     Args:
         url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with any parameter of libpq, such as `sslmode`. Of
@@ -151,116 +147,131 @@ class PostgresStore(SQLStore):
         self._options = _options(url)
         self._schema = schema
         self._durability = durability
-        self._timeout = max(1.0, timeout)
         self._was_connected = False
-        self._number = count()  # of the next connection
+        self._is_pooled = False  # whether another program hands out the server's connections
+        self._settings = {"timeout": str(round(1000 * max(1.0, timeout))), "schema": schema}  # in milliseconds
+        self.connections: int = connections  # so many calls may run at once
         self._pool = Pool(self._options, self._configure, connections, timeout)
+        self._sweeps: set[asyncio.Task[None]] = set()
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
         self.location: str = f"PostgreSQL at {self._place}"
 
     async def open(self) -> None:
-        """Connect, and make the tables where there are none."""
-        if self._was_connected:
-            return
-        try:
-            with _named_faults():
-                await outcome(self._pool.connect())
-        except StoreUnavailable as error:
-            if error.reason in {FORBIDDEN, NO_DATABASE}:
-                raise ConfigurationError(DENIED.format(schema=self._schema)) from None
-            raise
+        """Connect, and create the tables if they are missing."""
+        if not self._was_connected:
+            with named_faults(self._schema, at_start=True):
+                await self._pool.connect()
 
     async def close(self) -> None:
+        """Close the connections of this event loop, after the sweeps under way."""
+        if under_way := [task for task in self._sweeps if not task.done()]:
+            await asyncio.wait(under_way)
         await self._pool.close()
 
     async def _change(self, *statements: Statement, repeatable: bool = True, frees: bool = False) -> list[Rows]:  # noqa: ARG002  # the server's matter
-        work = self._pool.submit(lambda connection: _execute(connection, *statements), repeatable=repeatable)
-        with _named_faults():
-            return await outcome(work)
+        with named_faults(self._schema):
+            return await self._pool.run(partial(self._execute, statements), repeatable=repeatable)
+
+    async def _execute(self, statements: Sequence[Statement], connection: Connection) -> list[Rows]:
+        """Run statements in one transaction and one round trip."""
+        if self._is_pooled:  # settings last for a transaction only
+            statements = ((_SETTINGS, {**self._settings, "is_local": True}), *statements)
+        async with connection.pipeline() if len(statements) > 1 else nullcontext():
+            cursors = [await connection.execute(_render(text), values) for text, values in statements]
+        rows = [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+        return rows[self._is_pooled :]
 
     async def _ask_time(self) -> None:
         (((now,),),) = await self._read((_TIME, {}))
         self._server_clock.set(now, self.location)
 
     def _sweep_soon(self) -> None:
-        def work(connection: Connection[Any]) -> None:
-            self._server_clock.set(connection.execute(_TIME).fetchone()[0], self.location)  # type: ignore[index]
-            while sweep(partial(_execute, connection), now=self._server_clock(), leeway=self._leeway):
-                """There may be more."""
+        self._sweeps = {task for task in self._sweeps if not task.done()} | {in_new_context(self._sweep)}
 
-        def log(swept: Future[None]) -> None:
-            if not swept.cancelled() and (error := swept.exception()) is not None:
-                logger.warning("expired sessions were not deleted from the store yet (%s)", reason_of(error))
+    async def _sweep(self) -> None:
+        try:
+            now, is_more = await self._store_time(ask=True), True
+            while is_more:
+                find, delete = sweep(now=now, leeway=self._leeway)
+                (rows,) = await self._change(find)
+                await self._change(*delete(rows))
+                is_more = len(rows) == find[1]["rows"]
+        except (StoreUnavailable, ConfigurationError) as error:
+            reason = getattr(error, "reason", "store_misconfigured")
+            logger.warning("expired sessions were not deleted from the store yet (%s)", reason)
 
-        self._pool.submit(work).add_done_callback(log)
+    async def _configure(self, connection: Connection) -> None:
+        """Set up a new connection, and create or upgrade the tables."""
+        from psycopg import IsolationLevel
 
-    def _configure(self, connection: Connection[Any]) -> None:
-        """Set up a new connection, and make the tables where there are none."""
-        milliseconds = str(round(1000 * self._timeout))
-        values = [milliseconds, milliseconds, self._schema, self._schema]
-        ((*_, time_there, is_replica, is_safe, has_tables),) = connection.execute(_CONFIGURE, values)
-        self._server_clock.set(time_there, self.location)  # now, since making tables takes time
-        if is_replica:  # it would answer, from the past
-            raise StoreUnavailable("store_readonly", cause=CAUSES["store_readonly"])
-        if not is_safe and self._durability == "refuse":
-            raise ConfigurationError(UNSAFE)
-        if not has_tables:
-            self._create(connection)
-        ((found,),) = connection.execute(sql.FORMAT_OF)
-        if found != sql.FORMAT:
-            raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
-        self._was_connected = True
-        # Once, however many connect at the same time.
-        if next(self._number) == 0 and not is_safe and self._durability == "warn":
+        await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        async with connection.transaction():
+            pid, time_there, is_replica, is_safe, has_tables = await self._ask(connection, _SERVER)
+            self._is_pooled = pid != connection.info.backend_pid  # that of PgBouncer, say
+            await self._set(connection)
+            self._server_clock.set(time_there, self.location)  # now, since creating tables takes time
+            if is_replica:  # it would answer, from the past
+                raise StoreUnavailable(STANDBY.reason, cause=STANDBY.cause)
+            if not is_safe and self._durability == "refuse":
+                raise ConfigurationError(UNSAFE)
+            if not has_tables:
+                await self._create(connection)
+            found = await self._ask(connection, sql.FORMAT_OF)
+        if found is not None and found[0] != sql.FORMAT:  # an empty table is repaired later
+            await self._upgrade(connection)
+        if self._is_pooled:  # the next transaction may run in another session of the server
+            connection.prepare_threshold = None
+        if not self._was_connected and not is_safe and self._durability == "warn":
             logger.warning(UNSAFE)
+        self._was_connected = True
 
-    def _create(self, connection: Connection[Any]) -> None:
-        """Make the tables, one worker at a time: vouch for no session of this second or before if some vanished."""
+    async def _create(self, connection: Connection) -> None:
+        """Create the tables, one worker at a time; if they vanished, vouch for no session of this second or before."""
         now = self._clock()
         epoch = math.floor(now) + 1 if self._was_connected else math.ceil(now)
-        with connection.transaction():
-            connection.execute("SET LOCAL statement_timeout = 0")
-            connection.execute(_LOCK, [f"mcp-sessions {self._schema}"])
-            if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self._schema]).fetchone() is None:
-                connection.execute(f"CREATE SCHEMA {self._schema}".encode())
-            if connection.execute(_HAS_TABLES, [self._schema]).fetchone() is not None:
-                return  # another worker has made them meanwhile
-            for text in sql.TABLES:
-                connection.execute(_render(text))
-            connection.execute(_render(sql.FOUND), {"format": sql.FORMAT, "epoch": epoch})
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await self._ask(connection, _DIALECT.lock_store)
+        if await self._ask(connection, "SELECT 1 FROM pg_namespace WHERE nspname = :schema") is None:
+            await connection.execute(f"CREATE SCHEMA {self._schema}".encode())
+        if await self._ask(connection, _HAS_TABLES) is not None:
+            return  # another worker has created them meanwhile
+        for text in sql.TABLES:
+            await connection.execute(_render(text))
+        await connection.execute(_render(sql.FOUND), {"format": sql.FORMAT, "epoch": epoch})
         if self._was_connected:
-            logger.error("the session store's tables were dropped and are made anew: older sessions are refused")
+            logger.error("the session store's tables were dropped and are created again: older sessions are refused")
         else:
             logger.info("created the session store's tables: it accepts sessions that begin from now on")
+
+    async def _upgrade(self, connection: Connection) -> None:
+        """Upgrade the tables of an older version, one worker at a time."""
+        async with connection.transaction():
+            await self._set(connection)
+            await connection.execute("SET LOCAL statement_timeout = 0")
+            await self._ask(connection, _DIALECT.lock_store)
+            (found,) = await self._ask(connection, sql.FORMAT_OF)  # another worker may have been faster
+            statements = sql.upgrade(found)
+            if found != sql.FORMAT and not statements:
+                raise ConfigurationError(OTHER_FORMAT.format(schema=self._schema, found=found, known=sql.FORMAT))
+            for text in statements:
+                await connection.execute(_render(text), {"format": sql.FORMAT})
+        if statements:
+            logger.warning(sql.UPGRADED, found, sql.FORMAT, self.location)
+
+    async def _set(self, connection: Connection) -> None:
+        await self._ask(connection, _SETTINGS, is_local=self._is_pooled)
+
+    async def _ask(self, connection: Connection, text: str, **values: object) -> Any:
+        cursor = await connection.execute(_render(text), {**self._settings, **values})
+        return await cursor.fetchone()
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self._place}>"
 
 
-def _execute(connection: Connection[Any], *statements: Statement) -> list[Rows]:
-    """Run statements in one transaction and one round trip."""
-    with connection.pipeline() if len(statements) > 1 else nullcontext():
-        cursors = [connection.execute(_render(text), values) for text, values in statements]
-    return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
-
-
-@contextmanager
-def _named_faults() -> Iterator[None]:
-    """Turn errors of the driver into ours, since their texts may quote the URL."""
-    from psycopg import Error
-
-    try:
-        yield
-    except Error as error:
-        reason = reason_of(error)
-        kind = StoreFull if reason == FULL else StoreUnavailable
-        raise kind(reason, cause=CAUSES.get(reason, "an error of the server")) from None
-
-
 def _options(url: str) -> dict[str, Any]:
     try:
-        import psycopg_pool  # noqa: F401  # of the same extra
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:

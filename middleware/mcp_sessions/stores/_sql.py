@@ -19,14 +19,15 @@ from .._session.data import Namespace
 from .._session.functions import check_clock
 from . import _base as base
 from . import _sql_text as sql
-from ._base import FIRST, VALUE_COST, Ended, Facts, Position, Record, SessionStatus, StoreUsage, marked
+from ._base import FIRST, STATE_KEY, VALUE_COST, Ended, Facts, Found, Position, Record, logger
 from ._clocks import MachineClock, ServerClock
-from ._stepwise import StepwiseLookUp
 
 Statement = tuple[str, Mapping[str, Any]]
 Rows = list[tuple[Any, ...]]
 
 _PARTS: Final = 16
+_HOUR: Final = 3600  # seconds
+_CUTOFF, _EPOCH = 1, 2  # columns of what `look_up` finds
 SWEEP_EVERY: Final = 60  # seconds
 SWEPT_ROWS: Final = 200  # at once
 
@@ -42,22 +43,24 @@ class _Found(NamedTuple):
     value: bytes | None  # the old one
 
     def check_room(self, namespace: Namespace, *new: bytes) -> None:
-        """Raise where these have no room, a name and its value; what the statements decide is the same."""
+        """Raise if these have no room, a name and its value; what the statements decide is the same."""
         size = self.size + sum(map(len, new))
         cost = size + (self.number + bool(new)) * VALUE_COST
         base.check_size(namespace, size)
         base.check_principal(namespace, self.of_others + self.of_owner, cost - self.of_owner)
 
 
-class SQLStore(StepwiseLookUp, ABC):
+class SQLStore(ABC):
     """The methods of a store in SQL.
 
     Args:
         leeway: Seconds to keep entries after their token expires, for clocks that disagree.
         clock: This worker's; returns Unix seconds.
-        store_clock: By which is ended and deleted what all workers share.
+        store_clock: The clock that ends and deletes what all workers share.
         accept_older: Whether sessions from before the store's epoch are accepted.
     """
+
+    location: str  # for the log
 
     def __init__(
         self, *, leeway: float, clock: Callable[[], float], store_clock: ServerClock | MachineClock, accept_older: bool
@@ -67,7 +70,6 @@ class SQLStore(StepwiseLookUp, ABC):
         self._store_clock = store_clock
         self._accept_older = accept_older
         self._swept_at = -math.inf
-        self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
 
     async def _read(self, *statements: Statement) -> list[Rows]:
         """Return the rows of statements that change nothing, in one round trip."""
@@ -79,44 +81,66 @@ class SQLStore(StepwiseLookUp, ABC):
 
         Args:
             statements: Of `_sql_text`, with their values.
-            repeatable: Whether it may be made twice, where it is unknown whether it was made.
+            repeatable: Whether it may be made twice if it is unknown whether it was made.
             frees: Whether it makes room, and may take what is reserved for that.
         """
 
     @abstractmethod
     async def _ask_time(self) -> None:
-        """Ask the store what time it is, if it has a clock of its own."""
+        """Ask what time it is by the clock of the store, which ends and deletes what all workers share."""
 
     async def _store_time(self, *, ask: bool = False) -> float:
-        """Return the time by which is ended and deleted what all workers share."""
+        """Return the time by the clock of the store."""
         if ask or not self._store_clock.is_known:
             await self._ask_time()
         return self._store_clock()
 
     async def _data_time(self) -> float:
-        """Return when a value is over: neither this worker's clock nor the store's may end it early."""
+        """Return when a value expires: neither this worker's clock nor the store's may end it early."""
         return min(self._clock(), await self._store_time())
 
     # --- revocations ------------------------------------------------------------------------------
 
-    async def status(self, claims: Claims) -> SessionStatus:
-        return (await self.statuses((claims,)))[0]
+    async def look_up(
+        self, *claims: Claims, state: bool = False, touch: bool = False, idle_timeout: int | None = None
+    ) -> list[Found]:
+        look, now = asking(claims, state=state), self._clock()
+        if touch:
+            now = await self._store_time()
+            rows, _ = await self._change(look, touching(claims, now, idle_timeout))
+        else:
+            (rows,) = await self._read(look)
+        if any(row[_EPOCH] is None for row in rows):
+            await self._repair()
+            return await self.look_up(*claims, state=state, touch=touch, idle_timeout=idle_timeout)
+        return self._found(claims, rows, now, touch=touch, idle_timeout=idle_timeout)
 
-    async def statuses(self, claims: Sequence[Claims]) -> list[SessionStatus]:
-        (rows,) = await self._read(asking(claims))
-        accept = self._accept_older
-        asked = zip(claims, rows, strict=True)
-        return [base.status_of(one.issued_at, Facts(*row), accept_older=accept) for one, row in asked]
+    def _found(
+        self, claims: Sequence[Claims], rows: Rows, now: float, *, touch: bool, idle_timeout: int | None
+    ) -> list[Found]:
+        found, accept, answers = [], self._accept_older, iter(rows)
+        for one in claims:
+            mine = [next(answers) for _ in one.owners]  # one for each name of its principal
+            *values, state = mine[0]
+            facts = Facts(*values)._replace(cutoff_time=max(row[_CUTOFF] for row in mine))
+            if touch:
+                status = base.status_with_idle(
+                    one.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept
+                )
+            else:
+                status = base.status_of(one.issued_at, facts, accept_older=accept)
+            found.append(Found(status, state))
+        return found
 
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> SessionStatus:
-        now = await self._store_time()
-        times = {"touched_by": now - base.resolution(idle_timeout), "idle_since": base.idle_since(now, idle_timeout)}
-        rows, _ = await self._change(asking(claims.by_owner()), (sql.TOUCH, {"ref": claims.ref, "now": now, **times}))
-        return self._status_with_idle(claims, facts_of(rows), now, idle_timeout)
-
-    def _status_with_idle(self, claims: Claims, facts: Facts, now: float, idle_timeout: int | None) -> SessionStatus:
-        accept = self._accept_older
-        return base.status_with_idle(claims.issued_at, facts, now=now, idle_timeout=idle_timeout, accept_older=accept)
+    async def _repair(self) -> None:
+        """Vouch for no session of this second or before: a table was emptied, and with it what had ended."""
+        epoch = math.floor(self._clock()) + 1
+        await self._change(*((text, {"format": sql.FORMAT, "epoch": epoch}) for text in sql.REPAIR), repeatable=False)
+        logger.error(
+            "the session store's tables were emptied (%s): sessions from before are refused, since some of them may "
+            "have ended",
+            self.location,
+        )
 
     async def revoke(self, record: Record, *, reason: str, lease: float | None) -> bool:
         now = await self._store_time()
@@ -124,21 +148,20 @@ class SQLStore(StepwiseLookUp, ABC):
             "ref": record.ref,
             "audience": record.audience,
             "expires_at": record.expires_at,
-            "expired_before": -1,  # whose revocation has to stay
+            "expired_before": -1,  # the revocation has to stay
             "part": _part(record.ref),
             "reason": reason,
             "lease_until": now + (lease or 0),
+            "token": _token(),
         }
         statements = (sql.REVOKE, sql.IS_REVOKED_BY, *(sql.PURGE_REVOKED if lease is None else ()))
-        with marked(self._unsure, record.ref) as token:
-            changes = ((text, {**values, "token": token}) for text in statements)
-            _, found, *_ = await self._change(*changes, frees=lease is None)
+        _, found, *_ = await self._change(*((text, values) for text in statements), frees=lease is None)
         self._sweep_if_due(now)
         return bool(found)
 
     async def revoke_before(self, cutoff_time: float, *, audience: str, subject: str | None, expires_at: int) -> None:
-        of = {"audience": audience, "subject": subject or ""}
-        await self._change((sql.REVOKE_BEFORE, {**of, "cutoff_time": cutoff_time, "expires_at": expires_at}))
+        scope = {"audience": audience, "subject": subject or ""}
+        await self._change((sql.REVOKE_BEFORE, {**scope, "cutoff_time": cutoff_time, "expires_at": expires_at}))
 
     async def register_at_epoch(self, claims: Claims) -> None:
         values = {"ref": claims.ref, "expires_at": claims.expires_at, "issued_at": claims.issued_at}
@@ -147,20 +170,25 @@ class SQLStore(StepwiseLookUp, ABC):
     # --- records ----------------------------------------------------------------------------------
 
     async def register(self, record: Record, *, max_sessions: int | None = None) -> None:
+        is_anonymous = record.subject is None
         values = {
             **{name: getattr(record, name) for name in Record.__slots__},
-            "hour": int(record.created_at // 3600),
+            "hour": int(record.created_at // _HOUR),
             "part": _part(record.ref),
-            "token": secrets.randbelow(1 << 62),
+            "token": _token(),
             "max_sessions": max_sessions,
-            "usage": f"sessions {record.audience}",
+            "usage": f"{'sessions' if is_anonymous else 'named'} {record.audience}",
         }
-        made = sql.register(anonymous=record.subject is None, limited=max_sessions is not None)
-        statements = (made, sql.COUNT_REGISTERED, sql.IS_KNOWN)
-        *_, known = await self._change(*((text, values) for text in statements), repeatable=False)
+        insert = sql.register(anonymous=is_anonymous, limited=max_sessions is not None)
+        statements = (insert, sql.COUNT_REGISTERED, sql.IS_KNOWN)
+        *_, ((is_known, has_epoch),) = await self._change(*((text, values) for text in statements), repeatable=False)
+        if not has_epoch:
+            await self._repair()
+            return await self.register(record, max_sessions=max_sessions)
         self._sweep_if_due(self._clock())
-        if not known:
+        if not is_known:
             raise refusal("sessions_full")
+        return None
 
     async def get(self, ref: str) -> Record | None:
         (rows,) = await self._read((sql.GET, {"ref": ref, "now": self._clock()}))
@@ -177,39 +205,34 @@ class SQLStore(StepwiseLookUp, ABC):
     ) -> list[Record]:
         text = sql.list_sessions(of_one=subject is not None, with_cut_off=with_cut_off)
         page = {"after_time": after[0], "after_ref": after[1], "limit": limit}
-        of = {"audience": audience, "subject": subject, "now": self._clock()}
-        (rows,) = await self._read((text, {**of, **page}))
+        scope = {"audience": audience, "subject": subject, "now": self._clock()}
+        (rows,) = await self._read((text, {**scope, **page}))
         return [Record(*row) for row in rows]
 
     async def count(self, *, audience: str) -> int:
-        ((row,),) = await self._read((sql.COUNT, {"audience": audience}))
+        names = {"with_subject": f"named {audience}", "without_subject": f"sessions {audience}"}
+        ((row,),) = await self._read((sql.COUNT, {"audience": audience, **names}))
         return int(row[0])
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now = await self._store_time(ask=True)
-        values = {
-            "audience": audience,
-            "now": now,
-            "expired_by": math.floor(now),  # a whole number, as in the column, or PostgreSQL uses no index
-            "idle_since": base.idle_since(now, idle_timeout),
-            "limit": limit,
-            "lease_until": now + lease,
-            "token": secrets.randbelow(1 << 62),
-        }
-        claim, found = (sql.CLAIM, values), (sql.CLAIMED, values)
-        _, rows = await self._change(claim, found, repeatable=False, frees=True)
+        values = {"audience": audience, "now": now, "lease_until": now + lease}
+        ended = await self._claim(sql.CLAIM_DUE, {**values, "limit": limit})
+        if idle_timeout is not None and len(ended) < limit:
+            values["idle_since"] = base.idle_since(now, idle_timeout)
+            ended += await self._claim(sql.CLAIM_IDLE, {**values, "limit": limit - len(ended)})
         self._sweep_if_due(now)
+        return ended
+
+    async def _claim(self, text: str, values: Mapping[str, Any]) -> list[Ended]:
+        values = {**values, "token": _token()}
+        _, rows = await self._change((text, values), (sql.CLAIMED, values), repeatable=False, frees=True)
         return [Ended(Record(*row), reason) for *row, reason in rows]
 
     async def purge(self, *refs: str) -> None:
         expired_before = math.floor(await self._store_time() - self._leeway)
         values = {"refs": json.dumps(refs), "expired_before": expired_before}
         await self._change(*((text, values) for text in sql.PURGE), frees=True)
-
-    async def usage(self) -> StoreUsage:
-        """Return what fills this store."""
-        ((row,),) = await self._read((sql.USAGE, {}))
-        return StoreUsage(*map(int, row))
 
     def _sweep_if_due(self, now: float) -> None:
         if not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
@@ -273,7 +296,7 @@ class SQLStore(StepwiseLookUp, ABC):
             "max_bytes": namespace.max_bytes,
             "max_subject_bytes": None if namespace.subject is None else namespace.max_subject_bytes,
         }
-        statements = (sql.LOCK_OWNER, sql.DROP_EXPIRED, look, change, *sql.SETTLE)
+        statements = (sql.LOCK_OWNER, sql.DROP_EXPIRED, look, change, *sql.UPDATE_USAGE)
         results = await self._change(*((text, values) for text in statements), repeatable=repeatable)
         self._sweep_if_due(now)
         found = _Found(*results[2][0])
@@ -281,25 +304,33 @@ class SQLStore(StepwiseLookUp, ABC):
         return found
 
 
-def sweep(run: Callable[..., list[Rows]], *, now: float, leeway: float) -> bool:
-    """Delete some of what has expired, by a function that runs statements; whether there may be more."""
-    values = {"expired_before": math.floor(now - leeway), "rows": SWEPT_ROWS, "now": now}
-    (rows,) = run((sql.EXPIRED, values))
-    refs = {"refs": json.dumps([ref for (ref,) in rows])}
-    run(*((text, {**values, **refs}) for text in sql.SWEEP))
-    return len(rows) == SWEPT_ROWS
+def sweep(*, now: float, leeway: float) -> tuple[Statement, Callable[[Rows], list[Statement]]]:
+    """Return what finds some sessions that have expired, and what deletes them, if they still have."""
+    expired_before = math.floor(now - leeway)  # a whole number, as in the column, or PostgreSQL uses no index
+    values = {"expired_before": expired_before, "rows": SWEPT_ROWS, "current_hour": int(now // _HOUR)}
+
+    def delete(rows: Rows) -> list[Statement]:
+        refs = {"refs": json.dumps([ref for (ref,) in rows])}
+        return [(text, {**values, **refs}) for text in sql.SWEEP]
+
+    return (sql.EXPIRED, values), delete
 
 
-def asking(claims: Sequence[Claims]) -> Statement:
-    """Return the question for the facts of sessions."""
-    asked = [(one.ref, one.subject, one.audience) for one in claims]
-    return sql.FACTS, {"asked": json.dumps(asked)}
+def asking(claims: Sequence[Claims], *, state: bool) -> Statement:
+    """Return the question for the facts of sessions, under each name of their principals."""
+    asked = [(named.ref, named.subject, named.audience) for one in claims for named in one.by_owner()]
+    return sql.look_up(state=state), {"asked": json.dumps(asked), "state_key": STATE_KEY.encode()}
 
 
-def facts_of(rows: Rows) -> Facts:
-    """Return the facts of one session, which was asked for under each name of its principal."""
-    cutoff_time = max(Facts(*row).cutoff_time for row in rows)
-    return Facts(*rows[0])._replace(cutoff_time=cutoff_time)
+def touching(claims: Sequence[Claims], now: float, idle_timeout: int | None) -> Statement:
+    """Return what records that sessions are used, if that must be recorded."""
+    times = {"touched_by": now - base.resolution(idle_timeout), "idle_since": base.idle_since(now, idle_timeout)}
+    return sql.TOUCH, {"refs": json.dumps([one.ref for one in claims]), "now": now, **times}
+
+
+def _token() -> int:
+    """Return what marks the rows that one call changed."""
+    return secrets.randbelow(1 << 62)
 
 
 def _part(ref: str) -> int:

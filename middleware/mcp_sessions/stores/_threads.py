@@ -36,7 +36,7 @@ def call_soon() -> CallSoon:
     return found
 
 
-async def outcome(future: Future[T]) -> T:
+async def wait_for_future(future: Future[T]) -> T:
     """Wait for a future in whichever event loop this is. A caller that gives up cancels what has not begun."""
     soon, done = call_soon(), anyio.Event()
 
