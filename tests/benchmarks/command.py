@@ -1,7 +1,7 @@
 """The command line: `python -m tests.benchmarks`.
 
 Every section prints its table as soon as it is done. Times belong to a machine and are never judged; `--check` compares
-instruction counts with their budgets, and fails above them.
+instructions and calls with their budgets, fails above them, and shows time ratios beside them.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Final
 
 import anyio
 
-from . import burst, growth, instructions, races, stores
+from . import burst, calls, growth, instructions, races, stores
 from .timing import Report, Size
 
 SECTIONS: Final[dict[str, Callable[[Size], Awaitable[Report]]]] = {
@@ -32,19 +32,27 @@ SIZES: Final = {
 }
 
 
+def gate(size: Size) -> int:
+    """Print time ratios, calls and instructions; return 1 if calls or instructions are over a budget."""
+    print(anyio.run(races.ratios, size).text())
+    counts = anyio.run(calls.count)
+    print(calls.table(counts).text(), *calls.faults(counts), sep="\n")
+    return max(bool(calls.faults(counts)), instructions.gate(size))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line names; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; all of these where none is named")
     parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
-    parser.add_argument("--check", action="store_true", help="count instructions, and fail above the budgets")
+    parser.add_argument("--check", action="store_true", help="count instructions and calls, and fail above the budgets")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.section if name not in SECTIONS]:
         parser.error(f"no section is called {', '.join(unknown)}")
     size = SIZES[options.size]
     if options.check:
-        return instructions.gate(size)
+        return gate(size)
     for name in options.section or SECTIONS:
         print(anyio.run(SECTIONS[name], size).text(), end="\n\n", flush=True)
     return 0

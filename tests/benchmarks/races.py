@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from statistics import median
 from typing import Any, Final
 
 from clients import SECRET
@@ -19,11 +20,12 @@ from starlette.types import ASGIApp
 
 from . import apps, ours
 from .apps import PassThrough
-from .timing import ECHOED, NONE, PASS, PLAIN, Report, Row, Size, run
+from .timing import ECHOED, NONE, PASS, PLAIN, Report, Row, Size, race, run
 from .traffic import Visits, message
 
 READ: Final = "Starlette SessionMiddleware, read"
 WRITE: Final = "Starlette SessionMiddleware, read and write"
+RATIO_ROUNDS: Final = 61  # of the ratios in the gate, which are shown and not judged
 _ONE: Final[dict[str, Any]] = {"exclude_spans": ["receive", "send"]}  # so that one is left
 
 
@@ -71,6 +73,27 @@ async def trivial(size: Size) -> Report:
     ]
     title = "Around a trivial application, in process"
     return await run(title, rows, rounds=size.rounds, requests=size.requests)
+
+
+async def ratios(size: Size) -> Report:
+    """Return the time that the middleware adds, as a part of what Starlette's cookie session adds when it is read."""
+    held, plain = await cookie(), message()
+    named = message(session=await ours.created(ours.wrap(apps.trivial)))
+    app = ours.wrap(apps.trivial)
+    contestants = {
+        PLAIN: Visits.of(PassThrough(apps.trivial), plain),
+        PASS: Visits.of(PassThrough(apps.trivial), named),
+        READ: Visits.of(cookies(apps.cookie_reading), plain, headers=held),
+        "ours, no session": Visits.of(app, plain),
+        "ours, session": Visits.of(app, named),
+    }
+    times = await race(contestants, rounds=min(size.rounds, RATIO_ROUNDS), requests=size.requests)
+    rows = []
+    for name, base in (("ours, no session", PLAIN), ("ours, session", PASS)):
+        added = [mine - bare for mine, bare in zip(times[name], times[base], strict=True)]
+        peers = [mine - bare for mine, bare in zip(times[READ], times[PLAIN], strict=True)]
+        rows.append((name, f"{median(added) / median(peers):.2f}"))
+    return Report("Time added, in times of what Starlette's SessionMiddleware adds reading", ("", "ratio"), rows)
 
 
 async def sdk(size: Size, *, modern: bool) -> Report:

@@ -5,7 +5,7 @@ from environments import require
 
 require("mcp>=2")
 
-from benchmarks import apps, command, instructions, timing
+from benchmarks import apps, calls, command, instructions, timing
 from benchmarks.instructions import BUDGETS
 from benchmarks.timing import Row
 from benchmarks.traffic import Visits, message
@@ -29,4 +29,12 @@ async def test_a_contestant_that_does_something_else_is_not_timed() -> None:
 def test_a_count_over_its_budget_fails(part: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its budget a count passes; a tenth more fails."""
     monkeypatch.setattr(instructions, "count", lambda size: {name: part * most for name, most in BUDGETS.items()})
-    assert command.main(["--check"]) == code
+    assert command.main(["--check", "--size", "tiny"]) == code
+
+
+def test_more_calls_than_the_budget_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are a reader's way through the package."""
+    monkeypatch.setattr(instructions, "count", lambda size: dict(BUDGETS))
+    monkeypatch.setitem(calls.BUDGETS, "ours, session", 10)
+    assert command.main(["--check", "--size", "tiny"]) == 1
+    assert "ours, session: 1" in capsys.readouterr().out
