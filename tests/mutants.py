@@ -341,7 +341,7 @@ MUTANTS: Final = {
     ),
     "upgrade-credentials": Mutant(
         "_server/middleware.py",
-        'extract_credentials(self._request(scope, receive, send, "elsewhere"), self._dialects)',
+        "extract_credentials(request, self._dialects)",
         "pass",
         CONFIDENTIAL,
     ),
@@ -479,9 +479,7 @@ MUTANTS: Final = {
     ),
     "call-expiry": Mutant(RESUMPTION_FILE, "claims if not now < claim.expires_at]", "claims if False]", ENDED_CALLS),
     "call-of-server": Mutant(EARLY_END, "await self.request.runtime.streams.decided(call)", "pass", ENDED_CALLS),
-    "call-of-two": Mutant(
-        *(RESUMPTION_FILE, "return (self.claims, *self.beside)", "return (self.claims,)"), ENDED_CALLS
-    ),
+    "call-of-two": Mutant(*(REQUEST, "(session._claims, *request.beside)", "(session._claims,)"), ENDED_CALLS),
     "call-away": Mutant(ANSWERS, "call is not None and call.id is not None and refusal.executed", "False", RESUMPTION),
     "call-executed": Mutant(EARLY_END, "refusal.executed = call is not None and call.id is not None", "pass", LATE),
     "late-answer": Mutant(

@@ -89,7 +89,8 @@ class Draft(Dialect):
 
     async def prepare(self, request: Request) -> None:
         """Take the session out of `_meta`."""
-        message = request.current_message
+        message = request.message
+        assert message is not None
         if request.outgoing is not message.body:  # another dialect has changed it
             message = msgspec.structs.replace(message, body=request.outgoing)
         request.outgoing = rewrite.without_session(message)

@@ -366,6 +366,6 @@ def _is_mirrored(request: Request, named: str, kind: Kind | None) -> bool:
 
 def agrees_on_version(message: Message, answer: Answer) -> bool:
     """Return whether the successful answer to an `initialize` has the version that the client asked for."""
-    asked = message.all_params.get("protocolVersion")
-    spoken = last_members(answer.envelope["result"]).get("protocolVersion")
+    asked, result = message.all_params.get("protocolVersion"), rewrite.result_of(answer) or {}
+    spoken = result.get("protocolVersion")
     return asked is not None and spoken is not None and string(asked) == string(spoken)

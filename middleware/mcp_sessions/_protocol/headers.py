@@ -100,9 +100,9 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def __post_init__(self) -> None:
         self.by_name = dict(reversed(self.headers))
-        version = self.first(VERSION)
-        if version not in HANDSHAKE_VERSIONS:
-            self.modern_version, self.is_modern = version, version is not None
+        version = self.by_name.get(VERSION)
+        if version is not None and (text := version.decode("latin-1")) not in HANDSHAKE_VERSIONS:
+            self.modern_version, self.is_modern = text, True
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""

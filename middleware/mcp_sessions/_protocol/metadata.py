@@ -5,6 +5,7 @@ A request names its session in `params._meta["io.modelcontextprotocol/session"]`
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ from .._refusals import refusal
 from .._session.claims import RedactedRepr, utc
 from .jsonrpc import Message
 from .methods import INITIALIZE
-from .strict_json import DECODE_ERRORS, NULL, Names, few_members, has_no_other_members, members, string
+from .strict_json import DECODE_ERRORS, NULL, Names, few_members, has_no_other_members, join, members, string
 
 
 class SessionMetadata(
@@ -25,6 +26,16 @@ class SessionMetadata(
 
     session_id: str  # a credential: never logged, and echoed only to its sender
     state: str | None = None  # the sealed state token
+
+
+class SentMetadata(
+    RedactedRepr, msgspec.Struct, omit_defaults=True, rename={"session_id": "sessionId", "expires_at": "expiresAt"}
+):
+    """The session as an answer names it."""
+
+    session_id: str  # a credential
+    expires_at: datetime  # UTC, in whole seconds
+    state: str | None = None
 
 
 _MEMBERS: Final = Names("sessionId", "state")
@@ -55,12 +66,11 @@ def _uncommon(raw: bytes) -> SessionMetadata:
 
 
 def metadata(session_id: str, expires_at: int, state: str | None = None) -> bytes:
-    """Return the JSON of `SessionMetadata`, as `sessions/create` and every echo carry it.
+    """Return the JSON of `SentMetadata`, as `sessions/create` and every echo carry it.
 
     The hint `expires_at` is in Unix seconds; without a new sealed state the client's own stays good.
     """
-    shown = {"sessionId": session_id, "expiresAt": instant(expires_at)}
-    return msgspec.json.encode(shown if state is None else {**shown, "state": state})
+    return join(SentMetadata(session_id, utc(expires_at), state))
 
 
 def instant(seconds: float) -> str:

@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from msgspec import Raw, Struct
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from .._errors import Refusal
 from .._session.claims import RedactedRepr
 from .jsonrpc import RESPONSE, SESSION_KEY, Message
-from .strict_json import NULL, SPACE, Names, join, last_members, string
+from .strict_json import DECODE_ERRORS, NULL, SPACE, Names, join, last_members, string
 
 _KEY: Final = b'"%b"' % SESSION_KEY.encode()
 _COLON: Final = SPACE + b":"
@@ -43,17 +44,40 @@ def is_response(text: bytes, request_id: bytes) -> bool:
     return _response(text, request_id) is not None
 
 
+class _Success(RedactedRepr, Struct, forbid_unknown_fields=True, gc=False):
+    """A success as nearly every server writes it."""
+
+    jsonrpc: Raw
+    id: Raw
+    result: dict[str, Raw]
+    error: UnsetType | None = UNSET  # some servers always write one
+
+
+_success: Final = msgspec.json.Decoder(_Success).decode
+
+
 class Answer(RedactedRepr, Struct, frozen=True, eq=False):
     """The success that answers a request."""
 
     text: bytes
     envelope: Mapping[str, Any]  # its members, each as JSON
+    result: Mapping[str, Raw] | None = None  # those of the result; None if they were not read yet
 
 
 def answer(text: bytes, request_id: bytes) -> Answer | None:
     """Take a message apart if it is the success that answers a request; what cannot be read is not."""
-    envelope = _response(text, request_id)
-    return None if envelope is None or not _is_success(envelope) else Answer(text, envelope)
+    try:
+        found = _success(text)
+    except DECODE_ERRORS:
+        envelope = _response(text, request_id)
+        is_success = envelope is not None and "result" in envelope and envelope.get("error", NULL) == NULL
+        return Answer(text, envelope) if envelope is not None and is_success else None
+    if not same_id(found.id, request_id):
+        return None
+    envelope = {"jsonrpc": found.jsonrpc, "id": found.id, "result": None, "error": found.error}
+    if found.error is UNSET:
+        del envelope["error"]
+    return Answer(text, envelope, found.result)
 
 
 def is_answer(text: bytes, request_id: bytes) -> bool:
@@ -70,12 +94,11 @@ def _response(text: bytes, request_id: bytes) -> dict[str, Any] | None:
     return envelope if answers else None
 
 
-def _is_success(response: dict[str, Any]) -> bool:
-    return "result" in response and response.get("error", NULL) == NULL  # some servers always write an error
-
-
-def _result(answer: Answer) -> dict[str, Any] | None:
+def result_of(answer: Answer) -> dict[str, Any] | None:
     """Take the result of an answer apart; None if that cannot be read, or could be read otherwise."""
+    if answer.result is not None:
+        members: dict[str, Any] = {**answer.result}
+        return None if _RESULT.has_case_variant(members) else members
     try:
         result = last_members(answer.envelope["result"])
     except Refusal:
@@ -85,8 +108,8 @@ def _result(answer: Answer) -> dict[str, Any] | None:
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
     """Take apart the object of that name in its place; an empty one where none stands."""
-    value = bytes(members.get(name, NULL))
-    members[name] = inner = last_members(value) if value.startswith(b"{") else {}
+    value = members.get(name)
+    members[name] = inner = last_members(value) if value is not None and bytes(value).startswith(b"{") else {}
     return inner
 
 
@@ -108,7 +131,7 @@ def echo(answer: Answer, session: Callable[[], bytes]) -> bytes | None:
     Returns:
         The new message, or None if the result cannot be read in one way only.
     """
-    result = _result(answer)
+    result = result_of(answer)
     if result is None:
         return None
     _make_private(result)
@@ -122,7 +145,7 @@ def echo(answer: Answer, session: Callable[[], bytes]) -> bytes | None:
 
 def private(answer: Answer) -> bytes | None:
     """Return the answer with its cache hints private and stale, or None if it has none; all else is as `echo`."""
-    result = _result(answer)
+    result = result_of(answer)
     if result is None or not _make_private(result):
         return None
     return join({**answer.envelope, "result": result})
@@ -133,7 +156,7 @@ def advertise(answer: Answer, settings: bytes, capability: bytes = b"{}") -> byt
 
     As JSON text, `capability` goes to `capabilities.sessions` and `settings` to `capabilities.experimental.sessions`.
     """
-    result = _result(answer)
+    result = result_of(answer)
     if result is None:
         return None
     try:
@@ -147,11 +170,11 @@ def advertise(answer: Answer, settings: bytes, capability: bytes = b"{}") -> byt
 
 def with_field(answer: Answer, session_id: str) -> bytes | None:
     """Return the answer with its session in the top-level member `sessionId`; else as `echo`."""
-    result = _result(answer)
+    result = result_of(answer)
     if result is None:
         return None
     changed = {"result": result} if _make_private(result) else {}
-    return join({**answer.envelope, **changed, "sessionId": session_id})
+    return join({**last_members(answer.text), **changed, "sessionId": session_id})
 
 
 def without_session(message: Message) -> bytes:

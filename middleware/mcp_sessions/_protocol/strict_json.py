@@ -147,10 +147,10 @@ class Names:
 
     def has_case_variant(self, found: Iterable[str]) -> bool:
         """Whether a name differs in case alone from one that is read: some parsers take it for that."""
-        others = set(found) - self._names
-        if max(map(len, others), default=0) > self._longest:  # which folds to nothing shorter
-            others = {name for name in others if len(name) <= self._longest}
-        return not self._folded.isdisjoint(map(str.casefold, others))
+        others = [name for name in found if name not in self._names]
+        if others and max(map(len, others)) > self._longest:  # which folds to nothing shorter
+            others = [name for name in others if len(name) <= self._longest]
+        return bool(others) and not self._folded.isdisjoint(map(str.casefold, others))
 
     def check(self, found: Iterable[str]) -> None:
         """Refuse an object with such a name (`member_case`)."""

@@ -33,6 +33,7 @@ from .body import replay
 from .context import Request, error_data, session_header_values
 from .current import without_session
 from .event_ids import signing_send
+from .observers import UNWATCHED
 
 _JSON: Final = (b"content-type", b"application/json")
 _ACCEPTED: Final = (b"accept", b"application/json, text/event-stream")
@@ -275,7 +276,7 @@ class ResponseRecorder(RedactedRepr, msgspec.Struct):
 
     async def relay(self, request: Request) -> None:
         """Send the caller the server's answer unchanged, except for event ids."""
-        if request.watch:
+        if request.watch is not UNWATCHED:
             request.watch.begin_response(self.status, session_header_values(self.messages[0]))
             for text in self._texts():
                 request.watch.read(text)

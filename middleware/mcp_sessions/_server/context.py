@@ -194,7 +194,8 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         """The id of the wrapped server's transport session that it comes by, or None."""
         if self.upstream_id is not None:
             return self.upstream_id
-        return None if self.headers.session_id is not None else self.headers.first(SESSION_HEADER)
+        sent = None if self.headers.session_id is not None else self.headers.by_name.get(SESSION_HEADER)
+        return None if sent is None else sent.decode("latin-1")
 
     def edit_headers(self, dropped: set[bytes], *added: Header) -> None:
         """Replace headers that the application sees."""
@@ -202,9 +203,10 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
 
     def demand_whole_answer(self) -> None:
         """Ask the application for an answer that can be changed: not compressed, and with no file sent around us."""
-        self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
-        extensions = self.scope.get("extensions") or {}
-        if not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
+        if ACCEPT_CODING in self.headers.by_name:
+            self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
+        extensions = self.scope.get("extensions")
+        if extensions and not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
             retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
             self.scope["extensions"] = retained
 

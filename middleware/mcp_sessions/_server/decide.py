@@ -114,7 +114,8 @@ def decide(request: Request, rules: Rules) -> Plan:
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table refuses it.
     """
-    message, dialects, is_modern = request.current_message, rules.dialects, request.headers.is_modern
+    message, dialects, is_modern = request.message, rules.dialects, request.headers.is_modern
+    assert message is not None  # `decide_unread` decides about all other requests
     if rules.legacy_only and is_modern:
         raise refusal("discovery_refused" if message.method == DISCOVER else "modern_era")
     answers = find_answers(request, dialects)

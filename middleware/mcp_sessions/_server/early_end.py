@@ -98,11 +98,6 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         for event in others:
             await self.send_out(event)
 
-    def enlist(self) -> None:
-        """End it with its session from now on."""
-        if self.call is not None:
-            self.request.runtime.streams.add(self.call, self)
-
     def unlist(self) -> None:
         """No longer end it with its session."""
         if self.call is not None:
@@ -126,7 +121,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
             return False
         self.refusal = refusal
         # Before any stream of the request has ended: each of two says so, since one may have lost its client.
-        self.is_settled = self.call is not None and self.call.is_answered_by(self.last_text)
+        self.is_settled = self.call is not None and self.call.learn_answer(self.last_text)
         return self.outgoing.on(CUT) in {REFUSE, END}
 
     async def finish(self) -> None:
@@ -164,7 +159,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
         if not runtime.clock() < claims.expires_at:
             return SessionExpired(ref=claims.ref)
         try:
-            answers = await runtime.rechecks.ask(*call.all_claims)
+            answers = await runtime.rechecks.ask(*call.sessions)
         except Exception as error:  # noqa: BLE001  # a store of the application's may raise anything
             if is_answered:
                 text = "answer of %s in session %s delivered, though the session may have ended during the call: store "
@@ -172,7 +167,7 @@ class EndableResponse(RedactedRepr, msgspec.Struct, eq=False):
                 reason = error.reason if isinstance(error, StoreUnavailable) else type(error).__name__
                 _log.warning(text, ascii(call.label), claims.ref, reason, extra=log_extra(claims.ref))
             return None
-        pairs = zip(answers, call.all_claims, strict=True)
+        pairs = zip(answers, call.sessions, strict=True)
         return next((refusal_for_status(found.status, one) for found, one in pairs if found.status is not LIVE), None)
 
     async def _send_end(self) -> None:

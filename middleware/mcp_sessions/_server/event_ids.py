@@ -69,7 +69,7 @@ class EventSigner(RedactedRepr, msgspec.Struct, eq=False):
                 session=session_of(claims),
                 call=runtime.calls.name(call),
                 request_id=call.id,
-                answered=call.is_answered_by(last_text),
+                answered=call.learn_answer(last_text),
             )
         signed = runtime.event_ids.sign(key, event, self.server_id)
         self.has_signed = self.has_signed or signed is not None

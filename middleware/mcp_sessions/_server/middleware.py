@@ -136,26 +136,23 @@ class MCPSessionMiddleware:
         if scope["type"] == "lifespan":
             await self._run_lifespan(scope, receive, send)
             return
+        request = Request(self._runtime, self.app, scope, receive, send, RequestHeaders(scope["headers"]))
         if scope["type"] == "websocket":  # no session is opened for it
             with suppress(Refusal):
-                extract_credentials(self._request(scope, receive, send, "elsewhere"), self._dialects)
+                extract_credentials(request, self._dialects)
         place = self._place(scope)
         if place == "elsewhere":
             await self.app(scope, receive, send)
             return
         if not self._is_checked:
             await self._check_ready()
-        request = self._request(scope, receive, send, place)
+        request.at_endpoint = place == "endpoint"
         for wrap in self._dialects.wrap:
             request.app = wrap(request, request.app)
         try:
             await serve(request, self._rules)
         finally:
             request.app = self.app  # a wrapper may refer to the request: a cycle
-
-    def _request(self, scope: Scope, receive: Receive, send: Send, place: Place) -> Request:
-        headers = RequestHeaders(scope["headers"])
-        return Request(self._runtime, self.app, scope, receive, send, headers, place == "endpoint")
 
     async def _on_start(self) -> None:
         """Check what the application serves by now, log what it begins with, and begin to count."""

@@ -18,6 +18,7 @@ from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims, RedactedRepr
 from .._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from .._session.session import Session
 from ..telemetry._core import call_observer
 
 Caller = tuple[str | None, str | None]  # address and user
@@ -93,7 +94,7 @@ class Observer:
         """Observe the creation of a session from now on, or return None."""
 
     def is_watching(self) -> bool:
-        """Return True if requests are observed now, given that `watch` is overridden."""
+        """Return True if requests are observed now, given that `watch` is overridden; it must not raise."""
         return True
 
     def watch(self, request: Watched) -> Watch | None:
@@ -108,20 +109,15 @@ class Watching:
 
     def __init__(self, parts: Sequence[Part] = ()) -> None:
         self._parts: Final = parts
-
-    @property
-    def traceparent(self) -> str | None:
-        """The trace context to forward in place of the client's, or None."""
-        return next((part.traceparent for _, part in self._parts if part.traceparent is not None), None)
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+        traces = (call_observer(name, getattr, part, "traceparent", None) for name, part in parts)
+        self.traceparent: Final[str | None] = next(filter(None, traces), None)  # forwarded in place of the client's
 
     def __enter__(self) -> None:
         """Nothing remains to be done: what observes has begun."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._call("end", error)
+        if self._parts:
+            self._call("end", error)
 
     def begin_response(self, status: int, session_ids: Sequence[str]) -> None:
         """Report the start of the response."""
@@ -185,10 +181,10 @@ class Observers:
         """Report that a session was created."""
         _tell(self._created, event)
 
-    def used(self, ref: str, method: str) -> None:
-        """Report that a request in a session is forwarded."""
+    def used(self, session: Session, message: Message) -> None:
+        """Report that a message in a session is forwarded."""
         if self._used:
-            _tell(self._used, SessionUsed(ref, method))
+            _tell(self._used, SessionUsed(session.ref, message.label))
 
     def refused(self, event: RequestRefused, caller: Callable[[], Caller]) -> None:
         """Report that a request was refused."""
@@ -204,12 +200,16 @@ class Observers:
 
     def are_watching(self) -> bool:
         """Return True if a request is observed now."""
-        return any(call_observer(one.name, one.is_watching) for one in self._watching)
+        for one in self._watching:  # noqa: SIM110  # a generator takes longer than the question
+            if one.is_watching():
+                return True
+        return False
 
     def watch(self, request: Watched) -> Watching:
         """Report a request; what is returned learns how it goes on."""
-        parts = [(one.name, call_observer(one.name, one.watch, request)) for one in self._watching]
-        return Watching([(name, part) for name, part in parts if part is not None])
+        found = [(one.name, call_observer(one.name, one.watch, request)) for one in self._watching]
+        parts = [(name, part) for name, part in found if part is not None]
+        return Watching(parts) if parts else UNWATCHED
 
 
 Hooks = list[tuple[str, Callable[..., Any]]]

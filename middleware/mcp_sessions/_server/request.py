@@ -55,7 +55,7 @@ async def serve(request: Request, rules: Rules) -> None:
         # Drop the traceback: it references this frame.
         refused = (await cause_of(refusal, request.runtime)).with_traceback(None)
     # The server is called outside of the handler: an error of its own would show its frames, which hold what came.
-    with watch(request, plan, refused):
+    with watch(request, plan, refused) if request.runtime.observers.are_watching() else UNWATCHED:
         if refused is not None:
             await refuse(request, plan, refused, rules.dialects)
         elif plan.answers is not None:
@@ -112,8 +112,11 @@ async def read_message(request: Request, rules: Rules) -> None:
         refused = refusal_for("session_header_alone")
     if refused is not None:
         raise refused
-    if request.message is not None:
-        await check_message(request, request.message, rules.dialects)
+    if (message := request.message) is not None:
+        request.check_principal()
+        if message.method == DISCOVER:
+            for before_discovery in rules.dialects.before_discovery:
+                await before_discovery(request)
 
 
 async def may_be_message(request: Request, rules: Rules) -> bool:
@@ -129,14 +132,6 @@ async def may_be_message(request: Request, rules: Rules) -> bool:
     return may_be_json
 
 
-async def check_message(request: Request, message: Message, dialects: Dialects) -> None:
-    """Check that `principal=` names callers, and let dialects refuse a `server/discover`."""
-    request.check_principal()
-    if message.method == DISCOVER:
-        for before_discovery in dialects.before_discovery:
-            await before_discovery(request)
-
-
 async def open_sessions(request: Request, plan: Plan) -> None:
     """Open what identifies the request's session, and then check what stands beside it, which only its owner learns.
 
@@ -147,8 +142,9 @@ async def open_sessions(request: Request, plan: Plan) -> None:
     own, *beside = plan.credentials
     if not own.creates:
         request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
-    opened = [await one.dialect.open(request, one, fail_open=plan.fail_open) for one in beside]
-    request.beside = tuple(one._claims for one in opened if one is not None)
+    for one in beside:
+        if (session := await one.dialect.open(request, one, fail_open=plan.fail_open)) is not None:
+            request.beside += (session._claims,)
     if own.creates:
         request.session = await own.dialect.open(request, own, fail_open=plan.fail_open)
 
@@ -231,7 +227,7 @@ def note_use(request: Request, message: Message, attached: Session | None) -> No
     """Report that a session is used, and settle the call that a message cancels."""
     if attached is not None:
         attached._answered = message.kind is not REQUEST
-        request.runtime.observers.used(attached.ref, message.label)
+        request.runtime.observers.used(attached, message)
     if message.method == CANCELLED and message.kind is NOTIFICATION and "requestId" in message.all_params:
         ref = None if request.session is None else request.session.ref
         request.runtime.streams.cancel(ref, request.server_id, bytes(message.all_params["requestId"]))
@@ -281,11 +277,11 @@ def response_for(request: Request, plan: Plan, dialects: Dialects) -> Response |
         response = Response(request, request.send, message.id or b"", message, changes=changes, watch=request.watch)
         response.caller_scope = dict(request.scope)
         if session is not None:
-            response.call = Call(session._claims, message.id, message.label, request.server_id, session=session)
-            response.call.beside = request.beside
+            sessions = (session._claims, *request.beside)
+            response.call = Call(sessions, message.id, message.label, request.server_id, session=session)
             response.recheck_at = session._recheck_at
         return response
-    if not request.watch:
+    if request.watch is UNWATCHED:
         return None
     return Response(request, request.send, watch=request.watch, passes_body=True, caller_scope=dict(request.scope))
 
@@ -324,8 +320,6 @@ def missing_session(request: Request, message: Message | None, dialects: Dialect
 def watch(request: Request, plan: Plan, refused: Refusal | None) -> Watching:
     """Let observers watch a request from now on."""
     runtime, message = request.runtime, request.message
-    if not runtime.observers.are_watching():
-        return UNWATCHED
     claims = request.claims if request.session is None else request.session._claims
     if refused is not None:
         ids = [request.headers.session_id] if message is None else [credential.id for credential in plan.credentials]

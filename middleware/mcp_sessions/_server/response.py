@@ -63,7 +63,8 @@ class Response(EndableResponse, eq=False):
         """Ask the application for an answer that can be changed, and end it with its session from now on."""
         if not self.passes_body:
             self.request.demand_whole_answer()
-        self.enlist()
+        if self.call is not None:
+            self.request.runtime.streams.add(self.call, self)
 
     async def send(self, event: ASGIMessage) -> None:
         """Take one event of the application."""
@@ -85,7 +86,7 @@ class Response(EndableResponse, eq=False):
             if self.session_id is not None or self.status != _OK:
                 for change in self.changes:
                     change.defers_start = False
-        if self.watch:
+        if self.watch is not UNWATCHED:
             self.watch.begin_response(self.status, session_header_values(start))
         media_type, coding = content_type(start.get("headers", ()))
         if media_type == EVENTS and coding is not None and not self.passes_body:
@@ -97,19 +98,20 @@ class Response(EndableResponse, eq=False):
             self.signer: EventSigner | None = signer_for(self.request, self.caller_scope or {}, start, self.call)
             start = of_any_length(start)
         self.body = self._body_for(media_type, coding)
-        if self._holds_start:
-            self._hold(start)
+        if self._holds_start():
+            self.outgoing.on(HOLD)
+            self.held.append(start)
         else:
             await self.pass_on(start)
 
     def _body_for(self, media_type: bytes, coding: bytes | None) -> JSONBody | EventBody | None:
         """Return what reads the body, be it to change it or to let observers read along, or None."""
-        if media_type == EVENTS and (self.watch or not self.passes_body):
+        if media_type == EVENTS and (self.watch is not UNWATCHED or not self.passes_body):
             self.is_stream: bool = not self.passes_body
             self.is_resumable: bool = self.message is None  # a client that resumes a stream has an event id
             return EventBody(EventStream(self.request.runtime.limits.event_bytes))
         if self.passes_body:
-            return JSONBody(MAX_OBSERVED_BYTES) if media_type == JSON and self.watch else None
+            return JSONBody(MAX_OBSERVED_BYTES) if media_type == JSON and self.watch is not UNWATCHED else None
         if media_type == JSON and coding is None:
             return JSONBody()
         if coding is not None:
@@ -125,6 +127,7 @@ class Response(EndableResponse, eq=False):
         if self.passes_body:
             for piece in pieces:
                 if piece.data is not None:
+                    self.last_text = piece.data
                     self._observe(piece.data)
             passed = part if self.signer is None else self.signer.feed(part)
         else:
@@ -136,8 +139,9 @@ class Response(EndableResponse, eq=False):
             self.is_resumable = self.is_resumable or self.signer.has_signed
         if passed != part:
             event = {**event, "body": passed}
-        if not last and self._holds_start:
-            self._hold(event)
+        if not last and self._holds_start():
+            self.outgoing.on(HOLD)
+            self.held.append(event)
         else:
             await self.pass_on(event)
 
@@ -178,7 +182,9 @@ class Response(EndableResponse, eq=False):
                 text = changed
                 answer = None if change is self.changes[-1] else rewrite.answer(text, self.request_id)
         if self.outgoing.state not in CUT_OFF:  # what does not leave is not observed
-            self._observe(text)
+            self.last_text = text
+            if self.watch is not UNWATCHED:
+                self._observe(text)
         return text
 
     def _may_be_late(self, *, is_answer: bool) -> bool:
@@ -193,7 +199,7 @@ class Response(EndableResponse, eq=False):
 
     async def _end_if_unanswered(self) -> None:
         """End a stream that the application ends without an answer if that is because its session ends."""
-        if self.call is not None and not self.call.is_answered_by(self.last_text):
+        if self.call is not None and not self.call.learn_answer(self.last_text):
             await self.end_if_refused(is_answered=False)
 
     def _with_length(self, text: bytes) -> bytes:
@@ -204,23 +210,20 @@ class Response(EndableResponse, eq=False):
 
     def _observe(self, text: bytes) -> None:
         """Let observers read a message as it leaves."""
-        self.last_text = text
-        if self.watch and len(text) <= MAX_OBSERVED_BYTES:
+        if len(text) <= MAX_OBSERVED_BYTES:
             self.watch.read(text)
 
-    def _hold(self, event: ASGIMessage) -> None:
-        self.outgoing.on(HOLD)
-        self.held.append(event)
-
-    @property
     def _holds_start(self) -> bool:
-        """Whether the start waits: a change of JSON changes its length, and a session may still be named there."""
+        """Return True if the start waits: a change of JSON changes its length, and headers may name a session."""
         return not self.passes_body and (not self.is_stream or self.defers_start)
 
     @property
     def defers_start(self) -> bool:
         """Whether a session may still be named in the headers."""
-        return any(change.defers_start for change in self.changes)
+        for change in self.changes:  # noqa: SIM110  # a generator takes as long as the rest of the start
+            if change.defers_start:
+                return True
+        return False
 
     def name(self, session_id: str) -> None:
         """Name a new session in the headers, which were not sent yet."""

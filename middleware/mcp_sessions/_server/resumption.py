@@ -59,14 +59,14 @@ class Streams:
 
     def add(self, call: Call, response: OpenResponse) -> None:
         call.checks = self._checks
-        for claims in call.all_claims:
+        for claims in call.sessions:
             self._open.setdefault(claims.ref, {})[response] = call
         if not self._polling:
             self._polling = True
             start(self._poll)
 
     def remove(self, call: Call, response: OpenResponse) -> None:
-        for claims in call.all_claims:
+        for claims in call.sessions:
             of_session = self._open.get(claims.ref, {})
             of_session.pop(response, None)
             if not of_session:
@@ -103,12 +103,12 @@ class Streams:
 
     def is_being_ended(self, call: Call) -> bool:
         """Return whether a session of a call may be about to end."""
-        return bool(self._ending) and any(claims.ref in self._ending for claims in call.all_claims)
+        return bool(self._ending) and any(claims.ref in self._ending for claims in call.sessions)
 
     async def decided(self, call: Call) -> None:
         """Wait while it is open whether a session of a call ends."""
         with anyio.move_on_after(MAX_ENDING):  # a server may let a DELETE wait for what waits here
-            for claims in call.all_claims:
+            for claims in call.sessions:
                 while undecided := self._ending.get(claims.ref):
                     await undecided[-1].wait()
 
@@ -132,7 +132,7 @@ class Streams:
         checks, self._checks = self._checks, self._checks + 1
         under_way = [(ref, [*of_session.values()]) for ref, of_session in self._open.items()]
         asked_about = [(ref, one[0]) for ref, one in under_way if any(call.checks < checks for call in one)]
-        claims = [next(claims for claims in one.all_claims if claims.ref == ref) for ref, one in asked_about]
+        claims = [next(claims for claims in one.sessions if claims.ref == ref) for ref, one in asked_about]
         now = self._clock()
         for expired in [claim for claim in claims if not now < claim.expires_at]:
             self._terminate(expired.ref, SessionExpired(ref=expired.ref))
@@ -163,7 +163,7 @@ def refusal_for_status(status: SessionStatus, claims: Claims) -> SessionNotFound
 class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     """A request that is under way, or a stream. Kept long after it, so it holds no more than it must."""
 
-    claims: Claims  # the session that it named
+    sessions: tuple[Claims, ...]  # that it carries, its own first: it ends with each of them
     id: bytes | None  # as JSON; None for a GET, which nothing answers
     label: str  # its method, as it may be logged
     server_id: str | None = None  # of the wrapped server's transport session that it came by
@@ -171,13 +171,12 @@ class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
     checks: int = 0  # how often the store had been asked about calls before this one began
     session: Session | None = None  # that it is in, while its answer may still come
     changes: tuple[Any, ...] = ()  # what the answer needs in a resumed stream, each a `Change` of `response`
-    beside: tuple[Claims, ...] = ()  # sessions that it carried besides
     name: bytes = b""  # by which its event ids name it, once one has left
 
     @property
-    def all_claims(self) -> tuple[Claims, ...]:
-        """All sessions that the request carries; it ends with each of them."""
-        return (self.claims, *self.beside)
+    def claims(self) -> Claims:
+        """The session that it is in."""
+        return self.sessions[0]
 
     @property
     def ended_its_session(self) -> bool:
@@ -189,8 +188,8 @@ class Call(RedactedRepr, msgspec.Struct, eq=False, weakref=True):
         if self.session is not None:
             self.session._answered = True
 
-    def is_answered_by(self, last: bytes) -> bool:
-        """Whether its client expects nothing more, given the last message of a stream, which an answer is."""
+    def learn_answer(self, last: bytes) -> bool:
+        """Note that the last message of a stream answers it, and return True if its client expects nothing more."""
         if not self.answered and self.id is not None:
             self.answered = rewrite.is_response(last, self.id)
         return self.answered
@@ -217,7 +216,7 @@ class ResumableCalls:
     def keep(self, call: Call, session: Session, last: bytes) -> None:
         """Keep the session of a call for its resumed stream; it stays open unless the last message answered it."""
         self._calls[call] = session
-        if call.is_answered_by(last):
+        if call.learn_answer(last):
             session._state._close()
         if len(self._calls) > self._max_calls:
             oldest, its_session = self._calls.popitem(last=False)

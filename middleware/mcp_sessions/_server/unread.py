@@ -99,7 +99,7 @@ async def find_stream(request: Request, plan: Plan, dialects: Dialects) -> Plan:
         return plan
     if request.upstream_id is None:
         return Plan(Action.ANSWER, answers=Answers(partial(answer_without_stream, None)))
-    request.label, request.call = "GET", Call(session._claims, None, "GET", request.upstream_id)
+    request.label, request.call = "GET", Call((session._claims,), None, "GET", request.upstream_id)
     return plan
 
 
@@ -124,7 +124,7 @@ async def resume(request: Request, plan: Plan, event: EventId) -> Plan:
         call = runtime.calls.find(event.call)
         if call is None:  # another process runs the call, or has run it
             changes = (MakePrivate(),)
-            call = Call(claims, event.request_id, "GET", request.server_id, changes=changes, name=event.call)
+            call = Call((claims,), event.request_id, "GET", request.server_id, changes=changes, name=event.call)
         call.answered = call.answered or event.answered
         request.label, request.call = call.label, call
     if not event.value:  # the middleware ended the stream
