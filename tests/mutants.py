@@ -571,8 +571,8 @@ MUTANTS: Final = {
     ),
     "event-method": Mutant(
         "_server/context.py",
-        '["method"] == "POST" and LAST_EVENT_ID not in self.headers.by_name',
-        '["method"] == "POST"',
+        'method == "POST" and LAST_EVENT_ID not in self.headers.by_name',
+        'method == "POST"',
         EVENTS,
     ),
     "event-signed": Mutant("_server/event_ids.py", "event = signer.signed(event)", "pass", EVENTS),

@@ -117,12 +117,13 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         Raises:
             Refusal: There are several, and two readers may take different ones.
         """
-        if self.scope["method"] == "POST" and LAST_EVENT_ID not in self.headers.by_name:
+        method = self.scope.get("method")  # None for a websocket, whose server may read it all the same
+        if method is None or (method == "POST" and LAST_EVENT_ID not in self.headers.by_name):
             return
         event_ids, others = pop_event_ids(self.scope["headers"])
         if event_ids:
             self.scope["headers"] = others
-            if self.scope["method"] == "GET":
+            if method == "GET":
                 self.headers.event_id = single_header(event_ids, "duplicate_event_header") or None
 
     @property
@@ -201,14 +202,28 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         """Replace headers that the application sees."""
         self.scope["headers"] = edit(self.scope["headers"], drop=dropped, add=added)
 
-    def demand_whole_answer(self) -> None:
-        """Ask the application for an answer that can be changed: not compressed, and with no file sent around us."""
-        if ACCEPT_CODING in self.headers.by_name:
-            self.scope["headers"] = [header for header in self.scope["headers"] if header[0] != ACCEPT_CODING]
-        extensions = self.scope.get("extensions")
-        if extensions and not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
-            retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
-            self.scope["extensions"] = retained
+    def prepare_headers(self, *, wants_whole: bool) -> None:
+        """Let the headers announce the body as the application gets it, and the trace context that it names.
+
+        Args:
+            wants_whole: Whether the answer has to be one that can be changed: neither compressed, nor sent as a file.
+        """
+        names, dropped, added = self.headers.by_name, set[bytes](), list[Header]()
+        if wants_whole:
+            if ACCEPT_CODING in names:
+                dropped.add(ACCEPT_CODING)
+            extensions = self.scope.get("extensions")
+            if extensions and not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):
+                retained = {name: value for name, value in extensions.items() if name not in ZERO_COPY_EXTENSIONS}
+                self.scope["extensions"] = retained
+        if self.has_body and self.outgoing is not self.body:
+            dropped |= {LENGTH, _ENCODING}
+            added.append((LENGTH, b"%d" % len(self.outgoing)))
+        if (traceparent := self.watch.traceparent) is not None:
+            dropped |= {b"traceparent", b"tracestate"}
+            added.append((b"traceparent", traceparent.encode()))
+        if dropped:
+            self.edit_headers(dropped, *added)
 
     def record_refused(self, refusal: Refusal, method: str | None) -> None:
         """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""
@@ -230,19 +245,6 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
             return error_data(refusal)
         sent_id = refusal.sent_id or self.sent_id
         return {**({} if sent_id is None else {"sessionId": sent_id}), **(error_data(refusal) or {})}
-
-    def carry_trace(self, body: bytes, traceparent: str) -> bytes:
-        """Let the headers name this trace context in place of the client's; return a body whose `_meta` does so."""
-        self.edit_headers({b"traceparent", b"tracestate"}, (b"traceparent", traceparent.encode()))
-        return rewrite.with_trace(body, traceparent)
-
-    def set_content_length(self, body: bytes) -> None:
-        """Let the headers announce a body that was changed."""
-        length, names = (LENGTH, b"%d" % len(body)), self.headers.by_name
-        if LENGTH in names and _ENCODING not in names:  # nearly always, and cheaper
-            self.scope["headers"] = [length if header[0] == LENGTH else header for header in self.scope["headers"]]
-        else:
-            self.edit_headers({LENGTH, _ENCODING}, length)
 
 
 def error_data(refusal: Refusal) -> dict[str, Any] | None:

@@ -74,6 +74,9 @@ LIST_ACTIONS: Final[Mapping[Lists, Action]] = {
 }
 DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}  # in the modern and the legacy era
 
+# Bound once: before Python 3.12 it takes long to look up a member of an enum.
+_REFUSE, _ATTACH, _LIST = Action.REFUSE, Action.ATTACH, Action.LIST
+_ABOUT_LIST, _OTHER = Subject.LIST, Subject.OTHER
 _BY_SESSION: Final[Mapping[str, Subject]] = {
     "required": Subject.NEEDS_SESSION,
     "refused": Subject.NEEDS_NONE,
@@ -127,14 +130,16 @@ def decide(request: Request, rules: Rules) -> Plan:
         if answers is None and requires(request, own):
             raise refusal("required")
     action = TABLE[subject][_presence(own, answers, message, rules.policy)]
-    if action is Action.REFUSE:
+    if action is _REFUSE:
         raise refusal(_reason(subject, answers, request.absent))
-    if action is Action.LIST:
+    if action is _LIST:
         action = LIST_ACTIONS[rules.lists or DEFAULT_LISTS[is_modern]]
-    request.attaches = action is Action.ATTACH
+    request.attaches = action is _ATTACH
     if message.method in HANDSHAKES:
         request.read_caller()  # a session may begin with the answer
         request.is_reached = any(reaches(request) for reaches in dialects.reaches)
+    if own is None and answers is None and action is FORWARD_UNCHANGED.action:
+        return FORWARD_UNCHANGED
     may_go_on = own is not None and rules.fail_open and answers is None
     fail_open = may_go_on and not is_required_by(rules.policy, message)
     return Plan(action, tuple(found), answers, fail_open)
@@ -146,7 +151,7 @@ def subject_of(message: Message, answers: Answers | None) -> Subject:
         return Subject.MISPLACED if message.kind is NOTIFICATION else _BY_SESSION[answers.session]
     if message.kind is RESPONSE:
         return Subject.REPLY
-    return Subject.LIST if message.method in LISTS or message.method == DISCOVER else Subject.OTHER
+    return _ABOUT_LIST if message.method in LISTS or message.method == DISCOVER else _OTHER
 
 
 def find_answers(request: Request, dialects: Dialects) -> Answers | None:

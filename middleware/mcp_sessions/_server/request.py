@@ -44,6 +44,8 @@ async def serve(request: Request, rules: Rules) -> None:
     Before the middleware itself answers, the wrapped server has to admit the caller (`answers.preflight`).
     """
     plan, refused = FORWARD_UNCHANGED, None
+    # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
+    request.scope["method"] = request.scope["method"].upper()
     try:
         extract_credentials(request, rules.dialects)
         await read_message(request, rules)
@@ -70,12 +72,7 @@ def extract_credentials(request: Request, dialects: Dialects) -> None:
     The guards of the wrapped server may be asked about a request that is refused, and must see no credential either.
     """
     refused = None
-    steps = [*dialects.extract]
-    if request.scope["type"] == "http":
-        # Servers pass on a method as sent, and Django and httpx change it: from here on everybody reads the same one.
-        request.scope["method"] = request.scope["method"].upper()
-        steps.append(Request.extract_event_id)
-    for extract in steps:
+    for extract in (Request.extract_event_id, *dialects.extract):
         try:
             extract(request)
         except Refusal as refusal:
@@ -204,6 +201,7 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
         await prepare_message(request, message, attached, dialects)
     if response is not None:
         response.begin()
+    request.prepare_headers(wants_whole=response is not None and not response.passes_body)
     shown = shown_variable.set(expose_session(request, message, attached, dialects))
     try:
         send = signing_send(request) if response is None else response.send
@@ -240,9 +238,7 @@ async def prepare_message(request: Request, message: Message, attached: Session 
     if request.runtime.correlate and message.kind is not RESPONSE:
         record_correlation(request, attached)
     if (traceparent := request.watch.traceparent) is not None:
-        request.outgoing = request.carry_trace(request.outgoing, traceparent)
-    if request.outgoing is not request.body:
-        request.set_content_length(request.outgoing)
+        request.outgoing = rewrite.with_trace(request.outgoing, traceparent)
 
 
 def expose_session(

@@ -60,9 +60,7 @@ class Response(EndableResponse, eq=False):
     new_session: Session | None = None  # that the headers name, if it was created with the answer
 
     def begin(self) -> None:
-        """Ask the application for an answer that can be changed, and end it with its session from now on."""
-        if not self.passes_body:
-            self.request.demand_whole_answer()
+        """End it with its session from now on."""
         if self.call is not None:
             self.request.runtime.streams.add(self.call, self)
 
@@ -125,18 +123,13 @@ class Response(EndableResponse, eq=False):
             self.call.mark_answered()
         pieces = [] if self.body is None else self.body.feed(part, last)
         if self.passes_body:
-            for piece in pieces:
-                if piece.data is not None:
-                    self.last_text = piece.data
-                    self._observe(piece.data)
-            passed = part if self.signer is None else self.signer.feed(part)
+            passed = self._passed(part, pieces, last=last)
+        elif self.is_stream:
+            passed = await self._changed_events(pieces, last=last)
         else:
-            passed = await self._changed(pieces, last=last)
-            if not (passed or last):
-                return
-        if self.signer is not None:
-            passed += self.signer.end() if last else b""
-            self.is_resumable = self.is_resumable or self.signer.has_signed
+            passed = b"" if not pieces else await self._changed_json(pieces[0].raw)
+        if not (passed or last or self.passes_body):
+            return
         if passed != part:
             event = {**event, "body": passed}
         if not last and self._holds_start():
@@ -145,8 +138,26 @@ class Response(EndableResponse, eq=False):
         else:
             await self.pass_on(event)
 
-    async def _changed(self, pieces: Iterable[Event], *, last: bool) -> bytes:
-        """Return pieces of the body as they leave: changed, and with signed event ids. None of them if it is cut."""
+    def _passed(self, part: bytes, pieces: Iterable[Event], *, last: bool) -> bytes:
+        """Let observers read what passes, and return it with signed event ids."""
+        for piece in pieces:
+            if piece.data is not None:
+                self.last_text = piece.data
+                self._observe(piece.data)
+        return part if self.signer is None else self._signed([(part, b"")], last=last)
+
+    async def _changed_json(self, body: bytes) -> bytes:
+        """Return a whole body as it leaves; the start that is held announces its length. Nothing if it is cut."""
+        text = await self._change(body)
+        if self.outgoing.state in CUT_OFF:
+            return b""
+        if text is not body:
+            start, length = self.held[0], (b"content-length", b"%d" % len(text))
+            self.held[0] = {**start, "headers": [*independent_of_body(start["headers"]), length]}
+        return text
+
+    async def _changed_events(self, pieces: Iterable[Event], *, last: bool) -> bytes:
+        """Return events as they leave: changed, and with signed ids. Nothing if the stream is cut."""
         changed = list[tuple[bytes, bytes]]()  # each with the last message by then
         for piece in pieces:
             raw = piece.raw
@@ -155,19 +166,25 @@ class Response(EndableResponse, eq=False):
                 if self.outgoing.state in CUT_OFF:
                     return b""
                 if text is not piece.data:
-                    raw = piece.with_data(text) if self.is_stream else self._with_length(text)
+                    raw = piece.with_data(text)
             elif piece.oversized:
                 limit = self.request.runtime.limits.event_bytes
                 _log.error("forwarded an event of over %d bytes without its session (Limits.event_bytes)", limit)
             changed.append((raw, self.last_text))
-        if last and self.is_stream:
+        if last:
             await self._end_if_unanswered()
             if self.outgoing.state in CUT_OFF:
                 return b""
-        signer = self.signer
-        if signer is None:
-            return b"".join([raw for raw, _ in changed])
-        return b"".join([signer.feed(raw, text) for raw, text in changed])
+        return self._signed(changed, last=last)
+
+    def _signed(self, pieces: Iterable[tuple[bytes, bytes]], *, last: bool) -> bytes:
+        """Return pieces of an event stream with signed ids; each comes with the last message by then."""
+        assert self.signer is not None  # an event stream has one unless it is compressed
+        signed = b"".join([self.signer.feed(raw, text) for raw, text in pieces])
+        if last:
+            signed += self.signer.end()
+        self.is_resumable = self.is_resumable or self.signer.has_signed
+        return signed
 
     async def _change(self, text: bytes) -> bytes:
         """Return a message as it leaves; if it is the answer, with what that needs."""
@@ -201,12 +218,6 @@ class Response(EndableResponse, eq=False):
         """End a stream that the application ends without an answer if that is because its session ends."""
         if self.call is not None and not self.call.learn_answer(self.last_text):
             await self.end_if_refused(is_answered=False)
-
-    def _with_length(self, text: bytes) -> bytes:
-        """Let the start that is held announce a body that was changed, and return that."""
-        start, length = self.held[0], (b"content-length", b"%d" % len(text))
-        self.held[0] = {**start, "headers": [*independent_of_body(start["headers"]), length]}
-        return text
 
     def _observe(self, text: bytes) -> None:
         """Let observers read a message as it leaves."""
