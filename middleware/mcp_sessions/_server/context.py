@@ -208,9 +208,10 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
         Args:
             wants_whole: Whether the answer has to be one that can be changed: neither compressed, nor sent as a file.
         """
-        names, dropped, added = self.headers.by_name, set[bytes](), list[Header]()
+        dropped: set[bytes] = set()
+        added: list[Header] = []
         if wants_whole:
-            if ACCEPT_CODING in names:
+            if ACCEPT_CODING in self.headers.by_name:
                 dropped.add(ACCEPT_CODING)
             extensions = self.scope.get("extensions")
             if extensions and not ZERO_COPY_EXTENSIONS.isdisjoint(extensions):

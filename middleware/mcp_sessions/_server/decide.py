@@ -168,7 +168,7 @@ def identify(request: Request, dialects: Dialects) -> list[Credential]:
 
     Also note the id that its sender wrote into the message, which a refusal repeats.
     """
-    found = list[Credential]()
+    found: list[Credential] = []
     for find in dialects.find:
         one = find(request, found)
         if isinstance(one, Credential):

@@ -158,7 +158,7 @@ class Response(EndableResponse, eq=False):
 
     async def _changed_events(self, pieces: Iterable[Event], *, last: bool) -> bytes:
         """Return events as they leave: changed, and with signed ids. Nothing if the stream is cut."""
-        changed = list[tuple[bytes, bytes]]()  # each with the last message by then
+        changed: list[tuple[bytes, bytes]] = []  # each with the last message by then
         for piece in pieces:
             raw = piece.raw
             if piece.data is not None:
