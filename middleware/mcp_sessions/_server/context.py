@@ -224,7 +224,7 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
             dropped |= {b"traceparent", b"tracestate"}
             added.append((b"traceparent", traceparent.encode()))
         if dropped:
-            self.edit_headers(dropped, *added)
+            self.scope["headers"] = [header for header in self.scope["headers"] if header[0] not in dropped] + added
 
     def record_refused(self, refusal: Refusal, method: str | None) -> None:
         """Record that the request, or a message in it, is refused; a warning of attacks names who sent it."""

@@ -201,7 +201,8 @@ async def forward(request: Request, plan: Plan, dialects: Dialects) -> None:
         await prepare_message(request, message, attached, dialects)
     if response is not None:
         response.begin()
-    request.prepare_headers(wants_whole=response is not None and not response.passes_body)
+    if response is not None or request.outgoing is not request.body:
+        request.prepare_headers(wants_whole=response is not None and not response.passes_body)
     shown = shown_variable.set(expose_session(request, message, attached, dialects))
     try:
         send = signing_send(request) if response is None else response.send
@@ -271,8 +272,9 @@ def response_for(request: Request, plan: Plan, dialects: Dialects) -> Response |
     changes = changes_for(request, message, plan, dialects) if message.kind is REQUEST else ()
     if changes or (session is not None and message.kind is REQUEST):
         response = Response(request, request.send, message.id or b"", message, changes=changes, watch=request.watch)
-        response.caller_scope = dict(request.scope)
-        if session is not None:
+        if session is None:
+            response.caller_scope = dict(request.scope)
+        else:
             sessions = (session._claims, *request.beside)
             response.call = Call(sessions, message.id, message.label, request.server_id, session=session)
             response.recheck_at = session._recheck_at

@@ -168,7 +168,7 @@ class Correlation:
 
 
 def utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def floor_ms(seconds: float) -> float:
