@@ -323,14 +323,14 @@ MUTANTS: Final = {
     ),
     "frame-body": Mutant(
         REQUEST,
-        "    with watch(request, plan, refused):\n",
-        "    body = request.body\n    with watch(request, plan, refused):\n",
+        "    with watch(request, plan, refused) if",
+        "    body = request.body\n    with watch(request, plan, refused) if",
         CONFIDENTIAL,
     ),
     "frame-unread": Mutant(
         REQUEST,
-        "    with watch(request, plan, refused):\n",
-        "    shown = request.headers.session_id\n    with watch(request, plan, refused):\n",
+        "    with watch(request, plan, refused) if",
+        "    shown = request.headers.session_id\n    with watch(request, plan, refused) if",
         CONFIDENTIAL,
     ),
     "frame-handler": Mutant(
