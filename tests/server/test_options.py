@@ -74,6 +74,7 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("path", ["/{tenant}/mcp", "/mcp}"], r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None"),
     ("audience", ["", "a\n", None], "audience=.* must be printable ASCII"),
     ("bridge", ["yes", 1], "bridge=.* must be True or False"),
+    ("transport.cookie", [1, [], "Shared"], "transport.cookie=.* must be True, False or 'shared'"),
     (
         "lifetime",
         [None, float("inf"), True, "60", timedelta(0), 1e15],

@@ -3,13 +3,24 @@
 The options about them stand here as well, and with them `Options`, all options of the middleware.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from .._errors import ConfigurationError
+from .._protocol.labels import HOST_CHAIN, correlation_sources
 from .._server import option_types
-from .._server.option_types import Default, Flag, Lifetime, OptionObject, as_seconds
+from .._server.option_types import (
+    Default,
+    Flag,
+    Lifetime,
+    OptionObject,
+    OptionType,
+    as_seconds,
+    read_sources,
+    validator,
+)
 from .._server.options import DAY, CoreOptions
 from .._server.runtime import Runtime
 from .._session.keywords import known_keywords
@@ -21,6 +32,20 @@ from .per_conversation import PerConversation
 from .remembered import PerUser
 from .transport import Bridge, Transport
 
+_PATH: Final = re.compile(r"/[!#-+\--:<-~]*", re.ASCII)  # RFC 6265, section 4.1.1, without what needs quotes
+COOKIE_PATH: Final = OptionType(
+    "a path",
+    validator(
+        "a path as clients write it, as in {option}='/tools/mcp'",
+        lambda value: isinstance(value, str) and _PATH.fullmatch(value) is not None,
+    ),
+)
+CONVERSATIONS: Final = OptionType(
+    "`true`, `false`, or sources, separated by commas",
+    lambda option, value: () if value == () else correlation_sources(value, option, HOST_CHAIN),  # () if checked before
+    read_sources,
+)
+
 
 @known_keywords
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -31,17 +56,17 @@ class TransportSessions(OptionObject):
 
     header: Flag = True
     """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; not with random keys."""
-    cookie: Annotated[bool | Literal["shared"], option_types.COOKIES] = True
+    cookie: Annotated[bool | Literal["shared"], option_types.flag_or("shared")] = True
     """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
     if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
-    cookie_path: Annotated[str | None, option_types.or_none(option_types.COOKIE_PATH)] = None
+    cookie_path: Annotated[str | None, option_types.or_none(COOKIE_PATH)] = None
     """The path of the cookie: that of the endpoint as clients write it, if a proxy strips a part of it and does not say
     so, such as the stage of an API gateway. None takes it from the request."""
-    per_user: Annotated[bool | Literal["fallback"], option_types.PER_USER] = False
+    per_user: Annotated[bool | Literal["fallback"], option_types.flag_or("fallback")] = False
     """Whether an authenticated user has one session, which all its conversations and connections share unless they
     identify another one: `True` goes before the header and the cookie, `"fallback"` is for clients that send neither.
     The session ends after `idle_timeout`, or a day, without a request; not with random keys."""
-    per_conversation: Annotated[bool | Sequence[str], option_types.CONVERSATIONS] = False
+    per_conversation: Annotated[bool | Sequence[str], CONVERSATIONS] = False
     """Whether an authenticated user has one session for each conversation that its host names, as ChatGPT, VS Code and
     Codex do in `_meta`: `True` reads what such hosts send, a list names sources as in `correlate=`. It ends like that
     of a user."""

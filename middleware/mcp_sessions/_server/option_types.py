@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final, NamedTuple, cast, get_args
 from starlette.types import ASGIApp
 
 from .._errors import ConfigurationError
-from .._protocol.labels import HOST_CHAIN, correlation_sources
 from .._session.claims import RedactedRepr
 from .._session.functions import check_clock, check_function
 from .._tokens.keys import REMEDY
@@ -30,7 +29,6 @@ Check = Callable[[str, Any], Any]
 CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
 
 _HOST: Final = re.compile(r"\[.*:.*\]|[^:]*")
-_COOKIE_PATH: Final = re.compile(r"/[!#-+\--:<-~]*", re.ASCII)  # RFC 6265, section 4.1.1, without what needs quotes
 _MIN_SECRET: Final = 16  # characters
 _UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
 _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
@@ -94,7 +92,7 @@ def as_seconds(checked: Seconds) -> float:
 
 
 def application(app: Any) -> ASGIApp:
-    """Check that what is wrapped can be called, as a server's own object cannot."""
+    """Return the application to wrap if it can be called, unlike the server objects of frameworks."""
     if callable(app):
         return cast(ASGIApp, app)
     raise ConfigurationError(
@@ -106,7 +104,9 @@ def application(app: Any) -> ASGIApp:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _validator(what: str, accepts: Callable[[Any], bool]) -> Check:
+def validator(what: str, accepts: Callable[[Any], bool]) -> Check:
+    """Return a check that says what a value must be unless it is accepted."""
+
     def check(option: str, value: Any) -> Any:
         if accepts(value):
             return value
@@ -139,6 +139,11 @@ def _read_words(text: str) -> tuple[str, ...]:
     return () if text == "none" else tuple(word.strip() for word in text.split(","))
 
 
+def read_sources(text: str) -> bool | tuple[str, ...]:
+    """Return what a variable says of where hosts name their conversations."""
+    return _FLAGS[text.lower()] if text.lower() in _FLAGS else _read_words(text)
+
+
 def _read_require(text: str) -> Any:
     if text.startswith("{"):
         return json.loads(text)
@@ -157,20 +162,20 @@ def _inspector(option: str, value: Any) -> Any:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address that was checked is reached from its own machine alone."""
+    """Return whether an address that was checked can be reached from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     return host == "localhost" or ip_address(host).is_loopback
 
 
 def _not_by_reference(check: Check) -> Check:
-    """Refuse `env:NAME` and `file:PATH`: outside of `keys=`, the place would be taken for what is in it."""
+    """Return a check that refuses `env:NAME` and `file:PATH`, which would be taken for the value itself."""
 
     def checked(option: str, value: Any) -> Any:
         if isinstance(value, str) and value.startswith(("env:", "file:")):
             code = 'os.environ["NAME"]' if value.startswith("env:") else 'Path("PATH").read_text().strip()'
             raise ConfigurationError(
                 f"{option}= is not read from elsewhere: only keys= reads env:NAME and file:PATH; pass {code}"
-            )  # the value is not shown, since it may be a password after all
+            )  # the value is not shown, since it may be a password
         return check(option, value)
 
     return checked
@@ -188,7 +193,7 @@ def _secret(option: str, value: Any) -> Any:
 
 
 def or_none(one: OptionType) -> OptionType:
-    """Return the type of an option that may be None as well."""
+    """Return the type of an option that may also be None."""
     return replace(one, check=lambda option, value: None if value is None else one.check(option, value))
 
 
@@ -216,17 +221,29 @@ def instance_or_alias(
 
 
 def word(literal: Any) -> OptionType:
+    """Return the type of an option that is one of the words of a `Literal`."""
     allowed = get_args(literal)
     *others, last = (f"`{one}`" for one in allowed)
-    check = _validator(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
+    check = validator(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
     return OptionType(f"{', '.join(others)} or {last}", check)
 
 
+def flag_or(alternative: str) -> OptionType:
+    """Return the type of an option that is True, False or a word."""
+    return OptionType(
+        f"`true`, `false` or `{alternative}`",
+        validator(f"True, False or {alternative!r}", lambda value: isinstance(value, bool) or value == alternative),
+        lambda text: _FLAGS.get(text.lower(), text),
+    )
+
+
 def names(allowed: tuple[str, ...]) -> OptionType:
+    """Return the type of an option that is a collection of some of these names."""
+
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
-    check = _validator(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts)
+    check = validator(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts)
     return OptionType(
         "names, separated by commas, or `none`", lambda option, value: tuple(check(option, value)), _read_words
     )
@@ -247,7 +264,8 @@ def _duration(least: float) -> OptionType:
 
 
 def whole(least: float) -> OptionType:
-    check = _validator(
+    """Return the type of an option that is a whole number."""
+    check = validator(
         f"a whole number of at least {least}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
     )
@@ -257,49 +275,27 @@ def whole(least: float) -> OptionType:
 NAME: Final = OptionType(
     "text",
     _not_by_reference(
-        _validator(
+        validator(
             "printable ASCII, as in {option}='https://api.example/mcp'",
             lambda value: isinstance(value, str) and value != "" and value.isascii() and value.isprintable(),
         )
     ),
 )
 PATH: Final = OptionType("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
-COOKIE_PATH: Final = OptionType(
-    "a path",
-    _validator(
-        "a path as clients write it, as in {option}='/tools/mcp'",
-        lambda value: isinstance(value, str) and _COOKIE_PATH.fullmatch(value) is not None,
-    ),
-)
 KEYS: Final = OptionType(
     "secrets, separated by commas or lines, or `file:PATH`",
-    # Where the keys are, and never the keys: what is read may be shown.
+    # Where the keys are, and never the keys, since the result may be shown.
     read=lambda text: text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS",
 )
 FLAG: Final = OptionType(
     "`true` or `false`",
-    _validator("True or False", lambda value: isinstance(value, bool)),
+    validator("True or False", lambda value: isinstance(value, bool)),
     lambda text: _FLAGS[text.lower()],
 )
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
-COOKIES: Final = OptionType(
-    "`true`, `false` or `shared`",
-    _validator("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
-    lambda text: _FLAGS.get(text.lower(), text),
-)
-PER_USER: Final = OptionType(
-    "`true`, `false` or `fallback`",
-    _validator("True, False or 'fallback'", lambda value: isinstance(value, bool) or value == "fallback"),
-    lambda text: _FLAGS.get(text.lower(), text),
-)
-CONVERSATIONS: Final = OptionType(
-    "`true`, `false`, or sources, separated by commas",
-    lambda option, value: () if value == () else correlation_sources(value, option, HOST_CHAIN),  # checked before
-    lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text),
-)
-FUNCTION: Final = OptionType(check=check_function)  # a plain one
-HOOK: Final = OptionType(check=partial(check_function, may_be_async=True))  # awaited if there is anything to await
+FUNCTION: Final = OptionType(check=check_function)  # not async
+HOOK: Final = OptionType(check=partial(check_function, may_be_async=True))  # plain or async
 CLOCK: Final = OptionType(check=lambda _, value: check_clock(value))
 OBJECT: Final = OptionType()
 
@@ -319,6 +315,4 @@ STORE: Final = OptionType(
     "`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`",
     _not_by_reference(lambda option, value: value),  # `stores.make` checks the rest
 )
-CORRELATE: Final = OptionType(
-    "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
-)
+CORRELATE: Final = OptionType("`true`, or sources, separated by commas", read=read_sources)
