@@ -18,7 +18,7 @@ from .._dialects import Options
 from .._errors import ConfigurationError
 from .._session.keywords import known_keywords
 from .option_types import CheckedOptions, OptionType, defaults_of, types_of
-from .workers import failing_once
+from .workers import exit_on_config_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,7 +43,7 @@ def takes_options(**defaults: Any) -> Callable[[F], F]:
         signature = inspect.signature(callee)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         cast(Any, callee).__signature__ = signature.replace(parameters=[*own, *options])
-        return failing_once()(known_keywords(callee))
+        return exit_on_config_error(known_keywords(callee))
 
     return decorate
 
@@ -66,11 +66,11 @@ def checked_options(given: Options) -> Options:
 
 
 PREFIX: Final = "MCP_SESSIONS_"
-MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # what is meant for us must not be passed over
+MISSPELLED_PREFIX: Final = "MCP_SESSION_"  # a variable that is meant for us must not be ignored
 
-# What follows the prefix, with its value, in the variables that Kubernetes (environment variables of Services) and
-# Docker (links) give a container beside a service called `mcp-sessions`, `mcp-sessions-redis` and so on. Names that a
-# setting could be called are told by the value.
+# Kubernetes (environment variables of Services) and Docker (links) give such variables to every container beside a
+# service whose name begins with `mcp-sessions`. This is what follows the prefix, with the value, which tells them from
+# settings of the same name.
 SERVICE_LINK: Final = re.compile(
     r"([A-Z\d_]+_)?(SERVICE_HOST=.*|SERVICE_PORT(_[A-Z\d_]+)?=.*|PORT=(tcp|udp|sctp)://.*|"
     r"PORT_\d+_(TCP|UDP|SCTP)(_(PORT_)?(START|END)|_ADDR|_PORT|_PROTO)?=.*|NAME=/[^/]+/.+|ENV_\w+=.*)",
@@ -110,7 +110,7 @@ def from_env(**options: Unpack[Options]) -> Options:
     Raises:
         ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
-    named = {_setting(name): name for name in sorted(os.environ) if _is_ours(name)}
+    named = {_setting(name): name for name in sorted(os.environ) if _is_setting(name)}
     for name in sorted(os.environ):
         meant = PREFIX + name.removeprefix(MISSPELLED_PREFIX)
         if name.startswith(MISSPELLED_PREFIX) and meant in VARIABLES:
@@ -123,13 +123,13 @@ def from_env(**options: Unpack[Options]) -> Options:
         if not inner:
             continue
         base = OPTIONS[group].check(group, merged.get(group, defaults[group]))
-        if base is not None:  # where sessions are not tracked, there is nothing to fill in
+        if base is not None:  # None if sessions are not tracked
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return cast(Options, merged)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a variable is meant for us, and not for those who look for a service."""
+def _is_setting(name: str) -> bool:
+    """Return whether a variable is meant as a setting, and does not describe a service."""
     of_service = SERVICE_LINK.fullmatch(f"{name.removeprefix(PREFIX)}={os.environ[name]}")
     return name in VARIABLES or (name.startswith(PREFIX) and not of_service)
 

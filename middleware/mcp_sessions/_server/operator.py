@@ -22,7 +22,7 @@ from ..stores._base import FIRST, Record, Store, StoreScope
 from . import option_types
 from .lifecycle import ENDED_ALL
 from .principal import checked
-from .workers import failing_once
+from .workers import exit_on_config_error
 
 PAGE: Final = 200  # sessions that are read at once
 _OF_CLIENT: Final = (
@@ -50,7 +50,7 @@ class Sessions:
     `Principal(subject="alice")` is alice with any of her clients, at any issuer.
     """
 
-    @failing_once()
+    @exit_on_config_error
     def __init__(
         self,
         *,

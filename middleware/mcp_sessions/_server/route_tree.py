@@ -15,13 +15,13 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
-_EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
-ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+_EMPTY: Final = CellType()  # of a name that is not bound
+ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that only look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Node:
     """Something that a request may pass through.
 
@@ -126,7 +126,7 @@ def attribute(part: object, name: str) -> Any:
 
 
 def _may_serve(part: object, endpoint: str | None) -> bool:
-    """Whether a request at the endpoint, or below it, may reach this part. In doubt, it may."""
+    """Return whether a request at the endpoint or below it may reach this part. If that is unknown, it may."""
     if isinstance(part, WebSocketRoute):
         return False
     if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:

@@ -1,7 +1,7 @@
-"""What the rules of `require=` name, against what the wrapped server lists, before the first request.
+"""Compares the names in `require=` with what the wrapped server lists, before the first request.
 
-A rule for a name that the server does not have would hold for nothing. A rule by name is evaded if one tool runs others
-by a name in its arguments, as the transforms of FastMCP do that search for tools or turn resources into tools.
+A rule for a name that the server does not have would never match. A rule by name is evaded if a tool runs others by a
+name in its arguments, as some transforms of FastMCP do: they search for tools, or turn resources into tools.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def _ask(server: Any, what: str) -> Iterable[Any]:
 
 
 async def _has(server: Any, what: str, name: str) -> bool:
-    """Whether FastMCP serves what it does not list, such as a tool that is found by a search."""
+    """Return whether FastMCP serves a name that it does not list, such as a tool that is found by a search."""
     with suppress(Exception), anyio.move_on_after(LISTING):
         return await getattr(server.fastmcp, f"get_{what[:-1]}")(name) is not None
     return False
@@ -142,7 +142,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.casefold())
 
 
-# --- tools that run what they are told by name ---------------------------------------------------
+# --- tools that run others by name ---------------------------------------------------------------
 
 
 async def _dispatches(server: Any, policy: Policy, *, is_function: bool) -> str | None:

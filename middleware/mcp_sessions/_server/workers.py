@@ -1,6 +1,6 @@
-"""The worker processes of Uvicorn, Gunicorn and Hypercorn: how many there are, and how a wrong option ends them all.
+"""The worker processes of Uvicorn, Gunicorn and Hypercorn: their number, and how a wrong option ends all of them.
 
-Both are read from the settings of the server below us on the stack.
+The settings of the server are found on the stack of calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .._session.confidential import confidential
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STARTUP_FAILED: Final = 3  # Uvicorn and Gunicorn start workers anew for ever, unless they end with this status
+STARTUP_FAILED: Final = 3  # Uvicorn and Gunicorn restart workers for ever unless they end with this status
 _log: Final = logging.getLogger("mcp_sessions")
 
 # Where a worker process has its server's settings: module and function, and the variable there.
@@ -31,7 +31,7 @@ _SETTINGS: Final[Mapping[tuple[object, str], str]] = {
 
 
 def workers() -> int:
-    """Return how many worker processes there are, by the settings of the server below us on the stack."""
+    """Return the number of worker processes, by the settings of the server on the stack of calls."""
     frame: FrameType | None = sys._getframe()  # `inspect.stack` reads the source of every frame
     while frame is not None:
         if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
@@ -41,16 +41,16 @@ def workers() -> int:
     return 1
 
 
-def failing_once() -> Callable[[F], F]:
-    """Let a wrong option end a server with several workers in one line of its log, where they would start for ever.
+def exit_on_config_error(callee: F) -> F:
+    """Let a wrong option end a server with several workers, and log it in one line; they would restart for ever.
 
-    The failures are `confidential`, since among the options are secrets.
+    The failures are `confidential`, since options contain secrets.
     """
-    return lambda callee: confidential(_failing_once()(callee))
+    return confidential(_exit_on_config_error()(callee))
 
 
 @contextmanager
-def _failing_once() -> Iterator[None]:
+def _exit_on_config_error() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:

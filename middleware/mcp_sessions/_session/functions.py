@@ -1,4 +1,4 @@
-"""The functions that an application passes as options: which may be async, and what is no answer of a plain one.
+"""The functions that an application passes as options: which may be async, and what a plain one may not return.
 
 `str(coroutine)` is a text and `bool(coroutine)` is True: an async function that nothing awaits must never count.
 """
@@ -25,7 +25,7 @@ _ELSEWHERE: Final = {
 def check_function(option: str, function: Any, *, may_be_async: bool = False) -> Any:
     """Return the function of an option, or None.
 
-    Raises `ConfigurationError` where it cannot be called, or where nothing would run it: an async function that is not
+    Raises `ConfigurationError` if it cannot be called, or if nothing would run it: an async function that is not
     awaited, or a generator.
     """
     if function is None:
@@ -61,7 +61,7 @@ def check_clock(clock: Any) -> Callable[[], float]:
 
 
 def is_unfinished(value: object) -> bool:
-    """Whether a plain function returned something to await or to iterate in place of an answer.
+    """Return whether a plain function returned something to await or to iterate in place of an answer.
 
     A coroutine is closed, or Python would warn that it was never awaited.
     """
@@ -72,7 +72,7 @@ def is_unfinished(value: object) -> bool:
 
 
 def is_lost(value: object) -> bool:
-    """Whether a function returned work that nothing does: a generator, a function, a context manager or a thread's."""
+    """Return whether a function returned work that nothing does, such as a generator, a function or a future."""
     is_context = hasattr(type(value), "__enter__") or hasattr(type(value), "__aenter__")
     is_work = inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(value, "add_done_callback")
     return is_work or is_context or callable(value)
