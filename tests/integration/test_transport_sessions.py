@@ -1,5 +1,6 @@
 """Unchanged clients in their default settings get a session each: by the transport header, the bridge or a cookie."""
 
+import logging
 from contextlib import AsyncExitStack
 from importlib import import_module
 from itertools import count
@@ -148,3 +149,18 @@ async def test_two_sessions_of_one_client_with_a_cache_read_their_own() -> None:
                         texts.append(await read(client))
     assert texts == ["nobody", texts[1], texts[2], "nobody", texts[2], texts[1]]
     assert len({*found, *texts}) == 5
+
+
+@pytest.mark.xfail(strict=True, reason="the log blames the server")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("bridge", [False, True])
+async def test_ids_of_an_earlier_deployment_are_known_from_the_start(
+    framework: str, bridge: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server of the SDK or FastMCP shows that it is stateless, so no worker has to see an `initialize` first."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    app = wrapped(Cell(framework), bridge=bridge, transport="auto")
+    async with lifespan(app):
+        client = RealClient(app, headers={"mcp-session-id": "0123456789abcdef0123456789abcdef"})
+        assert await client.call("whoami") == "nobody"
+    assert [line for line in caplog.messages if "earlier deployment" in line]

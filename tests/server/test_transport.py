@@ -7,12 +7,13 @@ import anyio
 import pytest
 from apps import Server, reply, sessions
 from clients import DEADLINE, DISCOVER, INITIALIZE, Client, Exchange, Header, call, http
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import CreateRefused, Session, TransportSessions
 from mcp_sessions._dialects.transport import Crossing
 from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions._server import logs
 from mcp_sessions.events import RequestRefused, SessionEvent
 from mcp_sessions.stores import MemoryStore
 
@@ -112,6 +113,61 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
     plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.missing_session"}
     assert all(set(seen.scope) - plain == set(http()) - plain for seen in server.seen)
     assert repr(Crossing("ours", "servers-1")) == "<Crossing>"
+
+
+@pytest.fixture(autouse=True)
+def quiet_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each line be logged once in each test."""
+    monkeypatch.setattr(logs, "_warned", set())
+
+
+# --- ids from an earlier deployment, in which the server kept transport sessions ------------------
+
+EARLIER: Header = (b"mcp-session-id", b"0123456789abcdef0123456789abcdef")
+
+
+@pytest.mark.xfail(strict=True, reason="the log blames the server")
+@pytest.mark.parametrize("bridge", [False, True])
+async def test_id_of_an_earlier_deployment_is_served_without_session(
+    bridge: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some clients never reconnect after a 404. That the server is stateless shows when it answers `initialize`."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    client = Client(sessions(Server(), bridge=bridge), modern=False)
+    await client.initialize()
+    assert (await client.tool("asks", EARLIER)).result["content"] is True
+    (line,) = [line for line in caplog.messages if "has no session" in line]
+    assert "earlier deployment" in line
+
+
+@pytest.mark.xfail(strict=True, reason="clients initialize again at 404 only")
+@pytest.mark.parametrize("bridge", [False, True])
+async def test_required_session_of_an_earlier_deployment_is_404(bridge: bool) -> None:
+    """By the specification, clients then send `initialize` again."""
+    client = Client(sessions(Server(), bridge=bridge, require={"tools/call"}), modern=False)
+    await client.initialize()
+    answer = await client.tool("count", EARLIER)
+    assert (answer.status, answer.error["code"]) == (404, -31044)
+    assert (await client.tool("count")).status == 200  # without any id, nothing could be forgotten
+
+
+async def test_id_of_the_server_itself_is_not_of_an_earlier_deployment(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    server = Server()
+
+    async def stateful(scope: Scope, receive: Receive, send: Send) -> None:
+        async def naming(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], EARLIER]}
+            await send(message)
+
+        await server(scope, receive, naming)
+
+    client = Client(sessions(stateful), modern=False)
+    await client.send("initialize", INITIALIZE)
+    await client.tool("asks", EARLIER)
+    (line,) = [line for line in caplog.messages if "has no session" in line]
+    assert "transport sessions of its own" in line
 
 
 # --- `Wire(era="auto")`: which clients are led to the legacy era --------------------------------
