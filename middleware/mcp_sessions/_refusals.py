@@ -78,6 +78,10 @@ REFUSALS: Final[Mapping[str, Reason]] = {
         envelope_incomplete=_reply(INVALID_PARAMS, "_meta must carry the protocol version and the client capabilities"),
         modern_era=Reason(-32022, "Unsupported protocol version"),
         required=Reason(*_SESSION_REQUIRED, 200),
+        # HTTP 404, at which clients send `initialize` again, by the specification.
+        session_header_stale=_reply(
+            _SESSION_REQUIRED, "Mcp-Session-Id comes from an earlier deployment; initialize again", 404
+        ),
         cookie_jar_shared=_reply(
             _SESSION_REQUIRED,
             "two clients share one cookie jar; give each its own HTTP client, or use with_sessions",

@@ -126,7 +126,6 @@ def quiet_before(monkeypatch: pytest.MonkeyPatch) -> None:
 EARLIER: Header = (b"mcp-session-id", b"0123456789abcdef0123456789abcdef")
 
 
-@pytest.mark.xfail(strict=True, reason="the log blames the server")
 @pytest.mark.parametrize("bridge", [False, True])
 async def test_id_of_an_earlier_deployment_is_served_without_session(
     bridge: bool, caplog: pytest.LogCaptureFixture
@@ -140,7 +139,6 @@ async def test_id_of_an_earlier_deployment_is_served_without_session(
     assert "earlier deployment" in line
 
 
-@pytest.mark.xfail(strict=True, reason="clients initialize again at 404 only")
 @pytest.mark.parametrize("bridge", [False, True])
 async def test_required_session_of_an_earlier_deployment_is_404(bridge: bool) -> None:
     """By the specification, clients then send `initialize` again."""

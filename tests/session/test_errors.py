@@ -138,6 +138,11 @@ async def shared_jar(client: Client) -> Answer:
     return await client.tool("whoami", shared)
 
 
+async def stale(client: Client) -> Answer:
+    await client.initialize()
+    return await client.tool("whoami", (b"mcp-session-id", b"of-an-earlier-deployment"))
+
+
 def unreadable_number(client: Client) -> Awaitable[Answer]:
     """Create a session with a number of more digits than Python reads."""
     created = json.dumps(client.message("sessions/create", {"basket": "N"})).replace('"N"', "7" * 5000)
@@ -258,6 +263,7 @@ CASES = [
     Case(errors.SessionExpired(), *NOT_FOUND, expired, {"lifetime": 60, "clock": CLOCK}),
     Case(errors.SessionEnded(), *NOT_FOUND, ended),
     Case(refusal("required"), -31044, 200, 200, carrying(None), {"require": {"tools/call"}}),
+    Case(refusal("session_header_stale"), -31044, 404, None, stale, {"require": {"tools/call"}}),
     Case(refusal("cookie_jar_shared"), -31044, None, 200, shared_jar, {"require": {"tools/call"}}),
     Case(refusal("principal_required"), -31046, 200, 200, carrying(None, "sessions/list"), {"tracked": True}),
     Case(refusal("principal_unseen"), -31046, 200, 200, UNSEEN),

@@ -58,6 +58,11 @@ _STATEFUL: Final = (
     "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
     "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
+_EARLIER: Final = NoCredential(
+    "its Mcp-Session-Id comes from an earlier deployment, in which the wrapped server kept transport sessions",
+    "connect the client again; where a session is required, it gets HTTP 404 and may do so by itself",
+    "session_header_stale",
+)
 _NONE: Final = NoCredential("it sent no Mcp-Session-Id", WRAP)
 _NOT_SENT: Final = NoCredential("it sent no Mcp-Session-Id", RECONNECT)
 _ACCEPTED: Final = 202
@@ -104,13 +109,13 @@ class Transport(Dialect):
         if SESSION_HEADER not in headers.by_name:
             return
         copies = headers.all(SESSION_HEADER)
-        if any(map(self._takes, copies)):
+        if any(self._takes(request, session_id) for session_id in copies):
             request.edit_headers({SESSION_HEADER})
             headers.session_id = single_header(copies)
         else:
             single_header(copies)
 
-    def _takes(self, session_id: str) -> bool:
+    def _takes(self, request: Request, session_id: str) -> bool:
         """Return whether an id is kept from the wrapped server."""
         return looks_like_session_id(session_id)
 
@@ -118,7 +123,7 @@ class Transport(Dialect):
         """Return a warning if clients get no session because a server keeps transport sessions."""
         return _STATEFUL if self.is_on and any(server.stateless is False for server in servers) else None
 
-    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | None:
+    def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
         """Return the session of the header, unless the header repeats the message's, or belongs to it.
 
         The token is not looked at: whether it is authentic must not show before its owner is known.
@@ -128,7 +133,8 @@ class Transport(Dialect):
             return None
         own = earlier[0] if earlier else None
         if header is None:
-            return None
+            is_earlier = SESSION_HEADER in request.headers.by_name and self.is_on and request.runtime.is_stateless
+            return _EARLIER if is_earlier and own is None and not request.headers.is_modern else None
         if own is not None and (own.owns_header or own.id == header):
             return None
         if not self.is_on:
@@ -191,8 +197,9 @@ class Bridge(Transport):
             request.admitting_statuses = _MISSING_SESSION
         super().extract(request)
 
-    def _takes(self, session_id: str) -> bool:
-        return True
+    def _takes(self, request: Request, session_id: str) -> bool:
+        # To a stateless server, an id of an earlier deployment says nothing.
+        return not request.runtime.is_stateless or looks_like_session_id(session_id)
 
     def startup_warning(self, servers: Sequence[Any]) -> str | None:
         """Return no warning: clients get a session beside that of the server."""
@@ -247,6 +254,7 @@ class NameSession(Change, kw_only=True):
         if crossing is not None and crossing.server_id:
             await self._name_bridged(crossing, response)
         elif self.transport.may_name(request):
+            request.runtime.is_stateless = True
             try:
                 response.name((await mint_for(request, self.transport, TRANSPORT)).id)
             except Refusal as refused:

@@ -74,6 +74,7 @@ class Runtime:
         self.event_ids: Final = EventIds(issuer=options["wire"].issuer, audience=options["audience"])
         self.recording: Final = Recording(app, options)
         self.observers: Final = observers_of(self.recording, options)
+        self.is_stateless = False  # whether the wrapped server is known to keep no transport sessions
         self._open_store(options)
 
     def _open_store(self, options: CoreOptions) -> None:

@@ -213,6 +213,7 @@ def log_start(app: object, endpoint: str | None, runtime: Runtime, dialects: Dia
         "".join(f", {kid} verifies" for kid in others),
     )
     servers = list(managers(reachable(app, endpoint)))
+    runtime.is_stateless |= bool(servers) and all(server.stateless for server in servers)
     for dialect in dialects.all:
         if (warning := dialect.startup_warning(servers)) is not None:
             _log.warning(warning)
