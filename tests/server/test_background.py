@@ -112,8 +112,8 @@ class TestOneSweep:
             await worker.sweeper.sweep()
             assert worker.ran == [("short", "expired"), ("long", "idle")][:reported]
         assert worker.facts == [
-            SessionDeleted("short", "expired", HOUR, "trace of short"),
-            SessionDeleted("long", "idle", 3 * HOUR, "trace of long"),
+            SessionDeleted("short", "expired", HOUR, "trace of short", "expiry"),
+            SessionDeleted("long", "idle", 3 * HOUR, "trace of long", "expiry"),
         ]
 
     async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:

@@ -76,7 +76,7 @@ async def test_everything_happens_in_its_order() -> None:
             await stream.next_event()
             await worker.delete(held)
             worker.app.app.go.set()  # type: ignore[attr-defined]
-    deleted = SessionDeleted(made.ref, "deleted", 90, made.traceparent)
+    deleted = SessionDeleted(made.ref, "deleted", 90, made.traceparent, "client")
     assert seen == [(made.ref, made.created_at, 7, "deleted"), ("ended", False, 7, [deleted])]
     assert not await worker.has_data()
     assert await worker.store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []

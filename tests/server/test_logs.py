@@ -77,7 +77,7 @@ async def test_each_fact_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert [line for line in caplog.messages if "at a restart" not in line] == [
         f"session {refs[0]} created",
         f"session {refs[1]} created",
-        f"session {refs[0]} ended: deleted",
+        f"session {refs[0]} ended: deleted, by client",
         f"refused 'tools/call' of session {refs[0]}: ended (-32043); {REFUSALS['ended'].remedy}",
         f"refused a request without a readable message: not_json (-32700); {REFUSALS['not_json'].remedy}",
     ]

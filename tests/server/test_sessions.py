@@ -13,6 +13,7 @@ from mcp_sessions import ConfigurationError, KeyRing, Principal, Sessions
 from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import operator, option_types
 from mcp_sessions._session.claims import AUDIENCE, floor_ms, utc
+from mcp_sessions._session.endings import Ending
 from mcp_sessions.stores import Claims, MemoryStore, Record, SQLiteStore
 from mcp_sessions.stores._base import SessionStatus
 from mcp_sessions.testing._contract import status_in, statuses_in
@@ -52,7 +53,7 @@ class Deployment:
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
         ended = await self.store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
-        return sorted((found.record.ref, found.reason) for found in ended)
+        return sorted((found.record.ref, Ending.from_text(found.reason).reason) for found in ended)
 
 
 @pytest.fixture

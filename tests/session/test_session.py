@@ -77,7 +77,7 @@ def test_a_fact_cannot_be_changed_and_has_no_place_for_a_credential_or_a_body(fa
     """Several listeners get the same object."""
     with pytest.raises(AttributeError):
         fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
-    allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace", "kind", "claim"}
+    allowed = {"ref", "expires_at", "method", "reason", "code", "seconds", "trace", "kind", "claim", "by", "name"}
     assert {*fact.__struct_fields__} <= allowed
 
 

@@ -7,6 +7,7 @@ it. A store's address may hold a password; one that does is named, not given.
 from __future__ import annotations
 
 import argparse
+import getpass
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -40,6 +41,8 @@ def add_commands(commands: Any) -> None:
     ending.add_argument("--reason", default="ended", help="the reason that the servers' on_end gets (ended)")
     ending_all = _add(commands, "end-all", "end all sessions of a principal, or all before a time", _end_all)
     ending_all.add_argument("--before", type=_moment, metavar="ISO8601", help="all that were created before this time")
+    for command in (ending, ending_all):
+        command.add_argument("--by", default=_user(), metavar="NAME", help="who ends it, for the servers' logs (you)")
     for command in (listing, ending_all):
         command.add_argument("--keys", type=terminal.secret_location, action="append", metavar="env:NAME|file:PATH")
         for name in ("--client-id", "--issuer", "--subject"):
@@ -59,6 +62,14 @@ def _address(store: str) -> str:
     if store.startswith(("env:", "file:", "sqlite:")) or not ("@" in store or "?" in store):
         return store
     raise argparse.ArgumentTypeError("a URL with a password or options is a secret: name env:NAME or file:PATH")
+
+
+def _user() -> str | None:
+    """Return the name of the user who runs the command, or None if the system does not know it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's uid without a name
+        return None
 
 
 def _moment(text: str) -> datetime:
@@ -84,7 +95,7 @@ async def _list(arguments: argparse.Namespace) -> int:
 
 async def _end(arguments: argparse.Namespace) -> int:
     async with _sessions(arguments) as sessions:
-        if not await sessions.end(arguments.ref, reason=arguments.reason):
+        if not await sessions.end(arguments.ref, reason=arguments.reason, by=arguments.by):
             return terminal.refuse(_NOT_FOUND)
     terminal.show({"ended": arguments.ref})
     return terminal.OK
@@ -100,7 +111,7 @@ async def _end_all(arguments: argparse.Namespace) -> int:
             await sessions.end_all_before(before)
             terminal.show({"ended": f"everyone's sessions created before {before.isoformat()}"})
             return terminal.OK
-        moment, recorded = await sessions.end_all(principal)
+        moment, recorded = await sessions.end_all(principal, by=arguments.by)
     which = f"the principal's sessions created before {moment.isoformat()}"
     where = f"in the audience {arguments.audience} and under these keys"
     outcome = {"ended": which} if recorded else {"from now on": f"every worker refuses {which}, {where}"}

@@ -29,6 +29,7 @@ from .._server.response import Change, Response
 from .._server.runtime import Runtime
 from .._server.sessions import encode_metadata
 from .._session.claims import SESSION
+from .._session.endings import Ending
 from .._session.session import Session
 from .._tokens.keys import base64url, from_base64url
 from ..stores._base import FIRST, Position, Record, idle_at
@@ -131,7 +132,7 @@ def close_and_encode(runtime: Runtime, session: Session) -> Raw:
 
 async def delete(request: Request) -> dict[str, Any]:
     """End the session; on return every worker refuses it."""
-    await carried_session(request).end("deleted")
+    await carried_session(request)._end(Ending("deleted", "client"))
     return {}
 
 

@@ -31,6 +31,7 @@ from .._server.option_types import as_seconds
 from .._server.response import Change, Response
 from .._server.sessions import open_session, store_capabilities
 from .._session.claims import COEXISTING, FIELD, SESSION, TRANSPORT, Kind
+from .._session.endings import Ending
 from .._session.session import Session
 from . import transport_of
 from .base import Answers, Credential, Dialect
@@ -304,7 +305,7 @@ class BeginInField(Change, kw_only=True):
 
 async def delete(request: Request) -> dict[str, Any]:
     """End the session; on return every worker refuses it."""
-    await carried_session(request).end("deleted")
+    await carried_session(request)._end(Ending("deleted", "client"))
     return {}
 
 

@@ -23,6 +23,7 @@ from starlette.types import Message as ASGIMessage
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims, utc
 from .._session.data import Data
+from .._session.endings import Ending
 from .._session.events import SessionDeleted
 from .._session.functions import finish
 from .._session.session import EndedSession
@@ -116,7 +117,8 @@ class Terminator:
 
     def _report(self, record: Record, reason: str) -> None:
         lasted = min(self.clock(), record.expires_at) - record.created_at  # it has not lived beyond its token
-        self.report(SessionDeleted(record.ref, reason, max(lasted, 0), record.trace))
+        ending = Ending.from_text(reason)
+        self.report(SessionDeleted(record.ref, ending.reason, max(lasted, 0), record.trace, ending.by, ending.name))
 
     async def _run_hook(self, record: Record, reason: str) -> None:
         """Run `on_end` for a session, which has ended whatever becomes of it."""
@@ -126,7 +128,7 @@ class Terminator:
         session = EndedSession(ref, utc(record.created_at), utc(record.expires_at), data)
         try:
             with hook(ref, record.trace), anyio.move_on_after(self.timeout) as scope:
-                await finish(self.on_end(session, reason), option="on_end")
+                await finish(self.on_end(session, Ending.from_text(reason).reason), option="on_end")
             if scope.cancelled_caught:
                 _log.error("on_end of session %s cancelled after %g s", ref, self.timeout, extra=log_extra(ref))
         except anyio.get_cancelled_exc_class():

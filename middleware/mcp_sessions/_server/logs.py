@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from .._refusals import REFUSALS
 from .._session.claims import Principal
+from .._session.endings import Ending
 from .._session.events import Listener, RequestRefused, SessionCreated, SessionDeleted, SessionEvent
 from .._session.functions import described, is_lost, is_unfinished
 from .._session.session import find_session
@@ -146,7 +147,8 @@ class EventLog(Observer):
 
     def ended(self, event: SessionDeleted) -> None:
         """Log that a session has ended."""
-        _log.info("session %s ended: %s", event.ref, event.reason, extra=log_extra(event.ref, event.trace))
+        ending = Ending(event.reason, event.by, event.name)
+        _log.info("session %s ended: %s", event.ref, ending, extra=log_extra(event.ref, event.trace))
 
     def refused(self, event: RequestRefused, caller: Callable[[], Caller], /) -> None:
         """Log why a request was refused."""

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from .._errors import ConfigurationError
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, after_ms, utc
+from .._session.endings import Ending
 from .._session.functions import check_clock
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
@@ -126,14 +127,15 @@ class Sessions:
         """
         return await self._store.count(audience=self._audience)
 
-    async def end(self, ref: str, *, reason: str = "ended") -> bool:
+    async def end(self, ref: str, *, reason: str = "ended", by: str | None = None) -> bool:
         """End one recorded session. One of the servers runs its `on_end` soon after.
 
-            await sessions.end("ses_mjqxgylsmfzxk5dfon2ca2lo", reason="support")
+            await sessions.end("ses_mjqxgylsmfzxk5dfon2ca2lo", reason="support", by="carol")
 
         Args:
             ref: The session's public name, as logs and traces show it.
             reason: The reason for `on_end` and the logs.
+            by: The name of the person or program that ends it, for logs and spans.
 
         Returns:
             Whether this call ended it; False if no live session of this name is recorded.
@@ -142,9 +144,11 @@ class Sessions:
             StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
         record = await self._store.get(ref)
-        return record is not None and record.audience == self._audience and await self._revoke(record, reason)
+        if record is None or record.audience != self._audience:
+            return False
+        return await self._revoke(record, Ending(reason, "operator", by))
 
-    async def end_all(self, principal: Principal) -> EndedAll:
+    async def end_all(self, principal: Principal, *, by: str | None = None) -> EndedAll:
         """End all sessions of a principal, recorded or not, on every server.
 
         If the principal lacks its client or issuer, those of the sessions may be any.
@@ -152,7 +156,8 @@ class Sessions:
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
         Sessions are dated to the millisecond: those created later, by the servers' clocks, are not affected. One of
-        the servers runs `on_end` for recorded sessions soon after.
+        the servers runs `on_end` for recorded sessions soon after. `by` is the name of the person or program that ends
+        them, for logs and spans.
 
         Returns:
             The time before which sessions were ended, and how many of them were recorded.
@@ -174,7 +179,7 @@ class Sessions:
             await self._revoke_before(moment, subject)
         for subject in subjects:
             async for record in self._records(subject=subject, with_cut_off=True):
-                recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
+                recorded += record.created_at < moment and await self._revoke(record, Ending(ENDED_ALL, "operator", by))
         return EndedAll(utc(moment), recorded)
 
     async def end_all_before(self, moment: datetime) -> None:
@@ -248,8 +253,10 @@ class Sessions:
             after = page[-1].position
             await checkpoint()  # a store in memory answers without
 
-    async def _revoke(self, record: Record, reason: str) -> bool:
-        return await self._store.revoke(record, reason=reason, lease=0)  # a server may run its `on_end` at once
+    async def _revoke(self, record: Record, ending: Ending) -> bool:
+        return await self._store.revoke(
+            record, reason=ending.to_text(), lease=0
+        )  # a server may run its `on_end` at once
 
     async def _revoke_before(self, moment: float, subject: str | None) -> None:
         until = math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)  # when the last session from before has expired

@@ -15,6 +15,7 @@ from .._dialects.base import Answers, Credential, Dialect, Dialects
 from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol.headers import LAST_EVENT_ID
 from .._session.claims import Claims
+from .._session.endings import Ending
 from .._tokens.event_ids import EventId
 from ..stores._base import LIVE
 from .answers import may_delete, record_unparsed_refusal, send_refusal_without_id, send_status
@@ -56,7 +57,7 @@ async def delete(request: Request) -> dict[str, Any]:
         if not await may_delete(request, frozenset() if request.upstream_id is None else frozenset({_GONE})):
             return {}
         try:
-            await session.end("deleted")
+            await session._end(Ending("deleted", "client"))
         except StoreUnavailable as refusal:
             await send_refusal_without_id(request, refusal)
         else:

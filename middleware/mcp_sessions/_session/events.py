@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from .endings import EndedBy
+
 
 class SessionCreated(msgspec.Struct, frozen=True):
     """A session was created, or, where a cookie names it, first used."""
@@ -31,7 +33,9 @@ class SessionDeleted(msgspec.Struct, frozen=True):
     ref: str
     reason: str
     seconds: float  # how long it lived
-    trace: str | None = None  # the traceparent of its start, where that is known
+    trace: str | None = None  # the traceparent of its start, if that is known
+    by: EndedBy = "application"  # who ended it
+    name: str | None = None  # of the person or program that ended it, if it gave one
 
 
 class RequestRefused(msgspec.Struct, frozen=True):

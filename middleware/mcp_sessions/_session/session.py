@@ -19,6 +19,7 @@ import msgspec
 from .._errors import StoreUnavailable
 from .claims import Claims, Correlation, Kind, Principal, RedactedRepr, utc
 from .data import Data
+from .endings import Ending
 from .state import State
 
 
@@ -135,7 +136,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
         stated = await self._runtime.client_capabilities(self._claims)
         return None if stated is None else msgspec.json.decode(stated, type=dict[str, Any])
 
-    async def end(self, reason: str = "ended") -> None:
+    async def end(self, reason: str = "ended", *, by: str | None = None) -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
         With the store's `freshness=`, other workers may accept it for that many seconds more.
@@ -145,15 +146,19 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
         Args:
             reason: The reason, for the log and for `on_end`.
+            by: The part of the application that ends it, such as `"fraud check"`, for logs and spans.
 
         Raises:
             StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
+        await self._end(Ending(reason, "application", by))
+
+    async def _end(self, ending: Ending) -> None:
         if self._ended:
             return
         self._ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
-            await self._runtime.end_session(self._claims, reason)
+            await self._runtime.end_session(self._claims, ending.to_text())
         except StoreUnavailable:
             self._ended_by_own_request = False
             raise

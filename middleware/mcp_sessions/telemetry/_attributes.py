@@ -48,6 +48,8 @@ REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session 
 EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
 KIND: Final = "mcp_sessions.kind"  # of a remembered session
 CLIENT: Final = "mcp_sessions.client"  # its own name and version
+ENDED_BY: Final = "mcp_sessions.ended_by"  # the client, the application, an operator, or "expiry"
+ENDED_BY_NAME: Final = "mcp_sessions.ended_by.name"  # as an operator or the application gives it
 DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
 SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"
 

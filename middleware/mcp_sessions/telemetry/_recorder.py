@@ -276,7 +276,9 @@ class Telemetry:
             context, links = as_parent(start, context), links_to(request=around.get_span_context())
         with within(RequestInfo(ref=fact.ref, caller=info.caller)):
             attributes = {**session_names(fact.ref, context), **info.caller}
-            attributes |= {names.REASON: fact.reason, names.DURATION: fact.seconds}
+            attributes |= {names.REASON: fact.reason, names.DURATION: fact.seconds, names.ENDED_BY: fact.by}
+            if fact.name is not None:
+                attributes[names.ENDED_BY_NAME] = fact.name
             client = attributes_on(around).get(names.CLIENT)
             if info.ref == fact.ref and client is not None:
                 attributes.setdefault(names.CLIENT, client)
