@@ -37,6 +37,7 @@ ORIGINS = "_protocol/origins.py"
 PRINCIPALS, CALLER_TESTS = "_server/principal.py", "server/test_principals.py"
 KEPT_HANDLES = "server/test_kept_handles.py"
 VERIFIED = "server/test_verified_callers.py"
+TOGETHER = "stores/_together.py"
 LIFECYCLE, MINTING, EARLY_END = "_server/lifecycle.py", "_server/minting.py", "_server/early_end.py"
 RESUMPTION_FILE, RESPONSE = "_server/resumption.py", "_server/response.py"
 BASE, MEMORY, REDIS = "stores/_base.py", "stores/_memory.py", "stores/_redis_scripts.py"
@@ -468,10 +469,20 @@ MUTANTS: Final = {
     "log-handler": Mutant("_server/logs.py", "_log.handle = _handle  # type: ignore[method-assign]", "", OBSERVERS),
     "lost-registration": Mutant(
         MINTING,
-        "        await _take_back(runtime, record, may_begin_later=new._is_offered)\n",
+        "        await _take_back(runtime, new, record)\n",
         "",
         "server/test_leftovers.py",
     ),
+    "lost-registration-of-two": Mutant(
+        MINTING, "if runtime.on_create is not None or await", "if True or await", "server/test_cookies.py"
+    ),
+    "look-up-answers": Mutant(
+        TOGETHER, "one.found = [next(answers) for _ in one.claims]", "one.found = [*answers]", "stores/test_together.py"
+    ),
+    "look-up-cancelled": Mutant(
+        TOGETHER, "            self.waiting.extendleft(reversed(one.batch))\n", "", "stores/test_together.py"
+    ),
+    "look-up-errors": Mutant(TOGETHER, "one.error = copy(error)", "one.error = error", "stores/test_together.py"),
     "begin-pauses": Mutant(MINTING, "pause = min(2 * pause, _MAX_PAUSE)", "pause = _PAUSE", "server/test_leftovers.py"),
     "call-here": Mutant(RESUMPTION_FILE, "if self._terminate(ref, SessionEnded(ref=ref)):", "if False:", ENDED_CALLS),
     "call-elsewhere": Mutant(

@@ -12,6 +12,7 @@ from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions import CreateRefused, Limits, Session, TransportSessions
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._refusals import REFUSALS
 from mcp_sessions._server.lifecycle import LEASE
 from mcp_sessions._session.data import Namespace
@@ -293,6 +294,54 @@ async def test_calls_that_come_first_at_once_begin_it_once(workers: int) -> None
             group.start_soon(call, client)
     assert seen == [{"greeting": "hello"}] * (1 + 2 * workers)
     assert len(refs) == 1
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+async def test_without_a_hook_nobody_waits_for_the_first_call(tracked: bool) -> None:
+    """Calls on two workers overtake each other before the swap: all are in one session, which is created once."""
+    store, events = Failing(), list[object]()
+    options = {"store": store, "tracked": tracked, "listen": events.append}
+    clients = [Client(sessions(Server(), **options)) for _ in range(2)]
+    cookie = (await clients[0].send(DISCOVER)).cookie
+
+    async def overtake(*_: object) -> None:
+        answer = await clients[1].tool("remember", cookie, n=1)
+        assert "result" in answer.json
+
+    store.before["compare_and_swap"] = overtake
+    assert (await clients[0].tool("remember", cookie)).result["content"] == {"n": 1}
+    assert len([event for event in events if isinstance(event, SessionCreated)]) == 1
+    assert await store.count(audience="mcp-sessions") == int(tracked)
+
+
+async def test_lost_registration_leaves_a_session_that_others_created() -> None:
+    """The worker whose answer was lost takes back no record of a session that is in use meanwhile."""
+    store = Failing()
+    clients = [Client(sessions(Server(), store=store, tracked=True)) for _ in range(2)]
+    cookie = (await clients[0].send(DISCOVER)).cookie
+
+    async def overtake(*_: object) -> None:
+        assert "result" in (await clients[1].tool("remember", cookie, n=1)).json
+        raise StoreUnavailable
+
+    store.before["register"] = overtake
+    assert (await clients[0].tool("whoami", cookie)).status == 503
+    assert (await clients[1].tool("remember", cookie)).result["content"] == {"n": 1}
+    assert await store.count(audience="mcp-sessions") == 1
+
+
+async def test_only_one_of_parallel_first_calls_counts() -> None:
+    """A caller may create three sessions per minute here; two parallel calls of one create one."""
+    store = Failing()
+    client = Client(sessions(Server(), store=store, limits=Limits(creates_per_minute=3)))
+    cookies = [(await client.send(DISCOVER)).cookie for _ in range(3)]
+
+    async def overtake(*_: object) -> None:
+        assert "result" in (await client.tool("whoami", cookies[0])).json
+
+    store.before["compare_and_swap"] = overtake
+    for cookie in cookies:
+        assert "result" in (await client.tool("whoami", cookie)).json
 
 
 async def test_of_two_workers_the_faster_one_begins_it() -> None:

@@ -18,6 +18,7 @@ import msgspec
 from starlette.types import Scope
 
 from .._errors import (
+    DataError,
     DataGone,
     DataTooLarge,
     PrincipalDataTooLarge,
@@ -39,6 +40,7 @@ from ..telemetry._core import hook
 from .context import Request, params_of
 from .lifecycle import LEASE
 from .logs import log_extra, warn_once, warns_of_client
+from .observers import Creating
 from .resumption import refusal_for_status
 from .runtime import Runtime
 from .sessions import (
@@ -118,12 +120,14 @@ def hook_params(request: Request) -> dict[str, Any]:
 
 
 async def activate(runtime: Runtime, session: Session, scope: Scope) -> None:
-    """Create a session that was offered: one request does so, and others of the session wait, on any worker.
+    """Create a session that was offered. If there is an `on_create`, other requests of the session wait for it.
 
     Raises what refuses a new session; the next use tries again.
     """
     ref = session.ref
     try:
+        if runtime.on_create is None and await _activate_at_once(runtime, session):
+            return
         async with runtime.principals.beginning(ref):
             if (claim := await _claim(runtime, session)) is not None:
                 await _activate_claimed(runtime, session, claim, scope)
@@ -131,6 +135,32 @@ async def activate(runtime: Runtime, session: Session, scope: Scope) -> None:
         raise refusal("data_full", ref=ref) from None
     except DataGone:
         raise SessionEnded(ref=ref) from None
+
+
+async def _activate_at_once(runtime: Runtime, session: Session) -> bool:
+    """Create a session by one swap; the request that loses it goes on in the session of the other.
+
+    Returns:
+        False if another process has begun to create it, with an `on_create`.
+    """
+    creating = _begin_creation(runtime, session)
+    place, trace = runtime.namespace_of(session._claims), session._claims.trace or ""
+    try:
+        if runtime.tracked:
+            await _register(runtime, session)  # which changes nothing if another request has done so
+        is_created = await runtime.store.compare_and_swap(place, STATE_KEY, None, trace.encode("ascii") + b"{}")
+        if not is_created:
+            set_stored(runtime, session, await runtime.store.read(place, STATE_KEY))
+    except BaseException as error:
+        creating.end(error)
+        raise
+    if is_created:
+        session._state = State(b"{}", check=runtime.check_state)
+        runtime.observers.created(SessionCreated(session.ref, session._claims.expires_at))
+    elif runtime.create_limit is not None:
+        runtime.create_limit.give_back(session._claims.subject)
+    creating.end()
+    return session._has_begun
 
 
 async def _activate_claimed(runtime: Runtime, session: Session, claim: bytes, scope: Scope) -> None:
@@ -193,12 +223,8 @@ async def registered(runtime: Runtime, session: Session) -> AsyncIterator[None]:
     Raises:
         Refusal: Its caller has too many.
     """
+    creating = _begin_creation(runtime, session)
     claims = session._claims
-    if runtime.create_limit is not None:
-        runtime.create_limit.spend(claims.subject, now=runtime.clock())
-    creating = runtime.observers.creating(claims)
-    if creating.trace is not None:
-        session._claims = claims = msgspec.structs.replace(claims, trace=creating.trace)
     if not (session._token or session._is_offered):  # an offered one has its token, a remembered one needs none
         session._token = runtime.tokens.mint(session._ring, claims)
     try:
@@ -213,6 +239,20 @@ async def registered(runtime: Runtime, session: Session) -> AsyncIterator[None]:
         raise
     runtime.observers.created(SessionCreated(claims.ref, claims.expires_at, None if session._token else claims.kind))
     creating.end()
+
+
+def _begin_creation(runtime: Runtime, session: Session) -> Creating:
+    """Count a session for its caller, and report that it is being created.
+
+    Raises:
+        Refusal: Its caller has created too many.
+    """
+    if runtime.create_limit is not None:
+        runtime.create_limit.spend(session._claims.subject, now=runtime.clock())
+    creating = runtime.observers.creating(session._claims)
+    if creating.trace is not None:
+        session._claims = msgspec.structs.replace(session._claims, trace=creating.trace)
+    return creating
 
 
 def new_session(
@@ -271,18 +311,21 @@ async def _register(runtime: Runtime, new: Session) -> None:
         await store.register(record, max_sessions=max_sessions)
     except StoreFull:
         raise
-    except (StoreUnavailable, anyio.get_cancelled_exc_class()):  # nobody knows whether the store has it
-        await _take_back(runtime, record, may_begin_later=new._is_offered)
+    except (StoreUnavailable, anyio.get_cancelled_exc_class()):  # it is unknown whether the store has it
+        await _take_back(runtime, new, record)
         raise
 
 
-async def _take_back(runtime: Runtime, record: Record, *, may_begin_later: bool) -> None:
+async def _take_back(runtime: Runtime, new: Session, record: Record) -> None:
     """Leave no record of a session that was not created. An offered one may be created later, so it is not ended."""
-    if not may_begin_later:
+    if not new._is_offered:
         runtime.terminator.withdraw(record)
         return
-    with anyio.CancelScope(shield=True), suppress(StoreUnavailable):
-        await runtime.store.purge(record.ref)
+    place, claim = runtime.namespace_of(new._claims), b"%d" % runtime.clock()
+    with anyio.CancelScope(shield=True), suppress(StoreUnavailable, DataError):
+        # If there is no `on_create`, another request may have created it meanwhile, or does so just now.
+        if runtime.on_create is not None or await runtime.store.compare_and_swap(place, STATE_KEY, None, claim):
+            await runtime.store.purge(record.ref)
 
 
 async def _run_on_create(runtime: Runtime, new: Session, params: dict[str, Any], scope: Scope) -> None:

@@ -223,6 +223,11 @@ class CreateLimit(msgspec.Struct):
             raise refusal("create_limit", retry_after=WINDOW - int(now % WINDOW))
         self.created[caller] = spent + 1
 
+    def give_back(self, subject: str | None) -> None:
+        """Count one session less, which another request has created."""
+        caller = subject if subject in self.created else _OTHERS
+        self.created[caller] = max(0, self.created.get(caller, 0) - 1)
+
 
 class PendingInitialized(OrderedDict[str, None]):
     """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
