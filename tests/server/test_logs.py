@@ -1,6 +1,7 @@
 """The log: lines that join with traces, warnings of what may indicate an attack, and why a handler has no session."""
 
 import base64
+import io
 import json
 import logging
 import os
@@ -8,13 +9,16 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import anyio
 import pytest
 from apps import Server, sessions
 from clients import DISCOVER, INITIALIZE, Client, Header, call, http
+from failing import Failing
 from recorded import process_wide
 from signers import NEW, OLD
 
@@ -25,6 +29,7 @@ from mcp_sessions._server.logs import EventLog, caller_of
 from mcp_sessions._tokens.keys import base64url
 from mcp_sessions.dialects import SEP1364Create
 from mcp_sessions.events import RequestRefused, SessionDeleted
+from mcp_sessions.stores._timeout import TimeoutStore
 from mcp_sessions.telemetry import SessionLogFilter
 
 
@@ -429,3 +434,41 @@ async def test_a_caller_that_nobody_knows_is_refused_all_the_same(caplog: pytest
     EventLog().refused(event, lambda: caller_of({"client": None}, fails))
     (line,) = warnings(caplog)
     assert line == "refused 'ping': token_principal (-32043)"
+
+
+async def test_a_queue_handler_with_the_filter_passes_the_session_to_its_listener() -> None:
+    """The listener's handlers run in a thread of their own, in which no session is known."""
+    queued: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    handler = QueueHandler(queued)
+    handler.addFilter(SessionLogFilter())
+    written = io.StringIO()
+    target = logging.StreamHandler(written)
+    target.setFormatter(logging.Formatter("%(session)s %(message)s"))
+    logger = logging.getLogger("shop.queue")
+    logger.addHandler(handler)
+    listener = QueueListener(queued, target)
+    listener.start()
+
+    async def note(session: Session | None, arguments: dict[str, Any]) -> str:
+        logger.warning("sold")
+        return "-" if session is None else session.ref
+
+    client = Client(sessions(Server(note=note)))
+    ref = (await client.tool("note", session=await client.create())).result["content"]
+    listener.stop()
+    logger.removeHandler(handler)
+    assert written.getvalue() == f"{ref} sold\n"
+
+
+async def test_a_refusal_because_of_the_store_names_the_session(caplog: pytest.LogCaptureFixture) -> None:
+    """So all lines of a session are found by its ref."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    store = TimeoutStore(Failing(), seconds=5)
+    client = Client(sessions(Server(), store=store))
+    held = await client.create()
+    ref = (await client.tool(session=held)).result["content"]
+    store._store.failing = {"look_up"}  # type: ignore[attr-defined]
+    assert (await client.tool(session=held)).status == 503
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("refused")]
+    assert f"of session {ref}: store_unavailable" in line.getMessage()
+    assert getattr(line, "session.id") == ref

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from apps import Server, sessions
+from apps import Server, reply, sessions
 from clients import Client, Clock, RealClient, by, call, http, lifespan, user_of
 from environments import require
 from recorded import messages, named, said
@@ -244,6 +244,31 @@ async def test_both_sides_are_recorded_around_a_server_that_makes_spans(
     assert said(outer, *SIDES)[:3] == [None, None, "{}"]
     assert "nobody" in said(outer, SIDES[3])[0]
     assert all(span.parent.span_id == outer.context.span_id for span in spans if span.parent and outer.context)
+
+
+async def test_the_error_of_a_call_is_on_its_span_as_redact_allows(spans: list[ReadableSpan]) -> None:
+    """A JSON-RPC error has a message of its own, which may quote a client."""
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b'{"error":{"code":-32603,"message":"no stock for 4111"}}')
+
+    def cause(what: Content, tool: str, value: Any) -> Any:
+        return value["message"].partition(" for")[0] if what == "error" else None
+
+    for redact in (cause, None):
+        await Client(sessions(broken, redact=redact)).tool(card="4111")
+    assert [said(span, "error.type", "error.message") for span in spans] == [["-32603", "no stock"], ["-32603", None]]
+
+
+async def test_users_can_be_grouped_without_their_names(spans: list[ReadableSpan]) -> None:
+    client = Client(sessions(Server(), principal=user_of))
+    for user in ("ann", "ann", "bob"):
+        held = await client.create(by(user))
+        await client.tool("whoami", by(user), session=held)
+    ann, again, bob = [said(span, "enduser.pseudo.id")[0] for span in messages(spans, "tools/call")]
+    assert ann == again != bob
+    assert len(ann) == 16
+    assert not [span for span in spans if "ann" in span.to_json()]
 
 
 # --- what the application lets through ---------------------------------------------------------------

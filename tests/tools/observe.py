@@ -205,7 +205,7 @@ def check_phoenix(url: str, shown: Shown) -> None:
         "What happened in a session": {erin},
         "Which session was slow": {alice},
         "Which tool failed, and why": {alice, erin},
-        "When did it end, and why": {erin},
+        "When did it end, why, and who ended it": {erin},
         "Whose was it": {alice},
         "What was refused, and why": {alice},
     }

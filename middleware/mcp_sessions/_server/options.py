@@ -162,8 +162,9 @@ class Telemetry(OptionObject):
     metrics: Annotated["SessionMetrics | None", OptionType(check=_metrics)] = None
     """A `SessionMetrics`, or None for no metrics."""
     redact: Annotated[Redact | None, option_types.FUNCTION] = None
-    """Records the arguments and results of tool calls on spans, redacted by this function: it is called with
-    `"arguments"` or `"result"`, the tool's name and the value, and returns what to record. None records nothing."""
+    """Records the arguments, results and errors of tool calls on spans, redacted by this function: it is called with
+    `"arguments"`, `"result"` or `"error"`, the tool's name and the value, and returns what to record. None records
+    nothing."""
     openinference: option_types.Flag = False
     """Adds `input.value` and `output.value`, OpenInference's attributes, which Phoenix and MLflow show: what `redact`
     returns, else the method and tool, and the outcome."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
 from .._protocol.policy import HANDSHAKE_METHODS, KNOWN_METHODS
-from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
+from .._session.claims import MAX_CLIENT_CHARS, Claims, Principal, looks_like_session_id
 from .._session.functions import described, is_unfinished
 from ._core import MAX_NAME, User
 
@@ -40,6 +40,8 @@ ERROR_TYPE: Final = "error.type"
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 HTTP_VERSION: Final = "network.protocol.version"
 USER: Final = "user.id"
+PSEUDONYM: Final = "enduser.pseudo.id"  # of a session's user, by which tools can group without a name
+ERROR_MESSAGE: Final = "error.message"
 CLIENT_ADDRESS: Final = "client.address"
 INPUT, OUTPUT = "input.value", "output.value"  # OpenInference's; Phoenix and MLflow show them of the outermost span
 
@@ -57,7 +59,7 @@ CALL: Final = "tools/call"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_OTHER"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
-LABELS: Final = frozenset({METHOD, TOOL, PROMPT})
+LABELS: Final = frozenset({METHOD, TOOL, PROMPT, PSEUDONYM})
 METHODS: Final = frozenset(
     "notifications/cancelled notifications/progress notifications/roots/list_changed session/create session/delete "
     "sessions/create sessions/delete sessions/fork sessions/list terminate".split()
@@ -105,6 +107,11 @@ def caller_attributes(
     if is_unfinished(name) or name is not None:
         _log.warning("cannot add the user to a span: user= returned %s, not a str or None", described(name))
     return attributes
+
+
+def pseudonym_of(claims: Claims | None) -> dict[str, str]:
+    """Return a keyed hash of a session's user as an attribute; nothing for a session without one."""
+    return {} if claims is None or claims.subject is None else {PSEUDONYM: claims.subject[:16]}
 
 
 # --- messages ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ Trace = Literal["request", "session"]
 """`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs
 to the session's trace, and links to its caller."""
 
-Content = Literal["arguments", "result"]
+Content = Literal["arguments", "result", "error"]
 
 Redact = Callable[[Content, str, Any], Any]
 """Called with the content's kind, the tool's name and the value; returns what may be written, or None for nothing."""

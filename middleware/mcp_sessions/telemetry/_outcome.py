@@ -38,6 +38,7 @@ OUTCOMES: Final = (SUCCESS_WORD, names.TOOL_ERROR, FAILED, REFUSED)
 _CONTENT: Final[dict[Content, tuple[str, str]]] = {
     "arguments": (names.INPUT, "gen_ai.tool.call.arguments"),
     "result": (names.OUTPUT, "gen_ai.tool.call.result"),
+    "error": (names.OUTPUT, names.ERROR_MESSAGE),
 }
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -187,9 +188,10 @@ class RequestTelemetry(RequestInfo):
             return
         if outcome.error is not None:  # it need not be the tool's
             outcome = replace(outcome, reason=outcome.reason or self.store_fault(self.started_at))
-        self._settle(outcome, None if outcome.code is not None else self._redacted("result", text, "result"))
+        kind: Content = "result" if outcome.code is None else "error"
+        self._settle(outcome, kind, self._redacted(kind, text, kind))
 
-    def _settle(self, outcome: Outcome, result: str | None = None) -> None:
+    def _settle(self, outcome: Outcome, kind: Content = "result", text: str | None = None) -> None:
         self.outcome, self.is_settled = outcome, True
         self._learn(outcome)
         name = self.known.span_name(self.message.method, self.target)
@@ -200,7 +202,7 @@ class RequestTelemetry(RequestInfo):
                 span.update_name(f"{self.http_method} {name}")
             record(span, outcome)
             if self.reads_content:
-                span.set_attributes(self._content("result", span, outcome.text, result))
+                span.set_attributes(self._content(kind, span, outcome.text, text))
         self.name = name
 
     def _learn(self, outcome: Outcome) -> None:

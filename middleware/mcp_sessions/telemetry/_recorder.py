@@ -172,7 +172,7 @@ class Telemetry:
         request.is_external = request.ref is None and contexts.has_external_session(None, below)
         client = client_of(message) if session is None or session.client is None else session.client
         known = names.message_attributes(message, request.target, client)
-        request.attributes = {**known, **request.versions, **request.caller}
+        request.attributes = {**known, **request.versions, **request.caller, **names.pseudonym_of(session)}
         request.links = links_to(caller=caller, transport=transport, start=start)
         is_server = getattr(around, "kind", None) is SpanKind.SERVER
         if around.is_recording() and (is_server or self._spans == "enrich"):
@@ -251,7 +251,7 @@ class Telemetry:
         context = Context() if is_root else set_span_in_context(around)
         with ExitStack() as current:
             current.enter_context(within(mine))
-            attributes = {**info.caller, names.EXPIRES_AT: claims.expires_at}
+            attributes = {**info.caller, **names.pseudonym_of(claims), names.EXPIRES_AT: claims.expires_at}
             if claims.client is not None:
                 attributes[names.CLIENT] = claims.client
             if claims.kind in REMEMBERED:
