@@ -54,6 +54,10 @@ SERVERS = {
         "transport=mcp_sessions.TransportSessions(per_user=True), "
         'principal=lambda scope: scope["query_string"].decode() or None'
     ),
+    "per conversation": (
+        "transport=mcp_sessions.TransportSessions(per_conversation=True), "
+        'principal=lambda scope: scope["query_string"].decode() or None'
+    ),
 }
 KEPT: Final = ["bread", "bread, milk", "bread, milk, tea"]
 """What a client prints that has a session."""
@@ -65,6 +69,7 @@ WAYS: Final = {
     "transport": "by header",
     "cookie": "by cookie",
     "user": "the user's",
+    "conversation": "the conversation's",
 }
 """How a session of a kind is found."""
 ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
