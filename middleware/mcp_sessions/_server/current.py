@@ -41,7 +41,14 @@ WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of th
 Cause = tuple[str, str]
 """Why there is no session, and the remedy, in our own words."""
 UNWRAPPED: Final[Cause] = "MCPSessionMiddleware did not see the request as an MCP message", WRAP_APPLICATION
-OUTSIDE: Final[Cause] = "MCPSessionMiddleware did not see the request, or this runs outside of any", WRAP_APPLICATION
+OLDER_SSE: Final[Cause] = (
+    "the client uses the older SSE transport, which has no sessions",
+    "connect it to the Streamable HTTP endpoint, such as /mcp",
+)
+OUTSIDE: Final[Cause] = (
+    "MCPSessionMiddleware did not see the request, it came by the older SSE transport, or this runs outside of any",
+    WRAP_APPLICATION,
+)
 DETACHED: Final[Cause] = (
     "the thread lacks the context of the request",
     "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
@@ -153,7 +160,7 @@ def explain(scope: Mapping[str, Any] | None) -> Cause | None:
         client = missing.client
         cause = next((cause, remedy) for applies, cause, remedy in missing.causes() if applies)
     elif scope is not None:
-        client, cause = "a request", UNWRAPPED
+        client, cause = "a request", OLDER_SSE if b"session_id=" in scope.get("query_string", b"") else UNWRAPPED
     else:
         client, cause = "a handler", DETACHED if is_detached() else OUTSIDE
     say_once(cause[0], "%s has no session: %s; %s", client, *cause)

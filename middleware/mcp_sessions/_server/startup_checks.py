@@ -47,6 +47,10 @@ UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
+OLDER_SSE: Final = (
+    "the application serves the older SSE transport, whose clients have no sessions: connect them to the Streamable "
+    "HTTP endpoint, which streamable_http_app() serves, or http_app() with FastMCP"
+)
 UNSTARTED: Final = (
     "no lifespan has reached this middleware, so the MCP server behind it may not have started, and would answer HTTP "
     "500. A server starts the outermost application alone: pass on the lifespan of what is mounted in it, as in "
@@ -90,7 +94,13 @@ def unserved(app: object, endpoint: str | None) -> str | None:
     if answers and (any(map(_is_exact, found)) or not _serves_elsewhere(app, endpoint)):
         return None
     posts = (node.pattern for node in walk(app) if isinstance(node.part, Route) and takes_post(node.part))
-    return UNSERVED % (endpoint, ", ".join(islice(posts, 5)) or "none")
+    text = UNSERVED % (endpoint, ", ".join(islice(posts, 5)) or "none")
+    return f"{text}; {OLDER_SSE}" if serves_older_sse(app) else text
+
+
+def serves_older_sse(app: object) -> bool:
+    """Return whether the application serves the transport of protocol 2024-11-05, at paths of its own."""
+    return any(is_a(getattr(node.part, "__self__", None), "SseServerTransport") for node in walk(app))
 
 
 def is_certain(app: object, endpoint: str | None) -> bool:
@@ -212,6 +222,8 @@ def log_start(app: object, endpoint: str | None, runtime: Runtime, dialects: Dia
         signing,
         "".join(f", {kid} verifies" for kid in others),
     )
+    if serves_older_sse(app):
+        _log.warning(OLDER_SSE)
     servers = list(managers(reachable(app, endpoint)))
     runtime.is_stateless |= bool(servers) and all(server.stateless for server in servers)
     for dialect in dialects.all:
