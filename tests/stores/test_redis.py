@@ -108,6 +108,7 @@ async def test_trio_is_refused_at_first_use(anyio_backend: str) -> None:
             await use()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_url_serves_one_event_loop_after_another() -> None:
     """As with a runtime that has one for each request, whether or not the store is closed in between."""
     store = RedisStore(redis_servers.shared().url, prefix=f"{uuid4().hex}:", timeout=LONG, durability="ignore")
@@ -133,6 +134,33 @@ def test_client_of_another_event_loop_is_refused() -> None:
         asyncio.run(store.open())
     with pytest.raises(ConfigurationError, match="give the store a URL, or a client for each loop"):
         asyncio.run(store.open())
+
+
+async def test_slow_connection_is_found_by_a_later_request(caplog: pytest.LogCaptureFixture) -> None:
+    """A request that gives up does not end the connecting, which would else begin anew each time."""
+    port, is_slow = redis_servers.shared().port, asyncio.Event()
+
+    async def connect_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_slow.wait()
+        answers, upstream = await asyncio.open_connection(HOST, port)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while part := await source.read(1 << 16):
+                target.write(part)
+            target.close()
+
+        await asyncio.gather(copy(reader, upstream), copy(answers, writer))
+
+    async with await asyncio.start_server(connect_slowly, HOST, 0) as proxy:
+        url = f"redis://{HOST}:{proxy.sockets[0].getsockname()[1]}"
+        store = TimeoutStore(RedisStore(url, prefix=f"{uuid4().hex}:", timeout=LONG), seconds=0.1)
+        with refused("store_timeout"):
+            await status_in(store, session())
+        assert "connecting takes longer than 0.1 s" in caplog.text
+        is_slow.set()
+        await asyncio.wait_for(store._store.open(), LONG)
+        assert await status_in(TimeoutStore(store._store, seconds=LONG), session()) is LIVE
+        await store.close()
 
 
 async def test_store_opens_again_after_it_was_closed(place: Place) -> None:
@@ -370,7 +398,8 @@ async def test_a_cluster_that_cannot_be_reached_is_found_again(clock: Clock) -> 
 
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
-    store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
+    prefix = f"{uuid4().hex}:"
+    store = TimeoutStore(RedisStore(place.url, prefix=prefix, clock=Clock(), connections=2), seconds=LONG)
     calls = (status_in(store, session(str(n), issued_at=START + 1)) for n in range(20))
     assert set(await asyncio.gather(*calls)) == {LIVE}
     await store.close()

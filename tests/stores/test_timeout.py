@@ -198,7 +198,8 @@ async def test_calls_that_wait_for_a_dead_store_fail_with_it() -> None:
 @pytest.mark.parametrize(
     ("error", "reason", "cause"),
     [
-        (ConnectionResetError(PASSWORD), "store_error", "builtins.ConnectionResetError"),
+        (ConnectionResetError(PASSWORD), "store_error", "it raised ConnectionResetError"),
+        (OSError(28, PASSWORD), "store_error", "it raised OSError (No space left on device)"),
         (TimeoutError(PASSWORD), "store_timeout", "no answer within 60 s"),  # the driver gave up first
         (ConfigurationError("do this"), "store_misconfigured", "do this"),
     ],

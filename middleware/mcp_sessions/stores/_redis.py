@@ -81,7 +81,7 @@ class RedisStore:
         forgotten: What to do with sessions issued before Redis lost its data: `"refuse"` them, or `"accept"` them,
             including those that had ended.
         timeout: Seconds, at least 1, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
-        connections: The number of commands that may run at once; further ones wait.
+        connections: The number of calls of one process that may run at once; further ones wait.
         freshness: Seconds, at most 5, for which a worker may rely on the last status of a session, so that requests
             need no round trip; a session that another worker ends is accepted for so long.
 
@@ -119,7 +119,7 @@ class RedisStore:
                 raise ConfigurationError(remedy)
         self._keys = Keys(prefix)
         self.connections: Final = connections
-        self._connect = partial(connect, url_or_client, timeout=timeout, connections=connections)
+        self._connect = partial(connect, url_or_client, timeout=timeout)
         self._has_url = isinstance(url_or_client, str)
         self.location: str = self._connect().location
         self._clients: dict[asyncio.AbstractEventLoop, StandaloneClient] = {}
@@ -140,6 +140,12 @@ class RedisStore:
         client = self._clients.pop(running_loop(), None)
         if client is not None:
             await client.close()
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether the client of the running event loop is not connected yet."""
+        client = self._clients.get(running_loop())
+        return client is not None and client.opening is not None
 
     async def _opened(self) -> StandaloneClient:
         """Return the client of the running event loop, which connects at its first use."""

@@ -41,7 +41,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
         raise ConfigurationError(TRIO) from None
 
 
-def connect(url: Any, *, timeout: float, connections: int) -> StandaloneClient:
+def connect(url: Any, *, timeout: float) -> StandaloneClient:
     """Return a client for a URL, or around a `redis.asyncio.Redis` or `RedisCluster`, not yet connected.
 
     Raises:
@@ -64,7 +64,7 @@ def connect(url: Any, *, timeout: float, connections: int) -> StandaloneClient:
     try:
         if isinstance(url, str) and _has_stray_password(url):
             raise ValueError  # noqa: TRY301
-        return kind(url, options, timeout=timeout, connections=connections)
+        return kind(url, options, timeout=timeout)
     except ConfigurationError:
         raise
     except (ValueError, TypeError, AttributeError) as error:  # their texts may quote the URL
@@ -78,7 +78,7 @@ class StandaloneClient:
     A caller may give up at any time, which closes the connection that it waits for.
     """
 
-    def __init__(self, url: Any, options: Mapping[str, Any], *, timeout: float, connections: int) -> None:
+    def __init__(self, url: Any, options: Mapping[str, Any], *, timeout: float) -> None:
         from redis import exceptions
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -91,7 +91,6 @@ class StandaloneClient:
         faults += (exceptions.RedisClusterException,)
         self._once, self._twice = (Retry(NoBackoff(), again, faults) for again in (0, 1))
         self._suspicious_after = timeout / 2  # seconds; a caller that gives up so late has not merely hung up
-        self._free = asyncio.Semaphore(connections)
         self._is_stale = False  # True if open connections likely lead nowhere
         self._is_closed = False
         self.is_open = False  # True once the store has looked at the server
@@ -125,8 +124,7 @@ class StandaloneClient:
         began = clock()
         retry = self._twice if repeatable else self._once
         try:
-            async with self._free:
-                return await retry.call_with_retry(partial(self._send, command, keys, args), self._distrust)
+            return await retry.call_with_retry(partial(self._send, command, keys, args), self._distrust)
         except asyncio.CancelledError:
             self._is_stale = self._is_stale or clock() - began >= self._suspicious_after
             raise

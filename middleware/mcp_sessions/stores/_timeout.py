@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -139,14 +140,23 @@ class TimeoutStore(_Methods):  # type: ignore[misc]  # of any type
         except MCPSessionsError:
             raise
         except TimeoutError:  # ours, or the driver gave up first
-            fault = StoreUnavailable("store_timeout", cause=f"no answer within {seconds:g} s")
+            fault = StoreUnavailable("store_timeout", cause=self._slowness(seconds))
         except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
-            fault = StoreUnavailable("store_error", cause=f"{type(error).__module__}.{type(error).__qualname__}")
+            fault = StoreUnavailable("store_error", cause=_cause_of(error))
         else:
             self.fault, self._failures = None, 0
             return answer
         self._note(fault)
         raise fault from None
+
+    def _slowness(self, seconds: float) -> str:
+        """Return what took longer than so many seconds, with the remedy."""
+        if _optional_attr(self._store, "is_connecting", False):
+            return (
+                f"connecting takes longer than {seconds:g} s; it goes on, so that later requests may find the store "
+                "connected, else raise Limits.store_timeout"
+            )
+        return f"no answer within {seconds:g} s"
 
     def _note(self, fault: StoreUnavailable) -> None:
         """Remember the last fault, and log each kind once a minute."""
@@ -169,6 +179,13 @@ def checked_freshness(value: object) -> float:
     if 0 <= seconds <= _MAX_FRESHNESS:
         return seconds
     raise ConfigurationError(f"freshness= must be a number of seconds from 0 to {_MAX_FRESHNESS:g}")
+
+
+def _cause_of(error: Exception) -> str:
+    """Return what a store raised that is not an error of this package, but not its text, which may hold a password."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    number = error.errno if isinstance(error, OSError) else None
+    return f"it raised {name}" if number is None else f"it raised {name} ({os.strerror(number)})"
 
 
 def _optional_attr(store: object, name: str, otherwise: T) -> T:
