@@ -1,6 +1,6 @@
 """What the calls of a store take while it holds more and more recorded sessions: each should cost the same.
 
-The sessions began within a week and were used within the last half hour, twenty of each principal. Times are wall time.
+The sessions begin within a day and were used within the last half hour, twenty of each principal. Times are wall time.
 """
 
 import time
@@ -54,7 +54,7 @@ async def growth(size: Size) -> Report:
 def _claims(number: int, sessions: int) -> Claims:
     """Return one of so many sessions."""
     now, jti = time.time(), f"s{number}".ljust(22, "A")
-    issued_at = round(now - DAY + DAY * number / sessions, 3)
+    issued_at = round(now + DAY * number / sessions, 3)  # not before the store, which began a moment ago
     ours: dict[str, Any] = {"kind": SESSION, "issuer": AUDIENCE, "audience": AUDIENCE}
     subject = f"p{number // 20}".ljust(22, "A")
     return Claims(jti=jti, issued_at=issued_at, expires_at=int(issued_at) + 7 * DAY, subject=subject, **ours)
@@ -66,8 +66,7 @@ async def _fill(store: Store, first: int, sessions: int) -> None:
     async def some() -> None:
         for number in numbers:
             record = Record.of(_claims(number, sessions))
-            seen_at = max(record.created_at, time.time() - 1800 * (number % 1000) / 1000)
-            await store.register(replace(record, seen_at=seen_at))
+            await store.register(replace(record, seen_at=time.time() - 1800 * (number % 1000) / 1000))
 
     async with anyio.create_task_group() as callers:
         for _ in range(CALLERS):

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import pytest
-from clients import SECRET, Client, Incoming, RealClient, call, http, lifespan
+from clients import SECRET, Client, Clock, Incoming, RealClient, call, http, lifespan
 from environments import needs
 from fastapi import Depends, FastAPI, Request
 from fastmcp import Context, FastMCP
@@ -236,6 +236,30 @@ async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
         assert await ann.call("remember", one, fact="a") == "a"
         assert await ann.call("remember", other, fact="b") == "a b"
         assert await bob.call("remember", fact="c") == "c"
+
+
+async def test_value_that_was_put_with_a_ttl_expires() -> None:
+    """By the middleware's clock, after that many seconds; one without stays."""
+    clock, store = Clock(), SessionStateStore()
+    mcp = FastMCP("ttl")
+
+    @mcp.tool
+    async def put(ctx: Context) -> str:
+        await store.put(f"{ctx.session_id}:brief", {"n": 1}, ttl=60)
+        await store.put(f"{ctx.session_id}:kept", {"n": 2})
+        return "put"
+
+    @mcp.tool
+    async def found(ctx: Context) -> str:
+        return json.dumps([await store.get(f"{ctx.session_id}:{name}") for name in ("brief", "kept")])
+
+    async with connected(http_app(mcp, Cell(FASTMCP)), modern=False, clock=clock) as client:
+        session = await client.create()
+        await client.call("put", session)
+        clock.now += 59
+        assert json.loads(await client.call("found", session)) == [{"n": 1}, {"n": 2}]
+        clock.now += 1
+        assert json.loads(await client.call("found", session)) == [None, {"n": 2}]
 
 
 async def test_the_store_is_a_whole_key_value_store() -> None:

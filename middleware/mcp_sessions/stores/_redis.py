@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 
 import anyio
 
-from .._errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
+from .._errors import ConfigurationError, StoreUnavailable
 from .._refusals import refusal
 from .._session.claims import Claims
 from .._session.data import Namespace
@@ -39,24 +39,16 @@ from ._base import (
     logger,
 )
 from ._clocks import ServerClock
-from ._redis_client import StandaloneClient, connect, running_loop
+from ._redis_client import ONE_LOOP, StandaloneClient, connect, running_loop
 from ._redis_durability import check_durability
 from ._redis_faults import PERMANENT
 from ._redis_scripts import TICK, Keys, Script, Word, index_range, member_of, record_of
 from ._timeout import checked_freshness
 
-ONE_LOOP: Final = (
-    "store= is a Redis client that another event loop uses; give the store a URL, or a client for each loop"
-)
 LOST: Final = "Redis lost its data: sessions from before are refused, since some of them may have ended"
 _OPEN_TIMEOUT: Final = 5.0  # seconds
 _KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 _PAGE: Final = 500  # records that are read together
-_REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
-    b"gone": (DataGone, "the session has ended"),
-    b"large": (DataTooLarge, "the session's data would exceed its limit"),
-    b"not-integer": (DataNotInteger, "the value or the sum is not a 64-bit integer"),
-}
 
 
 class RedisStore:
@@ -138,8 +130,12 @@ class RedisStore:
 
     async def close(self) -> None:
         client = self._clients.pop(running_loop(), None)
+        self._forget_closed_loops()
         if client is not None:
             await client.close()
+
+    def _forget_closed_loops(self) -> None:
+        self._clients = {loop: client for loop, client in self._clients.items() if not loop.is_closed()}
 
     @property
     def is_connecting(self) -> bool:
@@ -154,7 +150,7 @@ class RedisStore:
         if client is None:
             if self._clients and not self._has_url:
                 raise ConfigurationError(ONE_LOOP)
-            self._clients = {one: its for one, its in self._clients.items() if not one.is_closed()}
+            self._forget_closed_loops()
             client = self._clients[loop] = self._connect()
         if not client.is_open:
             client.opening = client.opening or asyncio.ensure_future(self._open(client))
@@ -398,7 +394,7 @@ class RedisStore:
             found = await client.run(script, key_names, *limits, *args, repeatable=False)
         if found[0] == b"crowded":
             base.check_principal(namespace, found[1], found[2])
-        if found[0] in _REFUSED:
-            error, text = _REFUSED[found[0]]
+        if found[0] in data.REFUSED:
+            error, text = data.REFUSED[found[0]]
             raise error(text)
         return found

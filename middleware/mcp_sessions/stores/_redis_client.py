@@ -29,6 +29,9 @@ UNKNOWN_PARAMETER: Final = (
 )
 NO_UNIX_SOCKETS: Final = "store='unix://...': this system has no Unix sockets; use 'redis://HOST:PORT'"
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
+ONE_LOOP: Final = (
+    "store= is a Redis client that another event loop uses; give the store a URL, or a client for each loop"
+)
 _DRIVER_TIMEOUT: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _CLOSE_TIMEOUT: Final = 5.0  # seconds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .._errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from ._base import VALUE_COST
 from ._redis_scripts import COUNT_USAGE, KEEP, Script
 
@@ -90,6 +91,13 @@ local function change(items)
 end
 """
 )
+REFUSED: Final[dict[bytes, tuple[type[DataError], str]]] = {
+    b"gone": (DataGone, "the session has ended"),
+    b"large": (DataTooLarge, "the session's data would exceed its limit"),
+    b"not-integer": (DataNotInteger, "the value or the sum is not a 64-bit integer"),
+}
+"""By what a script returns, except for "crowded"."""
+
 # Keys: ended session usage sizes. Arguments: ref now ttl ttl-while-recorded max-bytes is-counted account its-limit
 # name, and what stands above each. -> done, gone, large, or crowded and the account's bytes and those to be added.
 
