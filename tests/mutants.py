@@ -400,12 +400,12 @@ MUTANTS: Final = {
     "conversation-source": Mutant("_dialects/per_conversation.py", 'f"{named.source} {named.id}"', "named.id", CHATS),
     "conversation-audience": Mutant(
         "_dialects/per_conversation.py",
-        "ring.names(request.user, self.kind, request.runtime.audience, credential.id)",
-        "ring.names(request.user, self.kind, credential.id)",
+        "ring.names(user, self.kind, request.runtime.audience, credential.id)",
+        "ring.names(user, self.kind, credential.id)",
         CHATS,
     ),
     "conversation-client": Mutant(
-        *("_dialects/per_conversation.py", "if request.user is None:", "if request.principal is None:", CHATS)
+        *("_dialects/per_conversation.py", "if request.user_or_warn() is None:", "if request.principal is None:", CHATS)
     ),
     "conversation-flood": Mutant(
         "_dialects/per_conversation.py", "is_full = len(used_at) >= MAX_CONVERSATIONS", "is_full = False", CHATS

@@ -140,7 +140,7 @@ async def list_sessions(request: Request) -> dict[str, Any]:
     """Return one page of the caller's sessions, oldest first."""
     runtime, carried, cursor = request.runtime, request.session, params_of(request).get("cursor")
     now, audience, after = runtime.clock(), runtime.audience, FIRST if cursor is None else _parse_cursor(cursor)
-    principal, records = request.user, list[Record]()
+    principal, records = request.user_or_warn(), list[Record]()
     if principal is None:
         raise refusal("principal_required" if request.principal is None else "principal_is_client")
     for subject in runtime.ring(now).subjects(principal):

@@ -61,14 +61,15 @@ class PerConversation(Remembered):
         named = correlation_of(self._sources, request.current_message.meta, request.headers.first)
         if named is None:
             return None
-        if request.user is None:
+        if request.user_or_warn() is None:
             return _ANONYMOUS if request.principal is None else CLIENT
         return Credential(self, f"{named.source} {named.id}", self.kind, creates=True)
 
     def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
         """Return the keyed hashes of the user, the audience and the conversation."""
-        assert request.user is not None
-        return [ref_of(name) for name in ring.names(request.user, self.kind, request.runtime.audience, credential.id)]
+        user = request.user_or_warn()
+        assert user is not None
+        return [ref_of(name) for name in ring.names(user, self.kind, request.runtime.audience, credential.id)]
 
     async def make_room(self, request: Request, name: str, new: Claims) -> None:
         """Put a conversation on the list of its user; one that is idle leaves a full list, and its session ends.

@@ -101,7 +101,7 @@ class Remembered(Dialect):
 
     async def open(self, request: Request, credential: Credential, *, fail_open: bool) -> Session | None:
         """Load the session, or create one; None if the server does not admit the caller, or lists are stable."""
-        principal = request.user
+        principal = request.user_or_warn()
         if principal is None or not request.attaches:
             return None
         runtime = request.runtime
@@ -232,7 +232,7 @@ class PerUser(Remembered):
         request.read_caller()  # which may fail: what `principal=` raises counts when its answer does
         if self._comes_last or request.caller is None or request.caller.error is not None:
             return False
-        return request.is_own_page and request.user is not None
+        return request.is_own_page and request.user_or_warn() is not None
 
     def find(self, request: Request, earlier: Sequence[Credential]) -> Credential | NoCredential | None:
         """Return the session of the user, unless the client identifies another one."""
@@ -240,14 +240,15 @@ class PerUser(Remembered):
             return None
         if self._comes_last and SESSION_HEADER in request.headers.by_name:
             return None
-        if request.user is not None:
+        if request.user_or_warn() is not None:
             return Credential(self, kind=self.kind, creates=True)
         return None if request.principal is None else CLIENT
 
     def names(self, ring: KeyRing, request: Request, credential: Credential) -> list[str]:
         """Return the keyed hashes of the user, with the audience."""
-        assert request.user is not None
-        return [ref_of(f"{self.kind}/{subject}/{request.runtime.audience}") for subject in ring.subjects(request.user)]
+        user = request.user_or_warn()
+        assert user is not None
+        return [ref_of(f"{self.kind}/{subject}/{request.runtime.audience}") for subject in ring.subjects(user)]
 
 
 def place_of(runtime: Runtime, name: str, expires_at: int = 0) -> Namespace:

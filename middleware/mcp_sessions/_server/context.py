@@ -155,9 +155,11 @@ class Request(RedactedRepr, msgspec.Struct, eq=False):
             except Exception as error:  # noqa: BLE001  # it counts when the answer does
                 self.caller = Caller(None, False, error.with_traceback(None))
 
-    @property
-    def user(self) -> Principal | None:
-        """The authenticated caller if it is one user, for whom sessions may be found by nothing else."""
+    def user_or_warn(self) -> Principal | None:
+        """Return the authenticated caller if it is one user, for whom sessions may be found by nothing else.
+
+        The log warns, once, of one that is an OAuth client.
+        """
         principal = self.principal
         return None if principal is None or warns_of_client(principal) else principal
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -36,38 +36,50 @@ NEEDED: Final = (
     "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
 )
-OFF: Final = NoCredential("sessions for clients of its era are off", 'set transport="auto"')
 WRAP_APPLICATION: Final = "wrap the application, and set path= to the path of the MCP endpoint"
-Cause = tuple[str, str]
-"""Why there is no session, and the remedy, in our own words."""
-UNWRAPPED: Final[Cause] = "MCPSessionMiddleware did not see the request as an MCP message", WRAP_APPLICATION
-OLDER_SSE: Final[Cause] = (
+UNWRAPPED: Final = NoCredential("MCPSessionMiddleware did not see the request as an MCP message", WRAP_APPLICATION)
+OLDER_SSE: Final = NoCredential(
     "the client uses the older SSE transport, which has no sessions",
     "connect it to the Streamable HTTP endpoint, such as /mcp",
 )
-OUTSIDE: Final[Cause] = (
+OUTSIDE: Final = NoCredential(
     "MCPSessionMiddleware did not see the request, it came by the older SSE transport, or this runs outside of any",
     WRAP_APPLICATION,
 )
-DETACHED: Final[Cause] = (
+DETACHED: Final = NoCredential(
     "the thread lacks the context of the request",
     "start it with anyio.to_thread.run_sync, or call its function by contextvars.copy_context().run",
 )
-
+BATCH: Final = NoCredential("it sent a batch, which cannot carry one", "send its messages one by one")
+LISTS: Final = NoCredential("lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")')
+UNSEEN: Final = NoCredential(
+    "it sends an Authorization header, but the middleware does not see who the caller is",
+    "pass principal=, or use add_sessions",
+)
+FOREIGN_PAGE: Final = NoCredential(
+    "a page of another site sent the request, so what its browser adds by itself is ignored",
+    f"{CREATE}; or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy",
+)
+STORE_FAULT: Final = NoCredential(
+    "the session store does not answer", "see the warning about it, and restore the store"
+)
+EPHEMERAL_KEYS: Final = NoCredential(
+    "with keys=None, keys die with the process, and clients without session support get no session",
+    'set keys="env:MCP_SESSIONS_KEYS"',
+)
+OFF: Final = NoCredential("sessions for clients of its era are off", 'set transport="auto"')
 
 Absence = Callable[[RequestHeaders, Message], "NoCredential | None"]
-Why = Literal["unnamed", "unseen", "list"]
-"""`"unseen"`: the middleware does not see who the caller is; `"list"`: handlers of lists get no session by design."""
 
 
 class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
-    """The reason why a request has no session."""
+    """What explains, if a handler asks, why a request has no session."""
 
     runtime: Runtime
     headers: RequestHeaders
     message: Message | None  # None for a batch
+    known: NoCredential | None = None  # why it is so whatever its client sends
     absent: NoCredential | None = None  # what a dialect said when it found none
-    why: Why = "unnamed"
     absences: Sequence[Absence] = ()  # by which dialects explain that they found none
     scheme: str = "http"  # of the request
 
@@ -77,28 +89,21 @@ class MissingSession(RedactedRepr, msgspec.Struct, frozen=True):
         name = None if self.message is None else client_of(self.message)
         return ascii((name or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
 
-    def causes(self) -> Iterator[tuple[bool, str, str]]:
-        """Yield whether each cause applies, the cause and its remedy; the first that applies counts."""
+    def cause(self) -> NoCredential:
+        """Return the first cause that applies."""
         message = self.message
-        yield message is None, "it sent a batch, which cannot carry one", "send its messages one by one"
-        stays, lists = "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
-        yield self.why == "list", stays, lists
-        unseen = "it sends an Authorization header, but the middleware does not see who the caller is"
-        yield self.why == "unseen", unseen, "pass principal=, or use add_sessions"
-        foreign = "a page of another site sent the request, so what its browser adds by itself is ignored"
-        proxied = "or, if Origin has https and the page is yours, let the server trust X-Forwarded-Proto of its proxy"
-        yield not is_own_page(self.headers, self.scheme), foreign, f"{CREATE}; {proxied}"
-        away = self.runtime.store_fault is not None
-        yield away, "the session store does not answer", "see the warning about it, and restore the store"
-        ephemeral = "with keys=None, keys die with the process, and clients without session support get no session"
-        yield not self.runtime.keys_persistent, ephemeral, 'set keys="env:MCP_SESSIONS_KEYS"'
-        absent = self.absent or self._absence() or OFF
-        yield True, absent.cause, absent.remedy
-
-    def _absence(self) -> NoCredential | None:
-        message = self.message
-        found = (absence(self.headers, message) for absence in self.absences if message is not None)
-        return next(filter(None, found), None)
+        if message is None:
+            return BATCH
+        if self.known is not None:
+            return self.known
+        if not is_own_page(self.headers, self.scheme):
+            return FOREIGN_PAGE
+        if self.runtime.store_fault is not None:
+            return STORE_FAULT
+        if not self.runtime.keys_persistent:
+            return EPHEMERAL_KEYS
+        said = (absence(self.headers, message) for absence in self.absences)
+        return self.absent or next(filter(None, said), OFF)
 
 
 @contextmanager
@@ -146,24 +151,23 @@ def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error; `scope` is None if it is not known."""
     cause = explain(scope)
     error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-    refusal: SessionRequired = error(NEEDED if cause is None else "Session required: {}; {}".format(*cause))
+    refusal: SessionRequired = error(NEEDED if cause is None else f"Session required: {cause.cause}; {cause.remedy}")
     return refusal
 
 
-def explain(scope: Mapping[str, Any] | None) -> Cause | None:
+def explain(scope: Mapping[str, Any] | None) -> NoCredential | None:
     """Log why a request has no session, once for each cause, and return it; None for a handshake."""
     shown = shown_variable.get() if scope is None else scope
     missing: MissingSession | None = shown.get(MISSING_SESSION_KEY)
     if missing is None and MISSING_SESSION_KEY in shown:
         return None
     if missing is not None:
-        client = missing.client
-        cause = next((cause, remedy) for applies, cause, remedy in missing.causes() if applies)
+        client, cause = missing.client, missing.cause()
     elif scope is not None:
         client, cause = "a request", OLDER_SSE if b"session_id=" in scope.get("query_string", b"") else UNWRAPPED
     else:
         client, cause = "a handler", DETACHED if is_detached() else OUTSIDE
-    say_once(cause[0], "%s has no session: %s; %s", client, *cause)
+    say_once(cause.cause, "%s has no session: %s; %s", client, cause.cause, cause.remedy)
     return cause
 
 

@@ -92,9 +92,7 @@ class MCPSessionMiddleware:
         if (error := self.configuration_error) is not None:
             raise ConfigurationError(error)
         if not self.services.has_lifespan:
-            await self._check_rules()
-            startup_checks.log_unstarted(self.app, self.path)
-            startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
+            await self._on_start()
         self._is_checked = True
         self.services.started()
 
@@ -159,7 +157,10 @@ class MCPSessionMiddleware:
         self._check_path()
         await self._check_rules()
         self._runtime.recording.begin()
-        startup_checks.log_start(self.app, self.path, self._runtime, self._dialects)
+        if self.services.has_lifespan:
+            startup_checks.log_start(self.app, self.path, self._runtime, self._dialects)
+        else:
+            startup_checks.log_unstarted(self.app, self.path)
         startup_checks.log_memory(self._runtime, random_keys=self._has_random_keys)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

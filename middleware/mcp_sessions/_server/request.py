@@ -24,7 +24,7 @@ from .._session.session import Session, shown_variable
 from .answers import NULL_ID, preflight, refuse_unread, respond, send_refusal
 from .body import peek, read_body
 from .context import Request, record_correlation
-from .current import MISSING_SESSION_KEY, MissingSession, explain
+from .current import LISTS, MISSING_SESSION_KEY, UNSEEN, MissingSession, explain
 from .decide import FORWARD_UNCHANGED, Action, Plan, Rules, decide
 from .event_ids import signing_send
 from .observers import UNWATCHED, Watched, Watching
@@ -306,13 +306,9 @@ def missing_session(request: Request, message: Message | None, dialects: Dialect
     """Return what explains why a request has no session, or None if it is not expected to have one."""
     if message is not None and (message.kind is not REQUEST or message.method in SESSIONLESS):
         return None
-    runtime, headers, absent = request.runtime, request.headers, request.absent
-    if request.session is not None:
-        return MissingSession(runtime, headers, message, absent, "list")
-    if request.is_unseen:
-        return MissingSession(runtime, headers, message, absent, "unseen")
+    known = LISTS if request.session is not None else UNSEEN if request.is_unseen else None
     scheme = request.scope.get("scheme", "http")
-    return MissingSession(runtime, headers, message, absent, absences=dialects.absence, scheme=scheme)
+    return MissingSession(*(request.runtime, request.headers, message, known, request.absent, dialects.absence, scheme))
 
 
 def watch(request: Request, plan: Plan, refused: Refusal | None) -> Watching:
